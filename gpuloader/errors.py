@@ -1,0 +1,116 @@
+"""Every error that the library raises on purpose, in one tree.
+
+    GPULoaderError
+    ├── ConfigError (ValueError)          an argument that cannot be meant
+    │   └── PresetError                   a recipe with a wrong key, type or range
+    ├── DeviceError (RuntimeError)        the asked GPU is not there
+    ├── StateError (ValueError)           a state that belongs to another run
+    ├── LoaderError (RuntimeError)        the loader is closed, or an iterator outlived its epoch
+    └── DataError
+        ├── ShardNotFoundError (FileNotFoundError)  no file under that path, glob or pattern
+        ├── TarError                      bytes that are not a plain tar, with their offset
+        ├── IndexFileError                an index file that is damaged, stale or from another version
+        ├── ShardChangedError             a shard that is no longer the one that was indexed
+        ├── NoSamplesError                shards without one usable sample
+        ├── LabelError                    a sample without the asked label
+        ├── BadImageError                 an image that cannot be decoded, with its shard, key and offset
+        └── TooManyBadImagesError         more bad images than `max_bad` allows
+
+The message of each says what was wrong, what was found, what is allowed and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class GPULoaderError(Exception):
+    """The root: `except GPULoaderError` catches all that the library raises on purpose."""
+
+
+class ConfigError(GPULoaderError, ValueError):
+    """An argument of the caller's that cannot be meant."""
+
+
+class PresetError(ConfigError):
+    """A recipe with an unknown key, a wrong type or a value out of range."""
+
+
+class DeviceError(GPULoaderError, RuntimeError):
+    """The asked device is not on this machine."""
+
+
+class StateError(GPULoaderError, ValueError):
+    """A state that belongs to another dataset, recipe, seed or version."""
+
+
+class LoaderError(GPULoaderError, RuntimeError):
+    """The loader is closed, or an older iterator was used after a newer one was begun."""
+
+
+class DataError(GPULoaderError):
+    """Something in the shards."""
+
+
+class ShardNotFoundError(DataError, FileNotFoundError):
+    """No shard under a path, glob or pattern."""
+
+
+class TarError(DataError):
+    """Bytes that are not a plain tar.
+
+    Attributes:
+        shard: path of the shard.
+        offset: byte offset in the shard at which reading it stopped.
+    """
+
+    def __init__(self, shard: str, offset: int, problem: str) -> None:
+        super().__init__(shard, offset, problem)
+        self.shard = shard
+        self.offset = offset
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.shard}: {self.problem} at byte {self.offset}"
+
+
+class IndexFileError(DataError):
+    """An index file that cannot be used: damaged, of another version or of another state of the shard."""
+
+
+class ShardChangedError(DataError):
+    """A shard whose size, time or content is no longer that of the index."""
+
+
+class NoSamplesError(DataError):
+    """Shards in which no usable sample was found."""
+
+
+class LabelError(DataError):
+    """A sample without the label that `label_from` asks for."""
+
+
+class BadImageError(DataError):
+    """An image that cannot be decoded.
+
+    Attributes:
+        shard: path of the shard.
+        key: the sample's key, as WebDataset names it.
+        offset: byte offset of the image in the shard.
+        cause: why it cannot be decoded.
+    """
+
+    def __init__(self, shard: str, key: str, offset: int, cause: str) -> None:
+        super().__init__(shard, key, offset, cause)
+        self.shard = shard
+        self.key = key
+        self.offset = offset
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"bad image: {self.cause}\n  shard  {self.shard}\n  key    {self.key}\n  offset {self.offset}\n"
+            'Repair or remove the sample, or pass on_error="replace" to train on without it.'
+        )
+
+
+class TooManyBadImagesError(DataError):
+    """More bad images than `max_bad` allows."""

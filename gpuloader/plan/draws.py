@@ -1,0 +1,84 @@
+"""Random numbers as a function of (seed, epoch, sample id): no generator, no state.
+
+The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). A draw's address
+is Philox's input, so any draw of any sample can be had alone and in any order:
+
+    key     = seed, its low and high 32 bits
+    counter = (block within the stream and the stream itself, id's low 32 bits, id's high 32 bits, epoch)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+
+_MASK = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_BLOCKS_PER_STREAM = 1 << 16
+
+
+class Stream(IntEnum):
+    """What a draw is for. The numbers are part of what a seed means: they are never reused or changed."""
+
+    ORDER = 0
+    CROP = 1
+    FLIP = 2
+    JITTER = 3
+    STAND_IN = 4
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The draws on some samples in one epoch.
+
+    Attributes:
+        seed: in [0, 2**64).
+        epoch: in [0, 2**32).
+        ids: (n,) int64 sample ids, not negative.
+    """
+
+    seed: int
+    epoch: int
+    ids: NDArray[np.int64]
+
+    def uniform(self, stream: Stream, count: int) -> NDArray[np.float64]:
+        """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""
+        blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)
+        ids = self.ids.astype(np.uint64)[:, None]
+        counter = np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch))
+        words = np.stack(philox4x32(counter, self.seed), axis=-1)
+        return words.reshape(len(self.ids), -1)[:, :count] * 2.0**-32
+
+
+def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:
+    """Philox4x32-10 of four arrays of 32-bit words (held in uint64) under a 64-bit key."""
+    a, b, c, d = counter
+    low, high = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, b = (second >> _32) ^ b ^ np.uint64(low), second & _MASK
+        c, d = (first >> _32) ^ d ^ np.uint64(high), first & _MASK
+        low, high = (low + _WEYL[0]) & 0xFFFFFFFF, (high + _WEYL[1]) & 0xFFFFFFFF
+    return [a, b, c, d]
+
+
+def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
+    """`count` 32-bit words that belong to an epoch rather than to a sample."""
+    counter = [np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)]
+    zero = np.zeros_like(counter[0])
+    mixed = np.stack(philox4x32([*counter, zero, zero, zero + np.uint64(epoch)], seed), axis=-1)
+    return [int(word) for word in mixed.ravel()[:count]]
+
+
+def check_seed(seed: int) -> int:
+    """The seed itself, if it is an integer in [0, 2**64)."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise ConfigError(f"seed={seed!r}: allowed is an integer in [0, 2**64)")
+    return seed

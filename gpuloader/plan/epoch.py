@@ -1,0 +1,136 @@
+"""Which samples a rank gets at which step: arithmetic on positions.
+
+The epoch is a row of positions 0, 1, 2, ..., and an order gives the sample at each. From a cursor on, each step takes
+the next world_size * batch_size positions, the global batch, and rank r takes the r-th batch_size of them. So the
+global batches are the same for every world size with the same global batch size, and resuming is an integer.
+
+The last global batch may be short. Every rank gets the same number of steps in each mode:
+
+    drop     the short batch is left out
+    pad      it is filled from the start of the epoch's order, and the filling is marked as not valid
+    partial  it is split evenly: ranks get the same number of samples or one less (none, if there are fewer than ranks)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan.draws import check_seed
+from gpuloader.plan.order import Order, Shuffle, make_order
+
+LastBatch: TypeAlias = Literal["drop", "pad", "partial"]
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place between two steps of the run.
+
+    Attributes:
+        epoch: in [0, 2**32).
+        delivered: the samples of this epoch delivered before, by all ranks together, padding not counted.
+    """
+
+    epoch: int = 0
+    delivered: int = 0
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """What one rank gets in one step.
+
+    Attributes:
+        cursor: the place before the step.
+        ids: (b,) int64 sample ids, b <= batch_size.
+        valid: (b,) bool, False for padding.
+    """
+
+    cursor: Cursor
+    ids: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of a whole run, as one rank sees it; equal plans give equal batches.
+
+    Attributes:
+        samples: the number of samples in the data.
+        batch_size: samples of one rank in one step.
+        steps_per_epoch: ends each epoch after that many steps; None uses all samples.
+    """
+
+    samples: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    shuffle: Shuffle = "full"
+    last_batch: LastBatch = "drop"
+    seed: int = 0
+    steps_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise ConfigError(f"batch_size={self.batch_size!r}: allowed is an integer of at least 1")
+        if self.last_batch not in get_args(LastBatch):
+            allowed = ", ".join(map(repr, get_args(LastBatch)))
+            raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
+        make_order(self.shuffle, self.samples, self.seed, epoch=0)
+        natural = _steps(self.samples, self.global_batch, self.last_batch)
+        if natural == 0:
+            raise ConfigError(
+                f'last_batch="drop" leaves no batch: {self.samples} samples are fewer than one step of '
+                f"{self.world_size} rank(s) x batch_size {self.batch_size} = {self.global_batch}. "
+                f'Use a smaller batch_size, or last_batch="pad" or "partial"'
+            )
+        if self.steps_per_epoch is not None and not 1 <= self.steps_per_epoch <= natural:
+            raise ConfigError(
+                f"steps_per_epoch={self.steps_per_epoch}: allowed is 1 to {natural}, the steps in one pass over "
+                f"{self.samples} samples, or None for all of them"
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all ranks in one step."""
+        return self.world_size * self.batch_size
+
+    @property
+    def epoch_samples(self) -> int:
+        """The positions that one epoch goes through, fewer than `samples` only under `steps_per_epoch`."""
+        if self.steps_per_epoch is None:
+            return self.samples
+        return min(self.samples, self.steps_per_epoch * self.global_batch)
+
+    def steps(self, delivered: int = 0) -> int:
+        """The steps that are left in an epoch of which `delivered` samples are done: the same on every rank."""
+        return _steps(max(0, self.epoch_samples - delivered), self.global_batch, self.last_batch)
+
+    def batch(self, cursor: Cursor) -> PlannedBatch:
+        """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
+        left = self.epoch_samples - cursor.delivered
+        if self.last_batch == "partial" and left < self.global_batch:
+            first, end = (left * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        else:
+            first, end = self.rank * self.batch_size, (self.rank + 1) * self.batch_size
+        positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
+        order = _order(self.shuffle, self.samples, self.seed, cursor.epoch)
+        return PlannedBatch(cursor, order(positions % self.samples), positions < self.epoch_samples)
+
+    def after(self, cursor: Cursor) -> Cursor:
+        """The place after the step at the cursor."""
+        return Cursor(cursor.epoch, min(cursor.delivered + self.global_batch, self.epoch_samples))
+
+
+def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:
+    return samples // global_batch if last_batch == "drop" else -(-samples // global_batch)
+
+
+@lru_cache(maxsize=4)
+def _order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
+    return make_order(shuffle, samples, seed, epoch)

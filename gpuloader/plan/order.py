@@ -1,0 +1,103 @@
+"""Position in the epoch -> sample id: a bijection of [0, n), computed for any position alone, in O(1) memory.
+
+    none    position p holds sample p
+    full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
+    block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
+            each window of WINDOW_BLOCKS blocks; where the blocks begin is drawn anew in each epoch
+
+`block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan.draws import Stream, words
+
+Shuffle: TypeAlias = Literal["none", "full", "block"]
+Order: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+BLOCK_SAMPLES = 256
+WINDOW_BLOCKS = 16
+_ROUNDS = 8
+
+
+def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
+    """The order of one epoch over `samples` samples: takes positions in [0, samples), int64 (k,), gives ids alike."""
+    if shuffle == "none":
+        return lambda positions: positions
+    if shuffle == "full":
+        return Permutation(samples, words(seed, epoch, Stream.ORDER, _ROUNDS))
+    if shuffle == "block":
+        return BlockShuffle(samples, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS + 1))
+    raise ConfigError(f"shuffle={shuffle!r}: allowed are {', '.join(map(repr, get_args(Shuffle)))}")
+
+
+class Permutation:
+    """A pseudo-random bijection of [0, size): an alternating Feistel network with cycle walking.
+
+    The domain is the smallest power of two that holds `size`, so a position takes fewer than two turns on average.
+    """
+
+    def __init__(self, size: int, keys: Sequence[int]) -> None:
+        bits = max(2, (size - 1).bit_length())
+        self._size = size
+        self._keys = [np.uint64(key) for key in keys]
+        self._low_bits = np.uint64(bits // 2)
+        self._low_mask = np.uint64((1 << bits // 2) - 1)
+        self._high_mask = np.uint64((1 << bits - bits // 2) - 1)
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        ids = self._turn(positions.astype(np.uint64))
+        while (outside := ids >= self._size).any():
+            ids[outside] = self._turn(ids[outside])
+        return ids.astype(np.int64)
+
+    def _turn(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        low, high = values & self._low_mask, values >> self._low_bits
+        for turn, key in enumerate(self._keys):
+            if turn % 2:
+                low = low ^ (_mix(high ^ key << np.uint64(32)) & self._low_mask)
+            else:
+                high = high ^ (_mix(low ^ key << np.uint64(32)) & self._high_mask)
+        return (high << self._low_bits) | low
+
+
+class BlockShuffle:
+    """Blocks permuted, then the samples within each window of blocks; see the module's text."""
+
+    def __init__(self, size: int, keys: Sequence[int]) -> None:
+        self._size = size
+        self._blocks = size // BLOCK_SAMPLES  # the samples left over stand at the end, whichever they are
+        self._of_blocks = Permutation(max(self._blocks, 1), keys[:_ROUNDS])
+        self._within_keys = keys[_ROUNDS : 2 * _ROUNDS]
+        self._rotation = keys[-1] * size >> 32
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        slots = np.empty_like(positions)
+        window_samples = BLOCK_SAMPLES * WINDOW_BLOCKS
+        windows = positions // window_samples
+        for window in np.unique(windows):
+            start = int(window) * window_samples
+            keys = [key ^ (int(window) * 0x9E3779B9 & 0xFFFFFFFF) for key in self._within_keys]
+            within = Permutation(min(window_samples, self._size - start), keys)
+            here = windows == window
+            slots[here] = start + within(positions[here] - start)
+        block, offset = np.divmod(slots, BLOCK_SAMPLES)
+        whole = block < self._blocks
+        block[whole] = self._of_blocks(block[whole])
+        return np.asarray((block * BLOCK_SAMPLES + offset + self._rotation) % self._size, dtype=np.int64)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The 64-bit finaliser of MurmurHash3 (Appleby): every input bit changes every output bit."""
+    values = (values ^ values >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
+    values = (values ^ values >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
+    return values ^ values >> np.uint64(33)

@@ -1,0 +1,24 @@
+"""Shards: plain tars, where their samples are, and reading those."""
+
+from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
+from gpuloader.shards.index_files import index_file, open_index, open_indexes
+from gpuloader.shards.labels import Labels, make_labels
+from gpuloader.shards.paths import Tar, resolve_shards
+from gpuloader.shards.shard_set import Arena, Place, ShardSet, View
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "Arena",
+    "Labels",
+    "LeftOut",
+    "Place",
+    "ShardIndex",
+    "ShardSet",
+    "Tar",
+    "View",
+    "index_file",
+    "make_labels",
+    "open_index",
+    "open_indexes",
+    "resolve_shards",
+]

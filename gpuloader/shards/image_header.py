@@ -1,0 +1,72 @@
+"""Height and width from an image's first bytes, for the index; the decoder has its own say on the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Read = Callable[[int, int], bytes]
+"""(offset, count) -> that many bytes of the image, fewer at its end."""
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
+_MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of fill bytes must not hold up the scan
+_END_OF_HEADER = frozenset((0xD9, 0xDA))
+
+
+def image_size(read: Read) -> tuple[int, int]:
+    """(height, width) in pixels as stored, EXIF rotation not applied; (0, 0) where this reader does not know.
+
+    Reads JPEG, PNG, WebP and BMP.
+    """
+    head = read(0, 32)
+    if head.startswith(b"\xff\xd8"):
+        return _jpeg(read)
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
+        return _big(head[20:24]), _big(head[16:20])
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _webp(head)
+    if head.startswith(b"BM"):
+        return abs(int.from_bytes(head[22:26], "little", signed=True)), _little(head[18:22])
+    return 0, 0
+
+
+def _jpeg(read: Read) -> tuple[int, int]:
+    """Walks the segments (ITU-T T.81, annex B) to the frame header, reading on where one is long."""
+    start, chunk = 0, read(0, 1024)
+    position = 2
+    for _ in range(_MAX_SEGMENTS):
+        if position + 9 > start + len(chunk):
+            start, chunk = position, read(position, 1024)
+            if len(chunk) < 9:
+                return 0, 0
+        segment = chunk[position - start : position - start + 9]
+        marker = segment[1]
+        if segment[0] != 0xFF or marker in _END_OF_HEADER:
+            return 0, 0
+        if marker == 0xFF:
+            position += 1
+        elif marker in _NO_LENGTH:
+            position += 2
+        elif marker in _FRAMES:
+            return _big(segment[5:7]), _big(segment[7:9])
+        else:
+            position += 2 + _big(segment[2:4])
+    return 0, 0
+
+
+def _webp(head: bytes) -> tuple[int, int]:
+    """RFC 9649, sections 2.5 to 2.7."""
+    if head[12:16] == b"VP8X":
+        return _little(head[27:30]) + 1, _little(head[24:27]) + 1
+    if head[12:16] == b"VP8L":
+        bits = _little(head[21:25])
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF
+
+
+def _big(data: bytes) -> int:
+    return int.from_bytes(data, "big")
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")

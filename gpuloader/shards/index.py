@@ -1,0 +1,334 @@
+"""`ShardIndex`: where the samples of one tar are. The file that keeps it has this format, version 1:
+
+    bytes       content
+    0-7         b"GPULIDX\\x01", the last byte being the version
+    8-15        length of the header in bytes, little-endian, as all numbers here
+    16-         header: JSON, padded with spaces so that the columns begin at a multiple of 8
+                  shard_bytes, shard_mtime_ns   the tar that this describes, as stat saw it
+                  samples, components, key_bytes  lengths of the columns
+                  extensions   the components' extensions, without the dot, in lower case
+                  left_out     the first members that are in no sample: [name, offset, why]
+                  left_out_count  the number of all of them
+    then        the columns, one behind the other, each padded with zeros to a multiple of 8:
+                  for each sample: image_offset i8, image_size i8, height i4, width i4, label i8, key_end i8,
+                    component_end i8
+                  for each component, sample by sample: component_extension i4, component_offset i8,
+                    component_size i8
+                  key_bytes u1: the keys in UTF-8 (surrogateescape), the i-th ending at key_end[i]
+    last 32     BLAKE2b of all before
+
+A file whose checksum, version, shard size or time differs, or whose offsets lie outside the shard, is never used.
+
+A sample is what shares a key: the member's path up to the first dot of its file name, as in WebDataset; the rest, in
+lower case, is the component's extension. The components of one key are joined wherever they stand in the tar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import IndexFileError, ShardChangedError
+from gpuloader.shards.image_header import image_size
+from gpuloader.shards.tar import Member, members
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm")
+"""What counts as a sample's image; of several, the first in this order."""
+
+NO_LABEL = -(2**63)
+"""The label of a sample without a `.cls` component."""
+
+BAD_LABEL = NO_LABEL + 1
+"""The label of a sample whose `.cls` component is not an integer in ASCII."""
+
+_MAGIC = b"GPULIDX\x01"
+_CHECKSUM_BYTES = 32
+_LEFT_OUT_KEPT = 1000
+_PER_SAMPLE = {
+    "image_offset": "<i8",
+    "image_size": "<i8",
+    "height": "<i4",
+    "width": "<i4",
+    "label": "<i8",
+    "key_end": "<i8",
+    "component_end": "<i8",
+}
+_PER_COMPONENT = {"component_extension": "<i4", "component_offset": "<i8", "component_size": "<i8"}
+_COLUMNS = {
+    **dict.fromkeys(_PER_SAMPLE, "samples"),
+    **dict.fromkeys(_PER_COMPONENT, "components"),
+    "key_bytes": "key_bytes",
+}
+_DTYPES = {**_PER_SAMPLE, **_PER_COMPONENT, "key_bytes": "|u1"}
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+_log = logging.getLogger("gpuloader")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A member of the tar that is in no sample: its name, the offset of its data, and why."""
+
+    name: str
+    offset: int
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex:
+    """The samples of one tar, in its order; see the module's text.
+
+    Attributes:
+        shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
+        image_offset, image_size: (n,) int64, where the encoded images are, in bytes.
+        height, width: (n,) int32 pixels as stored; 0 where the header did not say.
+        label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
+        extensions: the components' extensions, which `component_extension` counts in.
+        left_out: the first members that are in no sample, `left_out_count` the number of all.
+    """
+
+    shard_bytes: int
+    shard_mtime_ns: int
+    extensions: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    left_out_count: int
+    image_offset: NDArray[np.int64]
+    image_size: NDArray[np.int64]
+    height: NDArray[np.int32]
+    width: NDArray[np.int32]
+    label: NDArray[np.int64]
+    key_end: NDArray[np.int64]
+    component_end: NDArray[np.int64]
+    component_extension: NDArray[np.int32]
+    component_offset: NDArray[np.int64]
+    component_size: NDArray[np.int64]
+    key_bytes: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.image_offset)
+
+    def key(self, row: int) -> str:
+        """The key of one sample."""
+        start = int(self.key_end[row - 1]) if row else 0
+        return self.key_bytes[start : int(self.key_end[row])].tobytes().decode("utf-8", "surrogateescape")
+
+    def component(self, row: int, extension: str) -> tuple[int, int] | None:
+        """(offset, size) in bytes of a sample's component, None where it has none of that extension."""
+        start = int(self.component_end[row - 1]) if row else 0
+        for place in range(start, int(self.component_end[row])):
+            if self.extensions[self.component_extension[place]] == extension:
+                return int(self.component_offset[place]), int(self.component_size[place])
+        return None
+
+    def rows_without(self, extension: str) -> NDArray[np.int64]:
+        """The samples that lack a component of that extension."""
+        if extension not in self.extensions:
+            return np.arange(len(self))
+        places = np.flatnonzero(self.component_extension == self.extensions.index(extension))
+        return np.setdiff1d(np.arange(len(self)), np.searchsorted(self.component_end, places, side="right"))
+
+    def digest(self) -> bytes:
+        """What identifies the indexed content: all but the tar's time and the members left out."""
+        identity = hashlib.blake2b(f"{self.shard_bytes} {self.extensions}".encode(), digest_size=_CHECKSUM_BYTES)
+        for name in _COLUMNS:
+            identity.update(np.ascontiguousarray(getattr(self, name)))
+        return identity.digest()
+
+    def save(self, path: Path) -> None:
+        """Writes the file format of the module's text, beside `path` first and then over it at once."""
+        data = self._to_bytes()
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest())
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o644)
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+
+    def _to_bytes(self) -> bytes:
+        header = json.dumps(
+            {
+                "shard_bytes": self.shard_bytes,
+                "shard_mtime_ns": self.shard_mtime_ns,
+                "samples": len(self),
+                "components": len(self.component_offset),
+                "key_bytes": len(self.key_bytes),
+                "extensions": self.extensions,
+                "left_out": [[item.name, item.offset, item.why] for item in self.left_out],
+                "left_out_count": self.left_out_count,
+            }
+        ).encode()
+        header += b" " * (-len(header) % 8)
+        parts = [_MAGIC, len(header).to_bytes(8, "little"), header]
+        for name in _COLUMNS:
+            column = getattr(self, name).astype(_DTYPES[name], copy=False).tobytes()
+            parts += [column, bytes(-len(column) % 8)]
+        return b"".join(parts)
+
+    @classmethod
+    def load(cls, path: Path, shard: Path) -> ShardIndex:
+        """Reads an index file and checks it against itself and against the shard as it is now.
+
+        Raises:
+            IndexFileError: it is damaged, of another version, or the shard is not the one that was indexed.
+        """
+        data = path.read_bytes()
+        if data[:7] != _MAGIC[:7] or len(data) < 16 + _CHECKSUM_BYTES:
+            raise IndexFileError(f"{path} is not an index file of gpuloader")
+        if data[7] != _MAGIC[7]:
+            raise IndexFileError(f"{path} has format version {data[7]}, this gpuloader reads version {_MAGIC[7]}")
+        body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
+            raise IndexFileError(f"{path} is damaged: its checksum is wrong")
+        header_end = 16 + int.from_bytes(data[8:16], "little")
+        header = json.loads(data[16:header_end])
+        stat = shard.stat()
+        found, expected = (stat.st_size, stat.st_mtime_ns), (header["shard_bytes"], header["shard_mtime_ns"])
+        if found != expected:
+            raise IndexFileError(
+                f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
+            )
+        columns = {}
+        position = header_end
+        for name, length in _COLUMNS.items():
+            columns[name] = np.frombuffer(body, _DTYPES[name], header[length], position)
+            position += -(-columns[name].nbytes // 8) * 8
+        index = cls(
+            shard_bytes=header["shard_bytes"],
+            shard_mtime_ns=header["shard_mtime_ns"],
+            extensions=tuple(header["extensions"]),
+            left_out=tuple(LeftOut(*item) for item in header["left_out"]),
+            left_out_count=header["left_out_count"],
+            **columns,
+        )
+        index._check_offsets(path)
+        return index
+
+    def _check_offsets(self, path: Path) -> None:
+        for offset, size in (
+            (self.image_offset, self.image_size),
+            (self.component_offset, self.component_size),
+        ):
+            if len(offset) and (min(offset.min(), size.min()) < 0 or (offset + size).max() > self.shard_bytes):
+                raise IndexFileError(f"{path} is damaged: it points outside the shard")
+
+
+def scan(shard: Path) -> ShardIndex:
+    """Reads a tar's headers, labels and image sizes.
+
+    Raises:
+        TarError: at the first byte that is not a plain tar.
+        ShardChangedError: the file changed meanwhile.
+    """
+    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd)
+        gathered = _Gathered(fd)
+        for member in members(fd, str(shard)):
+            gathered.add(member)
+        index = gathered.index(before)
+        after = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
+    if index.left_out_count:
+        first = index.left_out[0]
+        _log.warning(
+            "%s: %d members are in no sample, the first being %r (%s)",
+            shard,
+            index.left_out_count,
+            first.name,
+            first.why,
+        )
+    return index
+
+
+class _Gathered:
+    """Members on their way to samples."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._samples: dict[str, dict[str, Member]] = {}
+        self._left_out: list[LeftOut] = []
+
+    def add(self, member: Member) -> None:
+        if member.kind == "directory":
+            return
+        match = _NAME.fullmatch(member.name)
+        if member.kind != "file":
+            self._leave_out(member, f"a {member.kind}, not a file")
+        elif not match:
+            self._leave_out(member, "its file name begins with a dot or has no extension")
+        else:
+            key, extension = match[1], match[2].lower()
+            components = self._samples.setdefault(key, {})
+            if extension in components:
+                self._leave_out(member, f"the key has a .{extension} already, at byte {components[extension].offset}")
+            else:
+                components[extension] = member
+
+    def _leave_out(self, member: Member, why: str) -> None:
+        self._left_out.append(LeftOut(member.name, member.offset, why))
+
+    def index(self, stat: os.stat_result) -> ShardIndex:
+        extensions: dict[str, int] = {}
+        columns: dict[str, list[int]] = {name: [] for name in (*_PER_SAMPLE, *_PER_COMPONENT)}
+        keys = bytearray()
+        for key, components in self._samples.items():
+            image = next((components[name] for name in IMAGE_EXTENSIONS if name in components), None)
+            if image is None:
+                for member in components.values():
+                    self._leave_out(member, "its key has no image")
+                continue
+            height, width = self._image_size(image)
+            keys += key.encode("utf-8", "surrogateescape")
+            for extension, member in components.items():
+                columns["component_extension"].append(extensions.setdefault(extension, len(extensions)))
+                columns["component_offset"].append(member.offset)
+                columns["component_size"].append(member.size)
+            columns["image_offset"].append(image.offset)
+            columns["image_size"].append(image.size)
+            columns["height"].append(height)
+            columns["width"].append(width)
+            columns["label"].append(_label(components.get("cls")))
+            columns["key_end"].append(len(keys))
+            columns["component_end"].append(len(columns["component_offset"]))
+        return ShardIndex(
+            shard_bytes=stat.st_size,
+            shard_mtime_ns=stat.st_mtime_ns,
+            extensions=tuple(extensions),
+            left_out=tuple(self._left_out[:_LEFT_OUT_KEPT]),
+            left_out_count=len(self._left_out),
+            key_bytes=np.frombuffer(bytes(keys), np.uint8),
+            **{name: np.array(values, _DTYPES[name]) for name, values in columns.items()},
+        )
+
+    def _image_size(self, image: Member) -> tuple[int, int]:
+        def read(offset: int, count: int) -> bytes:
+            count = min(count, image.size - offset)
+            if offset + count <= len(image.head):
+                return image.head[offset : offset + max(count, 0)]
+            return os.pread(self._fd, count, image.offset + offset)
+
+        return image_size(read)
+
+
+def _label(member: Member | None) -> int:
+    if member is None:
+        return NO_LABEL
+    text = member.head.strip()
+    if member.size > 64 or not re.fullmatch(rb"[+-]?[0-9]{1,18}", text):
+        return BAD_LABEL
+    return int(text)

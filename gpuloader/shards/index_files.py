@@ -1,0 +1,95 @@
+"""Where index files are kept, and making those that are missing.
+
+The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it where that folder may be written to, and else a file
+in the user's cache folder, named by a hash of the shard's path. Index files of DALI (`.idx`) are another thing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import platformdirs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gpuloader.errors import IndexFileError
+from gpuloader.shards.index import ShardIndex, scan
+
+_THREADS = 8
+_log = logging.getLogger("gpuloader")
+
+
+def index_file(shard: Path) -> Path:
+    """Where the index of a shard is kept."""
+    folder = shard.parent
+    # A folder without any write bit is meant to stay as it is, also where the user is root.
+    if folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK):
+        return shard.with_name(shard.name + ".gpuidx")
+    name = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=16).hexdigest()
+    return platformdirs.user_cache_path("gpuloader") / f"{name}.gpuidx"
+
+
+def open_index(shard: Path) -> ShardIndex:
+    """The index of a shard: from its file where that is right, else from a new scan, which is then kept."""
+    index = _load(shard)
+    return index if index is not None else _make(shard)
+
+
+def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIndex]:
+    """The indexes of many shards, in parallel; with a progress bar on stderr while any is being made."""
+    with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
+        indexes = list(threads.map(_load, shards))
+        missing = [number for number, index in enumerate(indexes) if index is None]
+        if not missing:
+            return [index for index in indexes if index is not None]
+        random.shuffle(missing)  # processes that start together share the work: each looks again before it scans
+        pending = {threads.submit(open_index, shards[number]): number for number in missing}
+        try:
+            with _bar(disable=not progress) as bar:
+                task = bar.add_task("indexing shards", total=len(missing))
+                for future in as_completed(pending):
+                    indexes[pending[future]] = future.result()
+                    bar.advance(task)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [index for index in indexes if index is not None]
+
+
+def _load(shard: Path) -> ShardIndex | None:
+    path = index_file(shard)
+    try:
+        return ShardIndex.load(path, shard)
+    except FileNotFoundError:
+        return None
+    except IndexFileError as error:
+        _log.info("%s; it is made anew", error)
+        return None
+
+
+def _make(shard: Path) -> ShardIndex:
+    index = scan(shard)
+    path = index_file(shard)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        index.save(path)
+    except OSError as error:
+        _log.warning("the index of %s could not be kept, it will be made again next time: %s", shard, error)
+    return index
+
+
+def _bar(disable: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=disable,
+    )

@@ -1,0 +1,191 @@
+"""`ShardSet`: many indexed shards as one row of samples 0 .. N-1, and reading them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import NoSamplesError, ShardChangedError
+from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
+from gpuloader.shards.index_files import open_indexes
+
+View: TypeAlias = NDArray[np.uint8]
+
+_MOST_OPEN_FILES = 256
+
+
+class Arena:
+    """Memory that encoded images are read into, used again for one batch after another."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+
+    def views(self, sizes: Sequence[int]) -> list[View]:
+        """One view for each size in bytes, one behind the other. Views of an earlier call are overwritten."""
+        ends = np.cumsum(sizes, dtype=np.int64).tolist()
+        total = ends[-1] if ends else 0
+        if len(self._buffer) < total:
+            self._buffer = np.empty(total + total // 4, np.uint8)
+        return [self._buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+class Place(NamedTuple):
+    """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
+
+    shard: str
+    key: str
+    offset: int
+
+
+class ShardSet:
+    """Ordered shards as samples with ids [0, N). Owns every open file, within a bound on descriptors.
+
+    Reading is for one thread at a time.
+    """
+
+    def __init__(self, shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> None:
+        self._shards = list(shards)
+        self._indexes = list(indexes)
+        self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
+        self._files: OrderedDict[int, int] = OrderedDict()
+        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
+        if len(self) == 0:
+            raise NoSamplesError(
+                f"no images in {', '.join(map(str, self._shards[:3]))}{' ...' if len(self._shards) > 3 else ''}: "
+                f"a sample needs a member named KEY.EXT with one of the extensions {', '.join(IMAGE_EXTENSIONS)}"
+            )
+
+    @classmethod
+    def open(cls, shards: Sequence[Path], progress: bool = False) -> ShardSet:
+        """Opens the indexes of the shards, makes those that are missing, and checks that there are samples."""
+        return cls(shards, open_indexes(shards, progress))
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def indexes(self) -> Sequence[tuple[Path, ShardIndex]]:
+        """The shards with their indexes, in order."""
+        return list(zip(self._shards, self._indexes, strict=True))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the data: 32 hex digits of the shards' content as indexed, in order; where they are does not count."""
+        fingerprint = hashlib.blake2b(digest_size=16)
+        for index in self._indexes:
+            fingerprint.update(index.digest())
+        return fingerprint.hexdigest()
+
+    @cached_property
+    def cls_labels(self) -> NDArray[np.int64]:
+        """(N,) int64, as `ShardIndex.label`."""
+        return np.concatenate([index.label for index in self._indexes])
+
+    @property
+    def largest_image(self) -> tuple[int, int]:
+        """The largest height and the largest width in pixels among the images whose index knows them."""
+        return max(int(index.height.max(initial=0)) for index in self._indexes), max(
+            int(index.width.max(initial=0)) for index in self._indexes
+        )
+
+    def place(self, sample: int) -> Place:
+        """Where a sample is."""
+        shard, row = self._locate(sample)
+        index = self._indexes[shard]
+        return Place(str(self._shards[shard]), index.key(row), int(index.image_offset[row]))
+
+    def key(self, sample: int) -> str:
+        """A sample's key."""
+        shard, row = self._locate(sample)
+        return self._indexes[shard].key(row)
+
+    def samples_without(self, extension: str) -> NDArray[np.int64]:
+        """The ids of the samples that lack a component."""
+        return np.concatenate(
+            [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
+        )
+
+    def read_images(self, samples: NDArray[np.int64], arena: Arena) -> list[View]:
+        """The encoded images of some samples, as views into the arena.
+
+        Raises:
+            ShardChangedError: a shard is gone, cut or not the one that was indexed.
+        """
+        shards = np.searchsorted(self._starts, samples, side="right") - 1
+        rows = (samples - self._starts[shards]).tolist()
+        places = [
+            (shard, int(self._indexes[shard].image_offset[row]), int(self._indexes[shard].image_size[row]))
+            for shard, row in zip(shards.tolist(), rows, strict=True)
+        ]
+        views = arena.views([size for _, _, size in places])
+        checked: set[int] = set()
+        for (shard, offset, size), view in zip(places, views, strict=True):
+            if shard not in checked:
+                self._check_unchanged(shard)
+                checked.add(shard)
+            self._read_into(view, shard, offset, size)
+        return views
+
+    def read_component(self, sample: int, extension: str) -> bytes | None:
+        """The bytes of a sample's component, None where it has none."""
+        shard, row = self._locate(sample)
+        place = self._indexes[shard].component(row, extension)
+        if place is None:
+            return None
+        self._check_unchanged(shard)
+        view = np.empty(place[1], np.uint8)
+        self._read_into(view, shard, *place)
+        return view.tobytes()
+
+    def close(self) -> None:
+        """Closes the files; reading opens them again."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):
+            self.close()
+
+    def _locate(self, sample: int) -> tuple[int, int]:
+        shard = int(np.searchsorted(self._starts, sample, side="right")) - 1
+        return shard, int(sample - self._starts[shard])
+
+    def _read_into(self, view: View, shard: int, offset: int, size: int) -> None:
+        if size and os.preadv(self._file(shard), [view], offset) != size:
+            raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
+
+    def _check_unchanged(self, shard: int) -> None:
+        """Guards against pixels from another file than the indexed one; a deleted but open file is still that file."""
+        index = self._indexes[shard]
+        stat = os.fstat(self._file(shard))
+        if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
+            raise ShardChangedError(
+                f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), it was indexed "
+                f"with ({index.shard_bytes}, {index.shard_mtime_ns}): {_CHANGED}"
+            )
+
+    def _file(self, shard: int) -> int:
+        if (fd := self._files.get(shard)) is not None:
+            self._files.move_to_end(shard)
+            return fd
+        while len(self._files) >= self._most_open:
+            os.close(self._files.popitem(last=False)[1])
+        try:
+            fd = os.open(self._shards[shard], os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
+        self._files[shard] = fd
+        return fd
+
+
+_CHANGED = "it changed since this loader was made. Make the loader anew when the shard is as it shall be"

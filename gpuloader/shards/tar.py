@@ -1,0 +1,203 @@
+"""A strict scan of a tar file: every byte is explained, or the scan says where it stopped understanding.
+
+A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to whole blocks:
+
+    bytes      field      here
+    0-99       name       to the first NUL; overruled by GNU `L` and PAX `path`
+    124-135    size       octal text, or base-256 if the first bit is set; overruled by PAX `size`
+    148-155    checksum   of the header's bytes, unsigned or signed, this field taken as spaces
+    156        type       0, NUL and 7: a file; 5: a directory; 1, 2: links; 3, 4, 6: devices and pipes;
+                          x, g: PAX records for the next member, for all that follow; L, K: GNU long name, long link;
+                          S: GNU sparse
+    257-262    magic      "ustar" and NUL allow a prefix; GNU's "ustar  " does not
+    345-499    prefix     stands before the name, with a slash
+
+Two blocks of zeros end the archive; only zeros may follow. `webdataset` and `tar` write all of this except sparse
+members, which are passed over and reported. An archive without the end blocks is read to its end.
+
+References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpuloader.errors import TarError
+
+BLOCK_BYTES = 512
+MAX_EXTENDED_HEADER_BYTES = 1 << 20
+
+_ZEROS = bytes(BLOCK_BYTES)
+_ASCII = bytes(range(128))
+_FILES = frozenset(b"0\x007")
+_KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"6": "pipe", b"5": "directory"}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
+_READ_BYTES = 2048  # a header, and with it all of a small member or the first bytes of a large one
+
+
+class Member(NamedTuple):
+    """One member of a tar.
+
+    Attributes:
+        name: as the tar says it; bytes that are not UTF-8 are kept as surrogates.
+        kind: "file", or what else it is ("directory", "symbolic link", "sparse file", ...).
+        offset: byte offset of its data.
+        size: bytes of its data.
+        head: the first bytes of its data, at least min(size, 1536) of them.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    size: int
+    head: bytes
+
+
+def members(fd: int, shard: str) -> Iterator[Member]:
+    """The members of the tar open at `fd`, in their order; `shard` names it in errors.
+
+    Raises:
+        TarError: at the first byte that is not as described above.
+    """
+    total = os.fstat(fd).st_size
+    if total < BLOCK_BYTES:
+        raise TarError(shard, total, "not a tar file: it is empty or ends within its first block")
+    position = 0
+    records_for_all: dict[str, str] = {}
+    records: dict[str, str] = {}
+    long_name: bytes | None = None
+    while position < total:
+        chunk = os.pread(fd, _READ_BYTES, position)
+        header = chunk[:BLOCK_BYTES]
+        if len(header) < BLOCK_BYTES:
+            raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
+        if header == _ZEROS:
+            _check_end(fd, shard, position, total)
+            break
+        _check_header(header, shard, position)
+        kind_byte = header[156:157]
+        size = _number(header[124:136], "size", shard, position)
+        extended = kind_byte in b"xgLK"
+        if not extended and "size" in records:
+            size = _decimal(records["size"], "size", shard, position)
+        if kind_byte in _KINDS:
+            size = 0  # links, devices and directories have no data, whatever their size field says
+        offset = position + BLOCK_BYTES
+        if kind_byte == b"S":
+            offset = _skip_sparse_map(fd, shard, position, header)
+        end = offset + size
+        if end > total:
+            raise TarError(shard, position, f"truncated: a member of {size} bytes ends {end - total} after the file")
+        position_of_next = offset + -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        if extended:
+            if size > MAX_EXTENDED_HEADER_BYTES:
+                raise TarError(shard, position, f"an extended header of {size} bytes is not believable")
+            data = os.pread(fd, size, offset)
+            if kind_byte == b"x":
+                records = _pax_records(data, shard, offset)
+            elif kind_byte == b"g":
+                records_for_all |= _pax_records(data, shard, offset)
+            elif kind_byte == b"L":
+                long_name = data.rstrip(b"\0")
+        else:
+            merged = {**records_for_all, **records}
+            name = merged["path"] if "path" in merged else _decode(long_name or _short_name(header))
+            yield Member(name, _kind(kind_byte, name, merged), offset, size, chunk[BLOCK_BYTES : BLOCK_BYTES + size])
+            records, long_name = {}, None
+        position = position_of_next
+
+
+def _check_header(header: bytes, shard: str, position: int) -> None:
+    stored = header[148:156]
+    if stored.strip(b"\0 ").isdigit():
+        claimed = _number(stored, "checksum", shard, position)
+        rest = header[:148] + b" " * 8 + header[156:]
+        unsigned = sum(rest)
+        if claimed in (unsigned, unsigned - 256 * len(rest.translate(None, _ASCII))):
+            return
+    for magic, name in _COMPRESSED.items():
+        if header.startswith(magic):
+            raise TarError(shard, position, f"compressed with {name}: unpack it, shards are plain tars; found")
+    if position == 0:
+        raise TarError(shard, position, "not a tar file: the header's checksum is wrong")
+    raise TarError(shard, position, "the header's checksum is wrong")
+
+
+def _check_end(fd: int, shard: str, position: int, total: int) -> None:
+    """Only zeros may stand behind the first block of zeros."""
+    while position < total:
+        chunk = os.pread(fd, 1 << 20, position)
+        if rest := chunk.lstrip(b"\0"):
+            raise TarError(
+                shard,
+                position + len(chunk) - len(rest),
+                "data behind the end of the archive (tars put one behind another? join them with `tar -A`)",
+            )
+        if not chunk:
+            break
+        position += len(chunk)
+
+
+def _skip_sparse_map(fd: int, shard: str, position: int, header: bytes) -> int:
+    offset = position + BLOCK_BYTES
+    more = header[482]
+    while more:
+        block = os.pread(fd, BLOCK_BYTES, offset)
+        if len(block) < BLOCK_BYTES:
+            raise TarError(shard, offset, "truncated: the map of a sparse file is cut")
+        more = block[504]
+        offset += BLOCK_BYTES
+    return offset
+
+
+def _kind(kind_byte: bytes, name: str, records: dict[str, str]) -> str:
+    if kind_byte == b"S" or any(record.startswith("GNU.sparse") for record in records):
+        return "sparse file"
+    if kind_byte[0] in _FILES:
+        return "directory" if name.endswith("/") else "file"  # v7 tars mark directories by their slash
+    return _KINDS.get(kind_byte, f"member of type {kind_byte!r}")
+
+
+def _short_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    if header[257:263] == b"ustar\0" and (prefix := header[345:500].split(b"\0", 1)[0]):
+        return prefix + b"/" + name
+    return name
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _number(field: bytes, what: str, shard: str, position: int) -> int:
+    if field[0] == 0xFF:
+        raise TarError(shard, position, f"a negative {what}")
+    if field[0] & 0x80:
+        return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    text = field.split(b"\0", 1)[0].strip(b" ")
+    if text.strip(b"01234567"):
+        raise TarError(shard, position, f"a {what} that is not octal: {field!r}")
+    return int(text or b"0", 8)
+
+
+def _decimal(text: str, what: str, shard: str, position: int) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise TarError(shard, position, f"a PAX {what} that is not a number: {text!r}")
+    return int(text)
+
+
+def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
+    """Records of the form "LENGTH KEY=VALUE\\n", LENGTH counting the whole record."""
+    records = {}
+    start = 0
+    while start < len(data):
+        digits, _, _ = data[start : start + 20].partition(b" ")
+        end = start + int(digits) if digits.isdigit() else start
+        key, equals, value = data[start + len(digits) + 1 : end - 1].partition(b"=")
+        if not equals or end > len(data) or data[end - 1 : end] != b"\n":
+            raise TarError(shard, offset + start, "a PAX record that cannot be read")
+        records[_decode(key)] = _decode(value)
+        start = end
+    return records
