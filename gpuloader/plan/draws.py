@@ -52,9 +52,9 @@ class Draws:
         """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)
         ids = self.ids.astype(np.uint64)[:, None]
-        counter = np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch))
-        words = np.stack(philox4x32(counter, self.seed), axis=-1)
-        return words.reshape(len(self.ids), -1)[:, :count] * 2.0**-32
+        counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
+        drawn = np.stack(philox4x32(counter, self.seed), axis=-1)
+        return drawn.reshape(len(self.ids), -1)[:, :count].astype(np.float64) * 2.0**-32
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:

@@ -122,6 +122,10 @@ class Plan:
         order = _order(self.shuffle, self.samples, self.seed, cursor.epoch)
         return PlannedBatch(cursor, order(positions % self.samples), positions < self.epoch_samples)
 
+    def at_step(self, cursor: Cursor) -> Cursor:
+        """The cursor itself where its epoch has steps left, else the start of the next epoch."""
+        return cursor if self.steps(cursor.delivered) else Cursor(cursor.epoch + 1)
+
     def after(self, cursor: Cursor) -> Cursor:
         """The place after the step at the cursor."""
         return Cursor(cursor.epoch, min(cursor.delivered + self.global_batch, self.epoch_samples))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from braceexpand import UnbalancedBracesError, braceexpand
+from braceexpand import braceexpand
 from fsspec.utils import get_protocol
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
@@ -49,7 +49,7 @@ def _expand(source: str) -> list[Path]:
     if "{" in source:
         try:
             return [shard for part in braceexpand(source) for shard in _expand(part)]
-        except UnbalancedBracesError as error:
+        except ValueError as error:
             raise ConfigError(f"the brace pattern {source!r} cannot be read: {error}") from None
     if glob.has_magic(source):
         return _some(sorted(map(Path, glob.glob(str(path), recursive=True))), f"no file matches {source}")

@@ -1,0 +1,67 @@
+"""TAR shards of JPEGs in, normalised batches on the GPU out.
+
+    from gpuloader import GPULoader
+
+    for images, labels in GPULoader("shards/train-{0000..0147}.tar", batch_size=256):
+        ...
+
+Importing this package imports neither DALI nor torch; the first use of `GPULoader` does.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from gpuloader.errors import (
+    BadImageError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    GPULoaderError,
+    IndexFileError,
+    LabelError,
+    LoaderError,
+    NoSamplesError,
+    PresetError,
+    ShardChangedError,
+    ShardNotFoundError,
+    StateError,
+    TarError,
+    TooManyBadImagesError,
+)
+
+if TYPE_CHECKING:
+    from gpuloader.loader import GPULoader, Stats
+    from gpuloader.recipe import Preset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadImageError",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "GPULoader",
+    "GPULoaderError",
+    "IndexFileError",
+    "LabelError",
+    "LoaderError",
+    "NoSamplesError",
+    "Preset",
+    "PresetError",
+    "ShardChangedError",
+    "ShardNotFoundError",
+    "StateError",
+    "Stats",
+    "TarError",
+    "TooManyBadImagesError",
+    "__version__",
+]
+
+_LATE = {"GPULoader": "gpuloader.loader", "Stats": "gpuloader.loader", "Preset": "gpuloader.recipe"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _LATE:
+        raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LATE[name]), name)

@@ -1,0 +1,534 @@
+"""`GPULoader`: shards in, batches of tensors out. The only object that changes while it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from gpuloader.errors import (
+    BadImageError,
+    ConfigError,
+    DeviceError,
+    LoaderError,
+    StateError,
+    TooManyBadImagesError,
+)
+from gpuloader.pipelines import build, gate, undecodable
+from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
+from gpuloader.reader import EncodedBatch, Reader
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import ShardSet, Tar, make_labels, resolve_shards
+from gpuloader.world import World
+
+Batch: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None] | dict[str, Any]"
+
+STATE_VERSION = 1
+_GPU_THREADS = 8
+_log = logging.getLogger("gpuloader")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader has done since it was made.
+
+    Attributes:
+        batches: batches handed out.
+        samples: samples in them, padding included.
+        elapsed_seconds: time spent in loops over the loader, the loop's body included.
+        waiting_seconds: the part of it that the loop waited for the loader.
+        reading_seconds: time that the reading thread spent on those batches, beside the loop.
+        bad: the bad images met so far that stand-ins replace: sample id -> cause.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    elapsed_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    reading_seconds: float = 0.0
+    bad: Mapping[int, str] = field(default_factory=dict)
+
+
+class GPULoader:
+    """Normalised batches from TAR shards of images, decoded and augmented by DALI.
+
+    A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
+    `loader.device`. With `output="dict"` it is a dictionary:
+
+        image   as above
+        label   as above; None without labels
+        index   (B,) int64, the sample's number in the data, on the device
+        valid   (B,) bool on the device, False for padding and for stand-ins of bad images
+        key     B strings, WebDataset's `__key__`
+        NAME    for each of `fields`, B values: parsed JSON, text, numpy arrays, else bytes
+
+    Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone. Iterating begins
+    an epoch: 0, then 1, and so on; `set_epoch` says which is next. Leaving the loop early is fine.
+
+    Args:
+        tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those.
+        batch_size: samples of this rank in a step.
+        device_id: a GPU's number; None for the CPU; "auto" for the local rank's GPU where there is one, else the CPU.
+        preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Preset`.
+        preset_overrides: values to replace in it, such as `{"size": 160}`.
+        shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
+        seed: in [0, 2**64).
+        rank, world_size: None takes them from torch.distributed, else from torchrun's environment, else 0 of 1.
+        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's.
+        on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
+        max_bad: the share of the data that may be bad under "replace", in [0, 1].
+        num_threads: decoding threads; None takes all cores on the CPU and up to 8 for a GPU.
+        prefetch: batches decoded before they are asked for.
+        output: "tuple" or "dict".
+        fields: extensions of components to hand out beside the image, with `output="dict"`.
+        label_from: "cls", "json:NAME", "folder", or None for images only.
+        steps_per_epoch: ends each epoch after that many steps; None for all of the data.
+
+    Attributes:
+        device: the torch device of the batches.
+        preset: the recipe.
+        world: which rank of how many this is.
+        classes: the classes' names with `label_from="folder"`, else None.
+
+    Raises:
+        GPULoaderError: one of `gpuloader.errors`, which says what to do.
+    """
+
+    def __init__(
+        self,
+        tar: Tar,
+        batch_size: int,
+        device_id: int | Literal["auto"] | None = "auto",
+        *,
+        preset: str | Path | Preset = "imagenet_train",
+        preset_overrides: Mapping[str, Any] | None = None,
+        shuffle: Shuffle | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        last_batch: LastBatch | None = None,
+        on_error: Literal["raise", "replace"] = "raise",
+        max_bad: float = 0.01,
+        num_threads: int | None = None,
+        prefetch: int = 2,
+        output: Literal["tuple", "dict"] = "tuple",
+        fields: Sequence[str] = (),
+        label_from: str | None = "cls",
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        self._stream: _Stream | None = None
+        self._epoch: _Epoch | None = None
+        self._closed = False
+        self.preset = load_preset(preset, preset_overrides)
+        self.world = World.detect(rank, world_size)
+        self._device_id = _resolve_device(device_id, self.world)
+        self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
+        self._output = _one_of("output", output, ("tuple", "dict"))
+        self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
+        self._fields = _check_fields(fields, output)
+        self._prefetch = _at_least_one("prefetch", prefetch)
+        self._num_threads = _default_threads(self._device_id) if num_threads is None else num_threads
+        _at_least_one("num_threads", self._num_threads)
+        if not 0 <= max_bad <= 1:
+            raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
+        self._max_bad = max_bad
+        self._shards = ShardSet.open(resolve_shards(tar), progress=self.world.local_rank == 0)
+        self._labels = make_labels(self._shards, label_from)
+        self.classes = None if self._labels is None else self._labels.classes
+        self._plan = Plan(
+            samples=len(self._shards),
+            batch_size=batch_size,
+            rank=self.world.rank,
+            world_size=self.world.world_size,
+            shuffle=self.preset.shuffle if shuffle is None else shuffle,
+            last_batch=self.preset.last_batch if last_batch is None else last_batch,
+            seed=seed,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._cursor = self._start = Cursor()
+        self._bad: dict[int, str] = {}
+        self._stats = Stats()
+
+    def __len__(self) -> int:
+        """The steps of a whole epoch, the same on every rank; a resumed epoch has those that are left of it."""
+        return self._plan.steps()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
+        self._check_open()
+        self._cursor, self._start = self._start, Cursor(self._start.epoch + 1)
+        if self._stream is not None and self._stream.cursor != self._plan.at_step(self._cursor):
+            self._close_stream()
+        self._epoch = _Epoch(self)
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next iteration runs. A restored epoch goes on where it was left."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**32:
+            raise ConfigError(f"epoch={epoch!r}: allowed is an integer in [0, 2**32)")
+        if epoch != self._start.epoch:
+            self._start = Cursor(epoch)
+        self._cursor = self._start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, in plain JSON types, the same on every rank: counts what was handed out, nothing else."""
+        return {
+            **self._identity(),
+            "epoch": self._cursor.epoch,
+            "delivered": self._cursor.delivered,
+            "quarantine": [[sample, cause] for sample, cause in sorted(self._bad.items())],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on exactly where the state was taken, on any number of ranks, at any batch size.
+
+        Raises:
+            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names both values.
+        """
+        self._check_open()
+        missing = sorted({*self._identity(), "epoch", "delivered", "quarantine"} - set(state))
+        if missing:
+            raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
+        for name, mine in self._identity().items():
+            if state[name] != mine:
+                raise StateError(
+                    f"the state has {name}={state[name]!r}, this loader has {name}={mine!r}: "
+                    f"make the loader as it was when the state was saved, or start anew without the state"
+                )
+        cursor = Cursor(int(state["epoch"]), int(state["delivered"]))
+        if not (0 <= cursor.epoch < 2**32 and 0 <= cursor.delivered <= self._plan.samples):
+            raise StateError(f"the state's place {cursor} lies outside the data of {self._plan.samples} samples")
+        self._close_stream()
+        self._epoch = None
+        self._cursor = self._start = cursor
+        self._bad = {int(sample): str(cause) for sample, cause in state["quarantine"]}
+
+    def stats(self) -> Stats:
+        """What the loader has done since it was made."""
+        return replace(self._stats, bad=dict(self._bad))
+
+    def close(self) -> None:
+        """Ends threads and closes files; the loader cannot be used again. Closing twice is fine."""
+        self._closed = True
+        self._close_stream()
+        if hasattr(self, "_shards"):
+            self._shards.close()
+
+    def __enter__(self) -> GPULoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stream"):
+            self.close()
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "dataset": self._shards.fingerprint,
+            "recipe": self.preset.fingerprint,
+            "seed": self._plan.seed,
+            "shuffle": self._plan.shuffle,
+        }
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderError("this loader is closed: make a new one")
+
+    def _next(self, epoch: _Epoch) -> Batch:
+        """The next batch of the running epoch; StopIteration at its end."""
+        self._check_open()
+        if epoch is not self._epoch:
+            raise LoaderError("this iterator is over, a newer one of the same loader was begun: use that")
+        if not self._plan.steps(self._cursor.delivered):
+            self._cursor, self._epoch = self._start, None
+            raise StopIteration
+        started = time.perf_counter()
+        batch, images = self._decoded()
+        result = self._hand_out(batch, images)
+        self._cursor = self._plan.after(self._cursor)
+        now = time.perf_counter()
+        self._stats = Stats(
+            batches=self._stats.batches + 1,
+            samples=self._stats.samples + len(batch.ids),
+            elapsed_seconds=self._stats.elapsed_seconds + now - (epoch.handed_out_at or started),
+            waiting_seconds=self._stats.waiting_seconds + now - started,
+            reading_seconds=self._stats.reading_seconds + batch.read_seconds,
+        )
+        epoch.handed_out_at = now
+        return result
+
+    def _decoded(self) -> tuple[EncodedBatch, torch.Tensor]:
+        """The batch at the cursor; bad images that only decoding finds are put in quarantine on the way."""
+        while True:
+            stream = self._stream or self._open_stream()
+            try:
+                batch, images = stream.next()
+                self._quarantine(batch.bad)
+            except _DecodeError as failure:
+                self._close_stream()
+                rows = undecodable(self.preset, failure.batch.images, failure.batch.arrays, self._device_id)
+                if not rows:
+                    raise failure.error from None
+                bad = {int(failure.batch.ids[row]): cause for row, cause in rows.items()}
+                if not self._replace_bad:
+                    sample, cause = next(iter(bad.items()))
+                    raise BadImageError(*self._shards.place(sample), cause) from failure.error
+                self._quarantine(bad)
+            except BaseException:
+                # Whatever was under way is lost; the cursor is not: the next call starts from it again.
+                self._close_stream()
+                raise
+            else:
+                return batch, images
+
+    def _quarantine(self, bad: Mapping[int, str]) -> None:
+        for sample, cause in bad.items():
+            if sample not in self._bad:
+                self._bad[sample] = cause
+                place = self._shards.place(sample)
+                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *place, cause)
+        if len(self._bad) > self._max_bad * len(self._shards):
+            sample, cause = next(reversed(self._bad.items()))
+            place = self._shards.place(sample)
+            raise TooManyBadImagesError(
+                f"{len(self._bad)} of {len(self._shards)} images are bad, more than max_bad={self._max_bad} allows; the "
+                f"last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+            )
+
+    def _hand_out(self, batch: EncodedBatch, images: torch.Tensor) -> Batch:
+        if self.preset.layout == "channels_last":
+            images = images.permute(0, 3, 1, 2)
+        labels = None if batch.labels is None else self._on_device(batch.labels)
+        if self._output == "tuple":
+            return images, labels
+        return {
+            "image": images,
+            "label": labels,
+            "index": self._on_device(batch.ids),
+            "valid": self._on_device(batch.valid),
+            "key": [self._shards.key(int(sample)) for sample in batch.ids],
+            **batch.fields,
+        }
+
+    def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _open_stream(self) -> _Stream:
+        reader = Reader(
+            self._plan,
+            self._shards,
+            self.preset,
+            gate,
+            self._labels,
+            fields=self._fields,
+            start=self._cursor,
+            replace_bad=self._replace_bad,
+            known_bad=self._bad,
+        )
+        self._stream = _Stream(
+            reader,
+            self._plan,
+            self.preset,
+            num_threads=self._num_threads,
+            device_id=self._device_id,
+            prefetch=self._prefetch,
+            largest_image=self._shards.largest_image,
+        )
+        return self._stream
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class _Epoch:
+    """One iteration over a loader."""
+
+    def __init__(self, loader: GPULoader) -> None:
+        self._loader: GPULoader | None = loader
+        self.handed_out_at: float | None = None
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._loader is None:
+            raise StopIteration
+        try:
+            return self._loader._next(self)
+        except StopIteration:
+            self._loader = None
+            raise
+
+
+class _DecodeError(Exception):
+    """DALI failed on a batch."""
+
+    def __init__(self, batch: EncodedBatch, error: RuntimeError) -> None:
+        super().__init__(batch, error)
+        self.batch = batch
+        self.error = error
+
+
+class _Stream:
+    """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
+
+    Attributes:
+        cursor: the place of the batch that `next` gives next.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        preset: Preset,
+        *,
+        num_threads: int,
+        device_id: int | None,
+        prefetch: int,
+        largest_image: tuple[int, int],
+    ) -> None:
+        self._plan = plan
+        self._reader = reader
+        self._feed = _Feed(reader)
+        self._decoded: torch.Tensor | None = None
+        self.cursor = reader.cursor
+        one = np.ones(1, np.int64)
+        pipeline = build(
+            preset,
+            preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
+            self._feed,
+            batch_size=plan.batch_size,
+            num_threads=num_threads,
+            device_id=device_id,
+            prefetch=prefetch,
+            largest_image=largest_image,
+        )
+        self._iterator = DALIGenericIterator(pipeline, ["image"], prepare_first_batch=False)
+        self._empty = _empty_images(preset, device_id)
+
+    def next(self) -> tuple[EncodedBatch, torch.Tensor]:
+        """The next batch and its images; raises what reading it raised, or _DecodeError."""
+        in_flight = self._feed.in_flight
+        # Batches without samples do not go through DALI, so its output may belong to a later batch than the first.
+        while not (in_flight and len(in_flight[0].ids) == 0) and self._decoded is None:
+            self._decoded = self._run()
+        batch = in_flight.popleft()
+        images = self._empty
+        if len(batch.ids):
+            assert self._decoded is not None
+            images, self._decoded = self._decoded, None
+        self._reader.release(batch)
+        self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
+        return batch, images
+
+    def close(self) -> None:
+        """Ends the reading thread and drops the pipeline."""
+        self._reader.close()
+        del self._iterator
+
+    def _run(self) -> torch.Tensor:
+        try:
+            images: torch.Tensor = next(self._iterator)[0]["image"]
+        except StopIteration:
+            assert self._feed.failure is not None, "the feed ended without a failure"
+            raise self._feed.failure from None
+        except RuntimeError as error:
+            raise _DecodeError(next(batch for batch in self._feed.in_flight if len(batch.ids)), error) from error
+        return images
+
+
+class _Feed:
+    """What the pipeline calls for its next batch. Apart from `_Stream`, so that no cycle holds the pipeline.
+
+    Attributes:
+        in_flight: the batches that were read and not handed out yet, in order.
+        failure: what ended the feed.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.in_flight: deque[EncodedBatch] = deque()
+        self.failure: Exception | None = None
+
+    def __call__(self) -> tuple[Any, ...]:
+        """The encoded images and the arrays of the next batch that has samples.
+
+        DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
+        waits in `failure` until the caller has had those.
+        """
+        while True:
+            try:
+                batch = self._reader.next()
+            except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
+                self.failure = error
+                raise StopIteration from None
+            self.in_flight.append(batch)
+            if len(batch.ids):
+                return (batch.images, *batch.arrays.values())
+
+
+def _empty_images(preset: Preset, device_id: int | None) -> torch.Tensor:
+    shape = (3, preset.size, preset.size) if preset.layout == "nchw" else (preset.size, preset.size, 3)
+    device = "cpu" if device_id is None else f"cuda:{device_id}"
+    return torch.empty((0, *shape), dtype=getattr(torch, preset.dtype), device=device)
+
+
+def _resolve_device(device_id: object, world: World) -> int | None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device_id == "auto":
+        return world.local_rank % count if count else None
+    if device_id is None:
+        return None
+    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
+        raise ConfigError(f'device_id={device_id!r}: allowed are a GPU\'s number, None for the CPU and "auto"')
+    if count == 0:
+        raise DeviceError(f"device_id={device_id} but no CUDA device; use device_id=None for the CPU")
+    if device_id >= count:
+        raise DeviceError(f"device_id={device_id} but there are {count} CUDA devices, numbered from 0")
+    return device_id
+
+
+def _default_threads(device_id: int | None) -> int:
+    cores = len(os.sched_getaffinity(0))
+    return cores if device_id is None else min(cores, _GPU_THREADS)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
+    return value
+
+
+def _check_fields(fields: Sequence[str], output: str) -> tuple[str, ...]:
+    if isinstance(fields, str):
+        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as [{fields!r}]")
+    if fields and output != "dict":
+        raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
+    names = tuple(field.lower().removeprefix(".") for field in fields)
+    if taken := sorted({"image", "label", "index", "valid", "key"} & set(names)):
+        raise ConfigError(f"fields={list(fields)!r}: {', '.join(taken)} stands for something else in the batch")
+    return names

@@ -1,0 +1,83 @@
+"""The graph: a pure function of (encoded bytes, drawn arrays), the same for training and evaluation.
+
+    encoded, region -> decode -> resize -> [cut] -> [jitter] -> flip, normalise -> images
+
+What is in it depends on the recipe alone: a training crop is a drawn region, an evaluation crop the region that the
+centre needs, and an operation that the recipe lacks has no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.data_node import DataNode
+from nvidia.dali.pipeline import Pipeline
+
+from gpuloader.pipelines.operators import Nodes, cut, decode_region, finish, jitter, resize
+from gpuloader.recipe import Preset
+
+Source: TypeAlias = Callable[[], tuple[Any, ...]]
+"""Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
+
+_DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT}
+
+
+def build(
+    preset: Preset,
+    drawn: Mapping[str, NDArray[Any]],
+    source: Source,
+    *,
+    batch_size: int,
+    num_threads: int,
+    device_id: int | None,
+    prefetch: int,
+    largest_image: tuple[int, int] = (0, 0),
+) -> Pipeline:
+    """A pipeline that takes batches from `source`, in the thread that runs it, and gives images of the recipe.
+
+    Args:
+        preset: the recipe.
+        drawn: arrays as `Preset.arrays` gives them; their names, dtypes and dimensions are read, not their values.
+        source: must not raise anything but StopIteration. What it gives must live until its batch is out.
+        batch_size: the largest batch; smaller ones are fine.
+        device_id: a GPU; None for the CPU.
+        prefetch: batches that are worked on before they are asked for.
+        largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
+    """
+
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=batch_size,
+        num_threads=num_threads,
+        device_id=device_id,
+        prefetch_queue_depth=prefetch,
+        enable_conditionals=preset.jitter is not None,
+        seed=0,
+    )
+    def graph() -> DataNode:
+        encoded, *rest = fn.external_source(
+            source=source,
+            num_outputs=1 + len(drawn),
+            dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in drawn.values())],
+            ndim=[1, *(array.ndim - 1 for array in drawn.values())],
+            no_copy=True,
+        )
+        return images(encoded, dict(zip(drawn, rest)), preset, device_id, largest_image)
+
+    return graph()
+
+
+def images(
+    encoded: DataNode, drawn: Nodes, preset: Preset, device_id: int | None, largest_image: tuple[int, int]
+) -> DataNode:
+    """The recipe as nodes: encoded files to images."""
+    image = decode_region(encoded, drawn, "cpu" if device_id is None else "mixed", largest_image)
+    image = resize(image, drawn, preset)
+    if preset.crop.kind == "random_padded":
+        image = cut(image, drawn, preset)
+    if preset.jitter is not None:
+        image = jitter(image, drawn, preset)
+    return finish(image, drawn, preset)

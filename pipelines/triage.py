@@ -1,0 +1,43 @@
+"""Which samples of a batch DALI cannot decode. Its own error loses the whole batch and does not always name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.pipelines.graph import build
+from gpuloader.recipe import Preset
+
+
+def undecodable(
+    preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], device_id: int | None
+) -> dict[int, str]:
+    """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause."""
+    causes: dict[int, str] = {}
+    rows = iter(range(len(images)))
+    row = -1
+
+    def source() -> tuple[Any, ...]:
+        nonlocal row
+        row = next(rows)
+        return ([images[row]], *(array[row : row + 1] for array in arrays.values()))
+
+    while row < len(images) - 1:
+        # A pipeline that failed is of no use any more.
+        pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+        try:
+            while True:
+                pipeline.run()
+        except RuntimeError as error:
+            causes[row] = _cause(str(error))
+        except StopIteration:
+            break
+    return causes
+
+
+def _cause(message: str) -> str:
+    """The line of DALI's message that says what went wrong."""
+    return message.partition("encountered:\n\n")[2].partition("\n")[0].strip() or message.strip().splitlines()[0]
