@@ -1,9 +1,9 @@
 """The graph: a pure function of (encoded bytes, drawn arrays), the same for training and evaluation.
 
-    encoded, region -> decode -> resize -> [cut] -> [jitter] -> flip, normalise -> images
+    encoded, region -> decode -> resize, cut, flip -> [jitter] -> normalise -> images
 
 What is in it depends on the recipe alone: a training crop is a drawn region, an evaluation crop the region that the
-centre needs, and an operation that the recipe lacks has no node.
+centre needs, and an operation that the recipe lacks has no node. On the CPU one kernel does all behind the decoder.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.pipelines.operators import Nodes, cut, decode_region, finish, jitter, resize
+from gpuloader.pipelines.operators import Nodes, decode_region, jitter, normalise, place_on_cpu, place_on_gpu
 from gpuloader.recipe import Preset
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
 
-_DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT}
+_DTYPES = {
+    np.dtype(np.int32): types.INT32,
+    np.dtype(np.float32): types.FLOAT,
+    np.dtype(np.float64): types.FLOAT64,
+}
 
 
 def build(
@@ -74,10 +78,14 @@ def images(
     encoded: DataNode, drawn: Nodes, preset: Preset, device_id: int | None, largest_image: tuple[int, int]
 ) -> DataNode:
     """The recipe as nodes: encoded files to images."""
-    image = decode_region(encoded, drawn, "cpu" if device_id is None else "mixed", largest_image)
-    image = resize(image, drawn, preset)
-    if preset.crop.kind == "random_padded":
-        image = cut(image, drawn, preset)
+    if device_id is None:
+        region = decode_region(encoded, drawn, "cpu", largest_image)
+        image = place_on_cpu(region, drawn, preset)
+    else:
+        region = decode_region(encoded, drawn, "mixed", largest_image)
+        image = place_on_gpu(region, drawn, preset)
     if preset.jitter is not None:
         image = jitter(image, drawn, preset)
-    return finish(image, drawn, preset)
+    if device_id is None and preset.jitter is None:
+        return image
+    return normalise(image, preset)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.pipelines.resample import resample
 from gpuloader.recipe import Preset
 from gpuloader.recipe.jitter import CONTRAST, GRAY, HUE
 
 Nodes: TypeAlias = Mapping[str, DataNode]
-Device: TypeAlias = Literal["cpu", "mixed"]
+Rgb: TypeAlias = tuple[float, float, float]
 
+_ZEROS: Rgb = (0.0, 0.0, 0.0)
+_ONES: Rgb = (1.0, 1.0, 1.0)
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
 
 
-def decode_region(encoded: DataNode, drawn: Nodes, device: Device, largest_image: tuple[int, int]) -> DataNode:
+def decode_region(encoded: DataNode, drawn: Nodes, device: str, largest_image: tuple[int, int]) -> DataNode:
     """Only the rows and columns asked for, RGB uint8 HWC. Like torchvision, it does not turn by the EXIF orientation."""
     return fn.decoders.image_slice(
         encoded,
@@ -32,23 +35,39 @@ def decode_region(encoded: DataNode, drawn: Nodes, device: Device, largest_image
     )
 
 
-def resize(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """Bilinear to size x size, uint8 HWC; of a part of the region where the recipe gives `roi_*`."""
-    part = {name: drawn[name] for name in ("roi_start", "roi_end") if name in drawn}
-    return fn.resize(
+def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
+    """Resized, cut and flipped; normalised too where nothing comes between."""
+    last = preset.jitter is None
+    scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
+    image = resample(
         image,
-        size=[preset.size, preset.size],
+        drawn["roi"],
+        drawn["corner"],
+        drawn["mirror"],
+        size=preset.size,
+        antialias=preset.antialias,
+        scale=scale,
+        offset=offset,
+        dtype="uint8" if preset.dtype == "uint8" and last else "float32",
+        channels_first=last and preset.layout == "nchw",
+    )
+    return fn.cast(image, dtype=types.FLOAT16) if preset.dtype == "float16" and last else image
+
+
+def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
+    """Resized, cut and flipped, uint8 HWC. DALI's filter repeats the border where PIL's and torch's cut it off."""
+    size = [preset.size, preset.size]
+    image = fn.resize(
+        image,
+        size=size,
         interp_type=types.INTERP_LINEAR,
         antialias=preset.antialias,
-        **part,
+        roi_start=fn.cast(drawn["roi"][0:2], dtype=types.FLOAT),
+        roi_end=fn.cast(drawn["roi"][2:4], dtype=types.FLOAT),
     )
-
-
-def cut(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """size x size from a corner that may lie outside, where it is black."""
-    return fn.slice(
-        image, start=drawn["corner"], shape=[preset.size, preset.size], axes=(0, 1), out_of_bounds_policy="pad"
-    )
+    if preset.crop.kind == "random_padded":
+        image = fn.slice(image, start=drawn["corner"], shape=size, axes=(0, 1), out_of_bounds_policy="pad")
+    return fn.flip(image, horizontal=drawn["mirror"])
 
 
 def jitter(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
@@ -106,15 +125,22 @@ def _hsv_channel(value: DataNode, chroma: DataNode, k: DataNode) -> DataNode:
     return value - chroma * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0)
 
 
-def finish(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """Flip, normalise, and lay out as CHW, or HWC for channels_last."""
-    scale = 255.0 if preset.dtype != "uint8" else 1.0
-    mean, std = preset.mean or (0.0, 0.0, 0.0), preset.std or (1.0, 1.0, 1.0)
+def normalise(image: DataNode, preset: Preset) -> DataNode:
+    """HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
+    scale, offset = _normalising(preset)
     return fn.crop_mirror_normalize(
         image,
-        mirror=drawn.get("mirror", 0),
-        mean=[scale * value for value in mean],
-        std=[scale * value for value in std],
+        mean=[-shift / factor for shift, factor in zip(offset, scale)],
+        std=[1 / factor for factor in scale],
         dtype=_DTYPES[preset.dtype],
         output_layout="CHW" if preset.layout == "nchw" else "HWC",
     )
+
+
+def _normalising(preset: Preset) -> tuple[Rgb, Rgb]:
+    """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
+    if preset.dtype == "uint8":
+        return _ONES, _ZEROS
+    mean, std = preset.mean or _ZEROS, preset.std or _ONES
+    scale = (1 / (255 * std[0]), 1 / (255 * std[1]), 1 / (255 * std[2]))
+    return scale, (-mean[0] / std[0], -mean[1] / std[1], -mean[2] / std[2])

@@ -2,17 +2,16 @@
 
 Each crop answers for a batch of image sizes with arrays that the graph takes, one row for each sample:
 
-    region_start, region_shape   (n, 2) int32     the rows and columns of the image to decode: top, left; height, width
-    roi_start, roi_end           (n, 2) float32   the part of that region to resize to size x size, in its pixels
-    corner                       (n, 2) int32     where to cut size x size out of the resized region; may be negative
+    region_start, region_shape   (n, 2) int32    the rows and columns to decode: top, left; height, width
+    roi      (n, 4) float64   top, left, bottom, right of what is resized to size x size, in that region's pixels
+    corner   (n, 2) int32     where the output's top and left lie in the resized image; what lies outside it is black
 
-The arrays are contiguous, as DALI asks for. A crop gives only the arrays that it needs: without `roi_*` the whole region is resized, without `corner` nothing is
-cut out afterwards.
+The arrays are contiguous, as DALI asks for.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from pydantic import Field, model_validator
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe.model import Model, Pair
 
-Arrays: TypeAlias = dict[str, NDArray[np.int32] | NDArray[np.float32]]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
 ATTEMPTS = 10
@@ -50,7 +49,7 @@ class RandomResizedCrop(Model):
     def arrays(self, size: int, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
         """See the module's text."""
         windows = random_windows(draws, heights, widths, self.area, self.ratio)
-        return {"region_start": windows[:, :2].copy(), "region_shape": windows[:, 2:].copy()}
+        return _whole_region(windows[:, :2], windows[:, 2:])
 
 
 class CenterCrop(Model):
@@ -70,12 +69,8 @@ class CenterCrop(Model):
         resized_heights, resized_widths = resize_shorter(heights, widths, self.resize)
         top, bottom, roi_top, roi_bottom = _source_of_center(heights, resized_heights, size)
         left, right, roi_left, roi_right = _source_of_center(widths, resized_widths, size)
-        return {
-            "region_start": _columns(top, left, np.int32),
-            "region_shape": _columns(bottom - top, right - left, np.int32),
-            "roi_start": _columns(roi_top, roi_left, np.float32),
-            "roi_end": _columns(roi_bottom, roi_right, np.float32),
-        }
+        arrays = _whole_region(np.stack([top, left], 1), np.stack([bottom - top, right - left], 1))
+        return arrays | {"roi": np.stack([roi_top, roi_left, roi_bottom, roi_right], 1)}
 
 
 class RandomPaddedCrop(Model):
@@ -93,11 +88,8 @@ class RandomPaddedCrop(Model):
     def arrays(self, size: int, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
         """See the module's text."""
         places = np.floor(draws.uniform(Stream.CROP, 2) * (2 * self.padding + 1)) - self.padding
-        return {
-            "region_start": np.zeros((len(heights), 2), np.int32),
-            "region_shape": _columns(heights, widths, np.int32),
-            "corner": places.astype(np.int32),
-        }
+        arrays = _whole_region(np.zeros((len(heights), 2)), np.stack([heights, widths], 1))
+        return arrays | {"corner": places.astype(np.int32)}
 
 
 Crop: TypeAlias = Annotated[RandomResizedCrop | CenterCrop | RandomPaddedCrop, Field(discriminator="kind")]
@@ -158,5 +150,11 @@ def _source_of_center(
     return first, end, scale * corner - first, scale * (corner + size) - first
 
 
-def _columns(vertical: Ints | NDArray[np.float64], horizontal: Ints | NDArray[np.float64], dtype: type) -> NDArray:  # type: ignore[type-arg]
-    return np.stack([vertical, horizontal], axis=1).astype(dtype)
+def _whole_region(start: NDArray[Any], shape: NDArray[Any]) -> Arrays:
+    """All of a region, resized and not moved."""
+    return {
+        "region_start": start.astype(np.int32),
+        "region_shape": shape.astype(np.int32),
+        "roi": np.concatenate([np.zeros_like(shape), shape], 1).astype(np.float64),
+        "corner": np.zeros((len(shape), 2), np.int32),
+    }

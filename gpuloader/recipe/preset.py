@@ -79,8 +79,7 @@ class Preset(Model):
         mirror    (n,) int32    1 where the image is flipped
         """
         arrays = self.crop.arrays(self.size, draws, heights, widths)
-        if self.flip > 0:
-            arrays["mirror"] = (draws.uniform(Stream.FLIP, 1)[:, 0] < self.flip).astype(np.int32)
+        arrays["mirror"] = (draws.uniform(Stream.FLIP, 1)[:, 0] < self.flip).astype(np.int32)
         if self.jitter is not None:
             arrays |= self.jitter.arrays(draws)
         return arrays

@@ -18,7 +18,14 @@ def image_size(read: Read) -> tuple[int, int]:
 
     Reads JPEG, PNG, WebP and BMP.
     """
+    height, width = _stored_size(read)
+    return (height, width) if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0)
+
+
+def _stored_size(read: Read) -> tuple[int, int]:
     head = read(0, 32)
+    if len(head) < 32:
+        return 0, 0
     if head.startswith(b"\xff\xd8"):
         return _jpeg(read)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
@@ -26,7 +33,7 @@ def image_size(read: Read) -> tuple[int, int]:
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         return _webp(head)
     if head.startswith(b"BM"):
-        return abs(int.from_bytes(head[22:26], "little", signed=True)), _little(head[18:22])
+        return _bmp(head)
     return 0, 0
 
 
@@ -61,7 +68,19 @@ def _webp(head: bytes) -> tuple[int, int]:
     if head[12:16] == b"VP8L":
         bits = _little(head[21:25])
         return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
-    return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF
+    if head[23:26] == b"\x9d\x01\x2a":
+        return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF
+    return 0, 0
+
+
+def _bmp(head: bytes) -> tuple[int, int]:
+    """The header says its own size: 12 bytes in OS/2 1.x; 40 and more in Windows, a negative height being top-down."""
+    header_bytes = _little(head[14:18])
+    if header_bytes == 12:
+        return _little(head[20:22]), _little(head[18:20])
+    if 40 <= header_bytes <= 124:
+        return abs(int.from_bytes(head[22:26], "little", signed=True)), _little(head[18:22])
+    return 0, 0
 
 
 def _big(data: bytes) -> int:

@@ -220,7 +220,7 @@ class ShardIndex:
             (self.image_offset, self.image_size),
             (self.component_offset, self.component_size),
         ):
-            if len(offset) and (min(offset.min(), size.min()) < 0 or (offset + size).max() > self.shard_bytes):
+            if (offset < 0).any() or (size < 0).any() or (size > self.shard_bytes - offset).any():
                 raise IndexFileError(f"{path} is damaged: it points outside the shard")
 
 

@@ -21,6 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpuloader.errors import IndexFileError
 from gpuloader.shards.index import ShardIndex, scan
 
+INDEX_SUFFIX = ".gpuidx"
+
 _THREADS = 8
 _log = logging.getLogger("gpuloader")
 
@@ -30,9 +32,9 @@ def index_file(shard: Path) -> Path:
     folder = shard.parent
     # A folder without any write bit is meant to stay as it is, also where the user is root.
     if folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK):
-        return shard.with_name(shard.name + ".gpuidx")
+        return shard.with_name(shard.name + INDEX_SUFFIX)
     name = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("gpuloader") / f"{name}.gpuidx"
+    return platformdirs.user_cache_path("gpuloader") / f"{name}{INDEX_SUFFIX}"
 
 
 def open_index(shard: Path) -> ShardIndex:
@@ -48,7 +50,8 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIn
         missing = [number for number, index in enumerate(indexes) if index is None]
         if not missing:
             return [index for index in indexes if index is not None]
-        random.shuffle(missing)  # processes that start together share the work: each looks again before it scans
+        # Processes that start together share the work: each looks again before it scans.
+        random.Random().shuffle(missing)
         pending = {threads.submit(open_index, shards[number]): number for number in missing}
         try:
             with _bar(disable=not progress) as bar:
@@ -68,7 +71,7 @@ def _load(shard: Path) -> ShardIndex | None:
         return ShardIndex.load(path, shard)
     except FileNotFoundError:
         return None
-    except IndexFileError as error:
+    except (IndexFileError, OSError) as error:
         _log.info("%s; it is made anew", error)
         return None
 

@@ -13,6 +13,7 @@ from braceexpand import braceexpand
 from fsspec.utils import get_protocol
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
+from gpuloader.shards.index_files import INDEX_SUFFIX
 
 Tar: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 """A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those."""
@@ -52,7 +53,9 @@ def _expand(source: str) -> list[Path]:
         except ValueError as error:
             raise ConfigError(f"the brace pattern {source!r} cannot be read: {error}") from None
     if glob.has_magic(source):
-        return _some(sorted(map(Path, glob.glob(str(path), recursive=True))), f"no file matches {source}")
+        found = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        shards = [shard for shard in found if not shard.is_dir() and shard.suffix != INDEX_SUFFIX]
+        return _some(shards, f"no file matches {source}")
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 

@@ -107,6 +107,8 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             yield Member(name, _kind(kind_byte, name, merged), offset, size, chunk[BLOCK_BYTES : BLOCK_BYTES + size])
             records, long_name = {}, None
         position = position_of_next
+    if records or long_name is not None:
+        raise TarError(shard, min(position, total), "truncated: the member of the extended header before is missing")
 
 
 def _check_header(header: bytes, shard: str, position: int) -> None:

@@ -1,0 +1,239 @@
+"""Resize, cut, flip, normalise and lay out in one pass over the image: the CPU's kernel.
+
+It runs in DALI's own threads without Python's lock. The filter is PIL's and torch's: a triangle over the source,
+widened by the scale where `antialias` is on, cut off at the image's border and weighted anew there (DALI's own resize
+repeats the border instead, which is up to a few levels off). Index arithmetic is in double precision: single precision
+would misplace the pixels of wide images.
+
+Vertical first, one output row at a time, then horizontal: the row in between stays in the processor's first cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit
+from numba import types as numba_types
+from numpy.typing import NDArray
+from nvidia.dali import types
+from nvidia.dali.data_node import DataNode
+from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
+
+_OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": True}
+_POINTER = numba_types.uint64
+_COUNT = numba_types.int32
+
+
+def resample(
+    image: DataNode,
+    roi: DataNode,
+    corner: DataNode,
+    mirror: DataNode,
+    *,
+    size: int,
+    antialias: bool,
+    scale: tuple[float, float, float],
+    offset: tuple[float, float, float],
+    dtype: str,
+    channels_first: bool,
+) -> DataNode:
+    """Resizes `roi` of an image to size x size, moves it by `corner`, flips it, and gives scale x + offset.
+
+    Args:
+        image: uint8 HWC, RGB, values x in [0, 255].
+        roi: float64 top, left, bottom, right, in the image's pixels.
+        corner: int32 top, left of the output in the resized image; what lies outside is 0 before scaling.
+        mirror: int32, not 0 to flip horizontally.
+        dtype: "float32" or "uint8", which rounds and needs scale 1 and offset 0.
+        channels_first: CHW instead of HWC.
+    """
+    shape = (3, size, size) if channels_first else (size, size, 3)
+    settings = types.Constant(np.array([*scale, *offset, antialias, channels_first], np.float32), device="cpu")
+    # It holds nothing: its dimensions tell the kernel the output's.
+    like_output = types.Constant(np.empty((0, *shape), np.uint8), device="cpu")
+    inputs = (image, roi, corner, mirror, settings, like_output)
+    in_types = [types.UINT8, types.FLOAT64, types.INT32, types.INT32, types.FLOAT, types.UINT8]
+    operator = _Compiled(
+        run_fn=_run_float if dtype == "float32" else _run_uint8,
+        setup_fn=_setup,
+        out_types=[types.FLOAT if dtype == "float32" else types.UINT8],
+        in_types=in_types,
+        outs_ndim=[3],
+        ins_ndim=[3, 1, 1, 0, 1, 4],
+    )
+    return operator(*inputs)
+
+
+class _Compiled(NumbaFunction):
+    """DALI's operator around functions that Numba compiled and cached.
+
+    DALI compiles a wrapper of its own at every start, which takes seconds: these two methods are where it does.
+    """
+
+    def _get_run_fn_cpu(self, run_fn: Any, *_: Any) -> int:  # noqa: ANN401
+        address: int = run_fn.address
+        return address
+
+    def _get_setup_fn_cpu(self, setup_fn: Any) -> int:  # noqa: ANN401
+        address: int = setup_fn.address
+        return address
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def taps(
+    start: float,
+    end: float,
+    source_size: int,
+    size: int,
+    corner: int,
+    mirror: bool,
+    antialias: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """For each output pixel along one axis: the first source pixel, how many, and their weights, which add up to 1."""
+    scale = (end - start) / size
+    reach = max(scale, 1.0) if antialias else 1.0
+    first = np.zeros(size, np.int64)
+    count = np.zeros(size, np.int64)
+    weights = np.zeros((size, 2 * math.ceil(reach) + 1), np.float32)
+    for pixel in range(size):
+        resized = corner + (size - 1 - pixel if mirror else pixel)
+        if resized < 0 or resized >= size:
+            continue
+        centre = start + (resized + 0.5) * scale
+        low = max(0, int(centre - reach + 0.5))
+        high = min(source_size, int(centre + reach + 0.5))
+        total = 0.0
+        for place in range(low, high):
+            total += max(0.0, 1.0 - abs((place + 0.5 - centre) / reach))
+        for place in range(low, high):
+            weights[pixel, place - low] = max(0.0, 1.0 - abs((place + 0.5 - centre) / reach)) / total
+        first[pixel] = low
+        count[pixel] = high - low
+    return first, count, weights
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _vertical(
+    row: NDArray[np.float32], image: NDArray[np.uint8], first: int, count: int, weights: NDArray[np.float32]
+) -> None:
+    row[:] = 0
+    tap = 0
+    while tap + 1 < count:  # two source rows at a time, which halves the passes over `row`
+        one, other = image[first + tap], image[first + tap + 1]
+        one_weight, other_weight = weights[tap], weights[tap + 1]
+        for place in range(len(row)):
+            row[place] += one_weight * np.float32(one[place]) + other_weight * np.float32(other[place])
+        tap += 2
+    if tap < count:
+        one, one_weight = image[first + tap], weights[tap]
+        for place in range(len(row)):
+            row[place] += one_weight * np.float32(one[place])
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _horizontal(
+    line: NDArray[np.float32],
+    row: NDArray[np.float32],
+    first: NDArray[np.int64],
+    count: NDArray[np.int64],
+    weights: NDArray[np.float32],
+) -> None:
+    """One output row, (size, 3)."""
+    for pixel in range(line.shape[0]):
+        red = green = blue = np.float32(0)
+        place = 3 * first[pixel]
+        for tap in range(count[pixel]):
+            weight = weights[pixel, tap]
+            red += weight * row[place]
+            green += weight * row[place + 1]
+            blue += weight * row[place + 2]
+            place += 3
+        line[pixel, 0], line[pixel, 1], line[pixel, 2] = red, green, blue
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _image(
+    out: NDArray[Any],
+    image: NDArray[np.uint8],
+    roi: NDArray[np.float64],
+    corner: NDArray[np.int32],
+    mirror: bool,
+    settings: NDArray[np.float32],
+    rounding: float,
+) -> None:
+    height, width, channels = image.shape
+    channels_first = settings[7] != 0
+    size = out.shape[1]
+    first_row, row_count, row_weights = taps(roi[0], roi[2], height, size, corner[0], False, settings[6] != 0)
+    first_column, column_count, column_weights = taps(roi[1], roi[3], width, size, corner[1], mirror, settings[6] != 0)
+    source = image.reshape(height, width * channels)
+    row = np.empty(width * channels, np.float32)
+    line = np.empty((size, 3), np.float32)
+    for y in range(size):
+        _vertical(row, source, first_row[y], row_count[y], row_weights[y])
+        _horizontal(line, row, first_column, column_count, column_weights)
+        for channel in range(3):
+            scale, offset = settings[channel], settings[3 + channel] + np.float32(rounding)
+            if channels_first:
+                for x in range(size):
+                    out[channel, y, x] = line[x, channel] * scale + offset
+            else:
+                for x in range(size):
+                    out[y, x, channel] = line[x, channel] * scale + offset
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _inputs(in_pointer: int, in_shapes: int) -> Any:  # noqa: ANN401
+    pointers = carray(address_as_void_pointer(in_pointer), 6, np.int64)
+    shapes = carray(address_as_void_pointer(in_shapes), 6, np.int64)
+    height, width, channels = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
+    return (
+        carray(address_as_void_pointer(pointers[0]), (height, width, channels), np.uint8),
+        carray(address_as_void_pointer(pointers[1]), 4, np.float64),
+        carray(address_as_void_pointer(pointers[2]), 2, np.int32),
+        carray(address_as_void_pointer(pointers[3]), 1, np.int32)[0] != 0,
+        carray(address_as_void_pointer(pointers[4]), 8, np.float32),
+    )
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _output(out_pointer: int, out_shapes: int) -> Any:  # noqa: ANN401
+    shapes = carray(address_as_void_pointer(out_shapes), 1, np.int64)
+    shape = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
+    pointer = carray(address_as_void_pointer(out_pointer), 1, np.int64)[0]
+    return address_as_void_pointer(pointer), (shape[0], shape[1], shape[2])
+
+
+_RUN = numba_types.void(_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT)
+_SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
+
+
+@cfunc(_RUN, **_OPTIONS)  # type: ignore[untyped-decorator]
+def _run_float(
+    out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
+) -> None:
+    pointer, shape = _output(out, out_shapes)
+    image, roi, corner, mirror, settings = _inputs(inputs, in_shapes)
+    _image(carray(pointer, shape, np.float32), image, roi, corner, mirror, settings, 0.0)
+
+
+@cfunc(_RUN, **_OPTIONS)  # type: ignore[untyped-decorator]
+def _run_uint8(
+    out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
+) -> None:
+    pointer, shape = _output(out, out_shapes)
+    image, roi, corner, mirror, settings = _inputs(inputs, in_shapes)
+    _image(carray(pointer, shape, np.uint8), image, roi, corner, mirror, settings, 0.5)
+
+
+@cfunc(_SETUP, **_OPTIONS)  # type: ignore[untyped-decorator]
+def _setup(out_shapes: int, out_dims: int, outs: int, in_shapes: int, in_dims: int, ins: int, samples: int) -> None:
+    outputs = carray(address_as_void_pointer(out_shapes), samples, np.int64)
+    inputs = carray(address_as_void_pointer(in_shapes), (ins, samples), np.int64)
+    for sample in range(samples):
+        shape = carray(address_as_void_pointer(outputs[sample]), 3, np.int64)
+        like_output = carray(address_as_void_pointer(inputs[5, sample]), 4, np.int64)
+        for dimension in range(3):
+            shape[dimension] = like_output[dimension + 1]

@@ -1,0 +1,144 @@
+"""Plan: who gets which sample at which step."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle
+
+WORLDS = (1, 2, 3, 7, 8)
+BATCH = 4
+SIZES = sorted(
+    {size for world in WORLDS for size in (1, BATCH - 1, BATCH, BATCH + 1, *(world * BATCH + d for d in (-1, 0, 1)))}
+)
+
+
+def epoch(plan: Plan, start: Cursor = Cursor()) -> list[tuple[list[int], list[bool]]]:
+    """The (ids, valid) of each step of the rest of an epoch."""
+    steps, cursor = [], start
+    for _ in range(plan.steps(start.delivered)):
+        batch = plan.batch(cursor)
+        steps.append((batch.ids.tolist(), batch.valid.tolist()))
+        cursor = plan.after(cursor)
+    assert plan.steps(cursor.delivered) == 0
+    assert plan.at_step(cursor) == Cursor(start.epoch + 1)
+    return steps
+
+
+def world(samples: int, world_size: int, last_batch: LastBatch, **kwargs: object) -> list[Plan]:
+    return [
+        Plan(samples, BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
+        for rank in range(world_size)
+    ]
+
+
+# 10 samples in their order, 2 ranks, batch 4: the second global batch is 2 samples long.
+@pytest.mark.parametrize(
+    ("last_batch", "rank", "expected"),
+    [
+        ("drop", 0, [([0, 1, 2, 3], "vvvv")]),
+        ("drop", 1, [([4, 5, 6, 7], "vvvv")]),
+        ("pad", 0, [([0, 1, 2, 3], "vvvv"), ([8, 9, 0, 1], "vv..")]),
+        ("pad", 1, [([4, 5, 6, 7], "vvvv"), ([2, 3, 4, 5], "....")]),
+        ("partial", 0, [([0, 1, 2, 3], "vvvv"), ([8], "v")]),
+        ("partial", 1, [([4, 5, 6, 7], "vvvv"), ([9], "v")]),
+    ],
+)
+def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]) -> None:
+    plan = Plan(10, 4, rank, 2, shuffle="none", last_batch=last_batch)
+    assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+def test_every_sample_exactly_once_and_as_many_steps_on_every_rank(world_size: int, last_batch: LastBatch) -> None:
+    for samples, shuffle in itertools.product(SIZES, ("none", "full", "block")):
+        ranks = [epoch(plan) for plan in world(samples, world_size, last_batch, shuffle=shuffle)]
+        assert len({len(steps) for steps in ranks}) == 1
+        delivered = [
+            sample for steps in ranks for ids, valid in steps for sample, good in zip(ids, valid, strict=True) if good
+        ]
+        assert sorted(delivered) == list(range(samples))
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_drop_leaves_out_less_than_a_global_batch(world_size: int) -> None:
+    for samples in SIZES:
+        if samples < world_size * BATCH:
+            continue
+        ranks = [epoch(plan) for plan in world(samples, world_size, "drop")]
+        delivered = [sample for steps in ranks for ids, _ in steps for sample in ids]
+        assert len(set(delivered)) == len(delivered) == samples // (world_size * BATCH) * world_size * BATCH
+        assert {len(ids) for steps in ranks for ids, _ in steps} == {BATCH}
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "drop"])
+def test_these_modes_give_full_batches_only(last_batch: LastBatch) -> None:
+    for samples in (8, 9, 15, 16, 17, 1 if last_batch == "pad" else 8):
+        for plan in world(samples, 2, last_batch):
+            assert {len(ids) for ids, _ in epoch(plan)} == {BATCH}
+
+
+def test_partial_splits_the_last_batch_evenly() -> None:
+    sizes = [[len(ids) for ids, _ in epoch(plan)] for plan in world(8 * BATCH + 3, 8, "partial")]
+    assert [steps[0] for steps in sizes] == [BATCH] * 8
+    assert sorted(steps[1] for steps in sizes) == [0] * 5 + [1] * 3  # 3 samples for 8 ranks: 5 get an empty batch
+
+
+@pytest.mark.parametrize("shuffle", ["none", "full", "block"])
+def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) -> None:
+    def global_batches(world_size: int) -> list[list[int]]:
+        plans = [Plan(100, 24 // world_size, rank, world_size, shuffle, "partial") for rank in range(world_size)]
+        return [[s for ids, _ in step for s in ids] for step in zip(*map(epoch, plans), strict=True)]
+
+    assert global_batches(1) == global_batches(2) == global_batches(3) == global_batches(8)
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
+    for old_size, new_size in itertools.product(WORLDS, repeat=2):
+        old, new = world(101, old_size, last_batch), world(101, new_size, last_batch)
+        cursor, before = Cursor(epoch=3), []
+        while True:
+            rest = [
+                sample
+                for plan in new
+                for ids, valid in epoch(plan, cursor)
+                for sample, good in zip(ids, valid, strict=True)
+                if good
+            ]
+            assert sorted(before + rest) == list(range(101))
+            if not old[0].steps(cursor.delivered):
+                break
+            for plan in old:
+                batch = plan.batch(cursor)
+                before += batch.ids[batch.valid].tolist()
+            cursor = old[0].after(cursor)
+
+
+def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_anew() -> None:
+    plan = Plan(100, 10, steps_per_epoch=3)
+    first, second = epoch(plan), epoch(plan, Cursor(1))
+    assert len(first) == len(second) == 3
+    assert first != second
+    assert first == epoch(Plan(100, 10))[:3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0: allowed is an integer of at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5: allowed is an integer of at least 1"),
+        ({"batch_size": True}, "batch_size=True: allowed is an integer of at least 1"),
+        ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial'"),
+        ({"shuffle": "yes"}, "shuffle='yes': allowed are 'none', 'full', 'block'"),
+        ({"batch_size": 6, "rank": 1, "world_size": 2}, "10 samples are fewer than one step of 2 rank"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch=0: allowed is 1 to 5"),
+        ({"steps_per_epoch": 6}, "steps_per_epoch=6: allowed is 1 to 5"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        Plan(**{"samples": 10, "batch_size": 2, **arguments})  # type: ignore[arg-type]
