@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,5 +40,6 @@ def undecodable(
 
 
 def _cause(message: str) -> str:
-    """The line of DALI's message that says what went wrong."""
-    return message.partition("encountered:\n\n")[2].partition("\n")[0].strip() or message.strip().splitlines()[0]
+    """What went wrong, out of DALI's message, which counts samples in its own way."""
+    detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", message.partition("encountered:\n\n")[2]).partition("\n")[0]
+    return f"DALI's decoder fails on it{f': {detail.strip()}' if detail.strip() else ''}"

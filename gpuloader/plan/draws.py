@@ -54,7 +54,7 @@ class Draws:
         ids = self.ids.astype(np.uint64)[:, None]
         counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
         drawn = np.stack(philox4x32(counter, self.seed), axis=-1)
-        return drawn.reshape(len(self.ids), -1)[:, :count].astype(np.float64) * 2.0**-32
+        return drawn.reshape(len(self.ids), 4 * len(blocks))[:, :count].astype(np.float64) * 2.0**-32
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:

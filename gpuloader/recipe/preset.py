@@ -128,7 +128,7 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
         path = Path(source).expanduser()
         if not path.is_file():
             raise PresetError(f"no such preset file: {source}")
-        where, content = str(source), load_yaml(path.read_text(), str(source))
+        where, content = str(source), load_yaml(path.read_bytes(), str(source))
     else:
         where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
     if overrides:
@@ -136,7 +136,8 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     try:
         return Preset.model_validate(content)
     except ValidationError as error:
-        raise PresetError("\n".join(_explained(where, problem) for problem in error.errors())) from None
+        lines = dict.fromkeys(_explained(where, problem) for problem in error.errors())
+        raise PresetError("\n".join(lines)) from None
 
 
 def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +164,8 @@ def _explained(where: str, problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         few = isinstance(problem["loc"][-1], int)
         return f"{where}: `{key}`: found {found!r}: too few numbers" if few else f"{where}: the key `{key}` is missing"
+    if problem["type"] == "union_tag_not_found":
+        return f"{where}: the key `{key}.kind` is missing; allowed are {', '.join(map(repr, _CROPS))}"
     if problem["type"] == "value_error":  # a rule on several keys, whose message says what was found
         return f"{where}: {f'`{key}`: ' if key else ''}{message}"
     if problem["type"] in ("literal_error", "union_tag_invalid"):

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError, ShardChangedError
 from gpuloader.shards.image_header import image_size
-from gpuloader.shards.tar import Member, members
+from gpuloader.shards.tar import MISSING_END, Member, members
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm")
 """What counts as a sample's image; of several, the first in this order."""
@@ -267,7 +267,9 @@ class _Gathered:
         if member.kind == "directory":
             return
         match = _NAME.fullmatch(member.name)
-        if member.kind != "file":
+        if member.kind == MISSING_END:
+            self._leave_out(member, "the archive has no end marker: it may have been cut")
+        elif member.kind != "file":
             self._leave_out(member, f"a {member.kind}, not a file")
         elif not match:
             self._leave_out(member, "its file name begins with a dot or has no extension")

@@ -13,7 +13,8 @@ A tar file is a row of 512-byte blocks. A member is a header block, then its dat
     345-499    prefix     stands before the name, with a slash
 
 Two blocks of zeros end the archive; only zeros may follow. `webdataset` and `tar` write all of this except sparse
-members, which are passed over and reported. An archive without the end blocks is read to its end.
+members, which are passed over and reported. An archive without the end blocks may have been cut between two members:
+it is read to its end, and a last member of kind MISSING_END says so.
 
 References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 """
@@ -28,6 +29,7 @@ from gpuloader.errors import TarError
 
 BLOCK_BYTES = 512
 MAX_EXTENDED_HEADER_BYTES = 1 << 20
+MISSING_END = "missing end of the archive"
 
 _ZEROS = bytes(BLOCK_BYTES)
 _ASCII = bytes(range(128))
@@ -75,7 +77,7 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
         if header == _ZEROS:
             _check_end(fd, shard, position, total)
-            break
+            return
         _check_header(header, shard, position)
         kind_byte = header[156:157]
         size = _number(header[124:136], "size", shard, position)
@@ -107,6 +109,9 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             yield Member(name, _kind(kind_byte, name, merged), offset, size, chunk[BLOCK_BYTES : BLOCK_BYTES + size])
             records, long_name = {}, None
         position = position_of_next
+    if position > total:
+        raise TarError(shard, total, "truncated: the last member's padding is cut")
+    yield Member("", MISSING_END, total, 0, b"")
     if records or long_name is not None:
         raise TarError(shard, min(position, total), "truncated: the member of the extended header before is missing")
 

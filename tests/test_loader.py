@@ -1,0 +1,596 @@
+"""GPULoader on the CPU: batches, epochs, ranks, state, bad images, life cycle."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
+from running import draw, run_graph
+from webdataset import tariterators
+
+from gpuloader import (
+    BadImageError,
+    ConfigError,
+    DeviceError,
+    GPULoader,
+    LabelError,
+    LoaderError,
+    NoSamplesError,
+    PresetError,
+    ShardChangedError,
+    ShardNotFoundError,
+    StateError,
+    TarError,
+    TooManyBadImagesError,
+)
+from gpuloader.plan import Cursor, Draws, Plan, Stream
+
+SMALL = {"size": 32}
+SAMPLES = 40
+
+
+def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    return GPULoader(tar, batch_size, None, **{"preset_overrides": SMALL, **kwargs})
+
+
+def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    overrides = {"size": 32, "crop": {"resize": 36}}
+    return loader(tar, batch_size, preset="imagenet_eval", preset_overrides=overrides, **kwargs)
+
+
+def by_webdataset(shards: Iterable[Path]) -> list[dict[str, Any]]:
+    """The samples as webdataset reads them, in order."""
+    samples = []
+    for shard in shards:
+        with shard.open("rb") as stream:
+            samples += list(
+                tariterators.group_by_keys(tariterators.tar_file_expander([{"url": str(shard), "stream": stream}]))
+            )
+    return samples
+
+
+def indices(batches: Iterable[Any]) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in batches]
+
+
+def damaged() -> bytes:
+    """A JPEG that passes the gate and fails in the decoder."""
+    data = bytearray(jpeg(64, 64))
+    table = data.index(b"\xff\xc4")
+    data[table + 5 : table + 21] = bytes([255] * 16)
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_samples(tmp_path_factory.mktemp("shards"), SAMPLES)
+
+
+def spoilt(folder: Path, bad: dict[int, bytes], count: int = SAMPLES) -> Path:
+    """A shard in which some images are other bytes."""
+    images = [bad.get(i, jpeg(*SIZES[i % len(SIZES)], seed=i)) for i in range(count)]
+    samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"%d" % (i % 10)} for i, image in enumerate(images)]
+    return write_shard(folder / "spoilt.tar", samples)
+
+
+# --- batches
+
+
+def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        assert batches.device == torch.device("cpu")
+        for images, labels in batches:
+            assert images.shape == (8, 3, 32, 32)
+            assert images.dtype == torch.float32
+            assert images.device == labels.device == batches.device
+            assert labels.shape == (8,)
+            assert labels.dtype == torch.int64
+
+
+def test_every_key_and_label_is_webdatasets(shards: list[Path]) -> None:
+    expected = by_webdataset(shards)
+    with loader(shards, output="dict", last_batch="partial") as batches:
+        seen = 0
+        for batch in batches:
+            for key, label, index in zip(batch["key"], batch["label"].tolist(), batch["index"].tolist(), strict=True):
+                assert key == expected[index]["__key__"]
+                assert label == int(expected[index]["cls"])
+                seen += 1
+    assert seen == SAMPLES
+
+
+def test_shards_made_by_tar_are_read_as_webdataset_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for i in range(12):
+        path = folder / f"class{i % 3}" / (f"photo.{i}.JPG" if i % 2 else f"photo{i}.jpeg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(40, 50, seed=i))
+    tar = tar_by_command(folder, tmp_path / "train.tar")
+    expected = [sample["__key__"] for sample in by_webdataset([tar]) if {"jpg", "jpeg"} & set(sample)]
+    with evaluation(tar, 5, output="dict", label_from="folder") as batches:
+        delivered = [
+            (key, label) for batch in batches for key, label in zip(batch["key"], batch["label"].tolist(), strict=True)
+        ]
+        assert batches.classes == ("class0", "class1", "class2")
+    assert [key for key, _ in delivered] == expected
+    assert [f"class{label}" for _, label in delivered] == [key.split("/")[1] for key in expected]
+
+
+def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list[Path]) -> None:
+    images = [sample["jpg"] for sample in by_webdataset(shards)]
+    with loader(shards, output="dict") as batches:
+        batches.set_epoch(3)
+        for batch in batches:
+            expected = run_graph(batches.preset, images, draw(batches.preset, images, epoch=3))
+            assert torch.equal(batch["image"], expected[batch["index"]])
+
+
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
+    overrides = {"size": 32, "dtype": dtype, "layout": layout, "mean": None, "std": None}
+    with loader(shards, preset_overrides=overrides) as batches:
+        images, _ = next(iter(batches))
+    assert images.shape == (8, 3, 32, 32)
+    assert images.dtype == getattr(torch, dtype)
+    assert images.is_contiguous(
+        memory_format=torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    )
+
+
+def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
+    with evaluation(shards, 4) as batches:
+        held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
+    gc.collect()
+    assert all(torch.equal(images, copy) for images, copy in held)
+
+
+@pytest.mark.parametrize(
+    ("label_from", "expected"),
+    [("cls", [i % 10 for i in range(8)]), ("json:label", [i % 10 for i in range(8)]), (None, None)],
+)
+def test_labels_come_from_where_label_from_says(
+    shards: list[Path], label_from: str | None, expected: list[int] | None
+) -> None:
+    with evaluation(shards, label_from=label_from) as batches:
+        _, labels = next(iter(batches))
+    assert (labels if expected is None else labels.tolist()) == expected
+
+
+def test_fields_come_beside_the_image(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    file = tmp_path / "a.npy"
+    np.save(file, array)
+    sample = {
+        "jpg": jpeg(40, 40),
+        "json": b'{"a": [1]}',
+        "txt": "grüße".encode(),
+        "npy": file.read_bytes(),
+        "bin": b"\0\1",
+    }
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i in range(2)])
+    with evaluation(tar, 2, label_from=None, output="dict", fields=("json", "txt", ".npy", "bin")) as batches:
+        batch = next(iter(batches))
+    assert batch["json"] == [{"a": [1]}] * 2
+    assert batch["txt"] == ["grüße"] * 2
+    assert batch["bin"] == [b"\0\1"] * 2
+    np.testing.assert_array_equal(batch["npy"][1], array)
+
+
+# --- epochs, ranks
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
+    shards: list[Path], world_size: int, last_batch: str
+) -> None:
+    delivered, steps = [], set()
+    for rank in range(world_size):
+        with loader(shards, 3, rank=rank, world_size=world_size, last_batch=last_batch, output="dict") as batches:
+            epoch = list(batches)
+            steps.add((len(epoch), len(batches)))
+            for batch in epoch:
+                assert batch["image"].shape[0] == len(batch["key"]) == len(batch["valid"])
+                delivered += batch["index"][batch["valid"]].tolist()
+    assert sorted(delivered) == list(range(SAMPLES))
+    assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
+
+
+def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
+    with evaluation(shards, 13, rank=0, world_size=3) as batches:  # 40 = 39 + 1
+        for _ in range(2):
+            assert [len(images) for images, _ in batches] == [13, 0]
+    with evaluation(shards, 13, rank=2, world_size=3) as batches:
+        assert [images.shape for images, _ in batches] == [(13, 3, 32, 32), (1, 3, 32, 32)]
+
+
+def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[Path]) -> None:
+    with loader(shards, output="dict", seed=5) as batches:
+        epochs = [indices(batches) for _ in range(3)]
+        batches.set_epoch(1)
+        assert indices(batches) == epochs[1]
+        assert indices(batches) == epochs[2]
+    plan = Plan(SAMPLES, 8, seed=5)
+    assert epochs[2][1] == plan.batch(plan.after(Cursor(2))).ids.tolist()
+    assert len({tuple(map(tuple, epoch)) for epoch in epochs}) == 3
+
+
+def test_leaving_early_begins_the_next_epoch_next_time(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = [indices(batches) for _ in range(2)]
+        batches.set_epoch(0)
+        for _ in batches:
+            break
+        assert indices(batches) == whole[1]
+
+
+def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        older = iter(batches)
+        next(older)
+        newer = iter(batches)
+        next(newer)
+        with pytest.raises(LoaderError, match="a newer one of the same loader was begun"):
+            next(older)
+        assert len(list(newer)) == 4
+
+
+def test_a_finished_iterator_stays_finished(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        epoch = iter(batches)
+        assert len(list(epoch)) == 5
+        assert list(epoch) == []
+
+
+def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        for _ in batches:
+            pass
+        stream = batches._stream
+        first = next(iter(batches))
+        assert batches._stream is stream  # the same pipeline runs on: nothing was begun anew
+        assert stream is not None
+        assert {batch.cursor.epoch for batch in stream._feed.in_flight} == {1}
+    assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
+
+
+def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
+    with loader(shards, steps_per_epoch=2) as batches:
+        assert [len(list(batches)) for _ in range(3)] == [2, 2, 2] == [len(batches)] * 3
+
+
+def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with evaluation(shards, output="dict") as batches:
+        assert (batches.world.rank, batches.world.world_size, batches.world.local_rank) == (1, 2, 1)
+        assert indices(batches)[0] == list(range(8, 16))
+
+
+# --- state
+
+
+def rest(state: dict[str, Any], tar: Any, batch_size: int = 8, **kwargs: Any) -> list[Any]:  # noqa: ANN401
+    with loader(tar, batch_size, output="dict", **kwargs) as batches:
+        batches.load_state_dict(json.loads(json.dumps(state)))
+        return list(batches)
+
+
+def test_a_state_at_every_step_gives_the_rest_pixel_for_pixel(shards: list[Path]) -> None:
+    with loader(shards, output="dict", preset="imagenet_train_jitter") as batches:
+        batches.set_epoch(2)
+        states, whole = [batches.state_dict()], []
+        for batch in batches:
+            states.append(batches.state_dict())
+            whole.append(batch)
+        after = batches.state_dict()
+    for step, state in enumerate(states):
+        remaining = rest(state, shards, preset="imagenet_train_jitter")
+        assert len(remaining) == len(whole) - step
+        for one, other in zip(remaining, whole[step:], strict=True):
+            assert torch.equal(one["image"], other["image"])
+            assert torch.equal(one["label"], other["label"])
+            assert one["key"] == other["key"]
+    assert (after["epoch"], after["delivered"]) == (3, 0)
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (2, 8), (3, 3)])
+def test_another_world_goes_on_with_what_is_left_and_the_same_pixels(
+    shards: list[Path], world_size: int, batch_size: int
+) -> None:
+    with loader(shards, output="dict", last_batch="partial") as batches:
+        whole = {int(i): image for batch in batches for i, image in zip(batch["index"], batch["image"], strict=True)}
+        batches.set_epoch(0)
+        epoch = iter(batches)
+        done = [i for _ in range(3) for i in next(epoch)["index"].tolist()]
+        state = batches.state_dict()
+    left = {}
+    for rank in range(world_size):
+        for batch in rest(
+            state, shards, batch_size, last_batch="partial", rank=rank, world_size=world_size, num_threads=1
+        ):
+            left |= {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
+    assert sorted([*done, *left]) == list(range(SAMPLES))
+    assert all(torch.equal(image, whole[i]) for i, image in left.items())
+
+
+def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path], tmp_path: Path) -> None:
+    states = []
+    for rank in range(2):
+        with loader(shards, rank=rank, world_size=2) as batches:
+            next(iter(batches))
+            states.append(batches.state_dict())
+    assert states[0] == states[1]
+    assert states[0]["delivered"] == 16  # of both ranks, and none that was only prefetched
+    assert len(json.dumps(states[0])) < 4096
+    torch.save(states[0], tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == states[0]
+
+
+def test_set_epoch_of_a_restored_epoch_does_not_begin_it_anew(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        next(iter(batches))
+        state = batches.state_dict()
+    with loader(shards) as resumed:
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)  # what every training loop does first
+        assert len(list(resumed)) == len(resumed) - 1
+        resumed.set_epoch(0)
+        assert len(list(resumed)) == len(resumed)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"seed": 1}, "the state has seed=0, this loader has seed=1"),
+        ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
+        ({"preset_overrides": {"size": 48}}, "the state has recipe="),
+    ],
+)
+def test_a_state_of_another_run_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
+    with loader(shards) as batches:
+        state = batches.state_dict()
+    with loader(shards, **kwargs) as other, pytest.raises(StateError, match=message):
+        other.load_state_dict(state)
+
+
+def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        state = batches.state_dict()
+    with loader(shards[:1]) as other, pytest.raises(StateError, match="the state has dataset="):
+        other.load_state_dict(state)
+    with loader(shards) as same, pytest.raises(StateError, match="it lacks dataset, delivered, epoch"):
+        same.load_state_dict({"version": 1, "seed": 0})
+    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
+        same.load_state_dict({**state, "delivered": SAMPLES + 1})
+
+
+# --- bad images
+
+CUT = jpeg(64, 64)[:-30]
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause"), [(CUT, "no end-of-image marker"), (damaged(), "DALI's decoder fails on it"), (b"", "empty")]
+)
+def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: bytes, cause: str) -> None:
+    tar = spoilt(tmp_path, {19: bad})
+    with evaluation(tar, 4) as batches:
+        seen = 0
+        with pytest.raises(BadImageError, match=cause) as caught:
+            for _ in batches:
+                seen += 1
+        assert seen == 4
+        assert (caught.value.shard, caught.value.key) == (str(tar), "000019")
+        with tar.open("rb") as file:
+            file.seek(caught.value.offset)
+            assert file.read(len(bad)) == bad
+        assert batches.state_dict()["delivered"] == 16
+
+
+def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    with loader(tar, output="dict", on_error="replace", max_bad=0.2, last_batch="partial", **kwargs) as batches:
+        return list(batches)
+
+
+def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = {3: CUT, 4: damaged(), 17: b"<html>", 39: damaged()}
+    tar = spoilt(tmp_path, bad)
+    batches = replaced(tar)
+    images = {}
+    for batch in batches:
+        for i, valid, image in zip(batch["index"].tolist(), batch["valid"].tolist(), batch["image"], strict=True):
+            assert i not in bad
+            if valid:
+                images[i] = image
+    assert sorted(images) == sorted(set(range(SAMPLES)) - set(bad))
+    assert sum((~batch["valid"]).sum().item() for batch in batches) == len(bad)
+    for key in ("000003", "000004", "000017", "000039"):
+        assert sum(f"'{key}'" in record.getMessage() for record in caplog.records) == 1
+
+    flat = [(i, image) for batch in batches for i, image in zip(batch["index"].tolist(), batch["image"], strict=True)]
+    other = [replaced(tar, batch_size=4, rank=rank, world_size=2, num_threads=1) for rank in range(2)]
+    merged = [
+        (i, image)
+        for step in zip(*other, strict=True)
+        for batch in step
+        for i, image in zip(batch["index"].tolist(), batch["image"], strict=True)
+    ]
+    assert [i for i, _ in merged] == [i for i, _ in flat]
+    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(merged, flat, strict=True))
+
+
+def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {7: CUT})
+    draws = Draws(0, 0, np.array([7])).uniform(Stream.STAND_IN, 100)[0]
+    expected = next(sample for sample in np.floor(draws * SAMPLES).astype(int).tolist() if sample != 7)
+    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
+        first = next(iter(batches))
+    assert first["index"].tolist() == [0, 1, 2, 3, 4, 5, 6, expected]
+    assert first["label"].tolist()[-1] == expected % 10
+    assert first["valid"].tolist() == [True] * 7 + [False]
+
+
+def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {2: damaged(), 30: CUT})
+    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
+        whole, states = [], []
+        for batch in batches:
+            whole.append(batch)
+            states.append(batches.state_dict())
+        assert set(batches.stats().bad) == {2, 30}
+    assert [sample for sample, _ in states[0]["quarantine"]] == [2]  # 30 may have been read, but was not handed out
+    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as resumed:
+        resumed.load_state_dict(states[1])
+        assert set(resumed.stats().bad) == {2}
+        for one, other in zip(resumed, whole[2:], strict=True):
+            assert torch.equal(one["image"], other["image"])
+        assert resumed.state_dict()["quarantine"] == states[-1]["quarantine"]
+
+
+def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(tmp_path: Path) -> None:
+    for name, bad in (("cut", CUT), ("damaged", damaged())):
+        (tmp_path / name).mkdir()
+        tar = spoilt(tmp_path / name, dict.fromkeys(range(10, 15), bad))
+        with (
+            loader(tar, on_error="replace", max_bad=0.1) as batches,
+            pytest.raises(TooManyBadImagesError, match="5 of 40 images are bad, more than max_bad=0.1 allows"),
+        ):
+            list(batches)
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"device_id": 0}, DeviceError, "device_id=0 but no CUDA device; use device_id=None for the CPU"),
+        ({"device_id": -1}, ConfigError, "allowed are a GPU's number, None for the CPU"),
+        ({"device_id": "cpu"}, ConfigError, "device_id='cpu': allowed are"),
+        ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
+        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
+        (
+            {"preset": "imagenet_trian"},
+            PresetError,
+            r"no preset is called 'imagenet_trian' \(did you mean imagenet_train",
+        ),
+        ({"output": "list"}, ConfigError, "output='list': allowed are 'tuple', 'dict'"),
+        ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
+        ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
+        ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer of at least 1"),
+        ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer of at least 1"),
+        ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
+        ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
+        ({"fields": ["key"], "output": "dict"}, ConfigError, "key stands for something else"),
+        ({"rank": 1}, ConfigError, "give both or neither"),
+        ({"rank": 2, "world_size": 2}, ConfigError, "0 <= rank < world_size"),
+        ({"label_from": "txt"}, ConfigError, "label_from='txt': allowed are"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(
+    shards: list[Path], kwargs: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    if torch.cuda.is_available() and error is DeviceError:
+        pytest.skip("there is a GPU")
+    with pytest.raises(error, match=message):
+        GPULoader(shards, **{"batch_size": 8, "device_id": None, **kwargs})
+
+
+def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: list[Path]) -> None:
+    with pytest.raises(ShardNotFoundError, match=r"no such file.*near that name are train-0000.tar"):
+        loader(shards[0].with_name("train-000.tar"))
+    with pytest.raises(ShardNotFoundError, match="no file matches"):
+        loader(str(tmp_path / "*.tar"))
+    no_image = write_shard(tmp_path / "text.tar", [{"__key__": "a", "txt": b"hello"}])
+    with pytest.raises(NoSamplesError, match=r"no images in .*text.tar: a sample needs a member named KEY.EXT"):
+        loader(no_image)
+    no_label = write_shard(tmp_path / "unlabelled.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}])
+    with pytest.raises(LabelError, match=r"1 of 1 samples lack a label.*'a' in .*unlabelled.tar.*None \(images only\)"):
+        loader(no_label)
+    broken = tmp_path / "broken.tar"
+    broken.write_bytes(shards[0].read_bytes()[:6000])
+    with pytest.raises(TarError, match=r"broken.tar: truncated.* at byte"):
+        loader(broken)
+
+
+def test_a_shard_that_changes_meanwhile_is_named(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {})
+    with loader(tar) as batches:
+        next(iter(batches))
+        os.utime(tar, ns=(1, 1))
+        with pytest.raises(ShardChangedError, match="spoilt.tar"):
+            list(batches)
+
+
+def test_a_label_that_json_lacks_is_an_error_at_its_batch(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i < 3 else b"{}"} for i in range(4)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    with evaluation(tar, 1, label_from="json:label") as batches:
+        epoch = iter(batches)
+        assert [next(epoch)[1].item() for _ in range(3)] == [1, 1, 1]
+        with pytest.raises(LabelError, match=r"component of '3' in .*a.tar has no 64-bit integer under 'label'"):
+            next(epoch)
+
+
+# --- life cycle
+
+
+def test_closing_ends_threads_and_files(shards: list[Path]) -> None:
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for close in ("close", "garbage"):
+        batches = loader(shards)
+        next(iter(batches))
+        assert threading.active_count() > before[0]
+        if close == "close":
+            batches.close()
+            batches.close()
+            with pytest.raises(LoaderError, match="closed"):
+                iter(batches)
+        del batches
+        gc.collect()
+        assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:
+    script = (
+        "from gpuloader import GPULoader; import sys\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "print(next(iter(loader))[0].shape)"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "torch.Size([8, 3, 32, 32])\n"
+    assert result.stderr == ""
+
+
+def test_importing_the_package_imports_neither_dali_nor_torch() -> None:
+    script = (
+        "import gpuloader, sys; print([name for name in ('torch', 'nvidia.dali', 'lightning') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_stats_count_what_was_handed_out(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for _ in batches:
+            pass
+        stats = batches.stats()
+    assert (stats.batches, stats.samples, stats.bad) == (5, 40, {})
+    assert 0 < stats.waiting_seconds <= stats.elapsed_seconds
+    assert stats.reading_seconds > 0
