@@ -31,7 +31,8 @@ from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.world import World
 
-Batch: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None] | dict[str, Any]"
+Batch: TypeAlias = Any
+"""(images, labels) or a dictionary, as `output` asks."""
 
 STATE_VERSION = 1
 _GPU_THREADS = 8
@@ -306,8 +307,8 @@ class GPULoader:
             sample, cause = next(reversed(self._bad.items()))
             place = self._shards.place(sample)
             raise TooManyBadImagesError(
-                f"{len(self._bad)} of {len(self._shards)} images are bad, more than max_bad={self._max_bad} allows; the "
-                f"last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"{len(self._bad)} of {len(self._shards)} images are bad, more than max_bad={self._max_bad} allows; "
+                f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
             )
 
     def _hand_out(self, batch: EncodedBatch, images: torch.Tensor) -> Batch:

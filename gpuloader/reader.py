@@ -79,7 +79,7 @@ class Reader:
         labels: Labels | None,
         *,
         fields: Sequence[str] = (),
-        start: Cursor = Cursor(),
+        start: Cursor,
         read_ahead: int = 2,
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,

@@ -21,7 +21,7 @@ _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT
 
 
 def decode_region(encoded: DataNode, drawn: Nodes, device: str, largest_image: tuple[int, int]) -> DataNode:
-    """Only the rows and columns asked for, RGB uint8 HWC. Like torchvision, it does not turn by the EXIF orientation."""
+    """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
     return fn.decoders.image_slice(
         encoded,
         start=drawn["region_start"],

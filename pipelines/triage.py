@@ -41,5 +41,6 @@ def undecodable(
 
 def _cause(message: str) -> str:
     """What went wrong, out of DALI's message, which counts samples in its own way."""
-    detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", message.partition("encountered:\n\n")[2]).partition("\n")[0]
+    line = message.partition("encountered:\n\n")[2].partition("\n")[0]
+    detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", line)
     return f"DALI's decoder fails on it{f': {detail.strip()}' if detail.strip() else ''}"

@@ -14,8 +14,8 @@ MAX_YAML_CHARACTERS = 1 << 20
 
 class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
             raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.constructor.ConstructorError(None, None, "tags are not allowed", event.start_mark)

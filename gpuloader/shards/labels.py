@@ -94,13 +94,13 @@ class _JsonLabels:
         where = f"the .json component of {place.key!r} in {place.shard}"
         try:
             content = json.loads(text or b"")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LabelError(f"{where} is not JSON: {error}") from None
         label = content.get(self._name) if isinstance(content, dict) else None
-        if not isinstance(label, int) or isinstance(label, bool):
+        if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
             found = f"its keys are {sorted(content)}" if isinstance(content, dict) else f"it is {content!r}"
             raise LabelError(
-                f"{where} has no integer under {self._name!r} ({found}, found {label!r}): "
+                f"{where} has no 64-bit integer under {self._name!r} ({found}, found {label!r}): "
                 f"name the right key in label_from, or mend the shard"
             )
         return label

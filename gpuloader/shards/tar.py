@@ -77,7 +77,7 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
         if header == _ZEROS:
             _check_end(fd, shard, position, total)
-            return
+            break
         _check_header(header, shard, position)
         kind_byte = header[156:157]
         size = _number(header[124:136], "size", shard, position)
@@ -89,9 +89,8 @@ def members(fd: int, shard: str) -> Iterator[Member]:
         offset = position + BLOCK_BYTES
         if kind_byte == b"S":
             offset = _skip_sparse_map(fd, shard, position, header)
-        end = offset + size
-        if end > total:
-            raise TarError(shard, position, f"truncated: a member of {size} bytes ends {end - total} after the file")
+        if (missing := offset + size - total) > 0:
+            raise TarError(shard, position, f"truncated: a member of {size} bytes ends {missing} after the file")
         position_of_next = offset + -(-size // BLOCK_BYTES) * BLOCK_BYTES
         if extended:
             if size > MAX_EXTENDED_HEADER_BYTES:
@@ -109,11 +108,12 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             yield Member(name, _kind(kind_byte, name, merged), offset, size, chunk[BLOCK_BYTES : BLOCK_BYTES + size])
             records, long_name = {}, None
         position = position_of_next
-    if position > total:
-        raise TarError(shard, total, "truncated: the last member's padding is cut")
-    yield Member("", MISSING_END, total, 0, b"")
+    else:
+        if position > total:
+            raise TarError(shard, total, "truncated: the last member's padding is cut")
+        yield Member("", MISSING_END, total, 0, b"")
     if records or long_name is not None:
-        raise TarError(shard, min(position, total), "truncated: the member of the extended header before is missing")
+        raise TarError(shard, position, "truncated: the member of the extended header before is missing")
 
 
 def _check_header(header: bytes, shard: str, position: int) -> None:

@@ -1,0 +1,213 @@
+"""Procedural pictures of ten classes, written as WebDataset shards of JPEGs.
+
+A picture is two rough, unevenly coloured surfaces, the upper one cut to the pattern of the picture's class. Colours,
+texture, size, angle and position are drawn without regard to the class: only the pattern tells classes apart.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from webdataset import ShardWriter
+
+Floats = NDArray[np.floating]  # float32 throughout
+Shape = Callable[[Floats, Floats], Floats]
+Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
+
+SQUARES = 8  # the sides of the plane, in units
+
+# A shape maps coordinates u, v to roughly the distance inside its outline, negative outside; it fits the unit circle.
+
+
+def disk(u: Floats, v: Floats) -> Floats:
+    """A full circle."""
+    radius, _ = radius_and_angle(u, v)
+    return 0.9 - radius
+
+
+def ring(u: Floats, v: Floats) -> Floats:
+    """A circle with a hole."""
+    radius, _ = radius_and_angle(u, v)
+    return 0.22 - abs(0.75 - radius)
+
+
+def triangle(u: Floats, v: Floats) -> Floats:
+    """An equilateral triangle."""
+    return 0.5 - np.maximum(0.866 * abs(u) + 0.5 * v, -v)
+
+
+def cross(u: Floats, v: Floats) -> Floats:
+    """A plus sign."""
+    u, v = abs(u), abs(v)
+    return np.minimum(0.95 - np.maximum(u, v), 0.28 - np.minimum(u, v))
+
+
+def flower(u: Floats, v: Floats) -> Floats:
+    """Five petals."""
+    radius, angle = radius_and_angle(u, v)
+    return 0.65 + 0.35 * np.cos(5 * angle) - radius
+
+
+def spiral(u: Floats, v: Floats) -> Floats:
+    """An arm around the middle, about one and a half times."""
+    radius, angle = radius_and_angle(u, v)
+    return np.minimum(0.12 * np.cos(angle - 10 * radius), 1 - radius)
+
+
+def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
+    """The polar coordinates of u, v."""
+    return np.sqrt(u * u + v * v), np.arctan2(v, u)
+
+
+# A pattern does the same for the whole plane, with a generator for its free choices.
+
+
+def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+    """Straight bars."""
+    return np.cos(9 * x) / 9
+
+
+def waves(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+    """Winding bars."""
+    bend = np.sin(6 * y) / 4.5
+    return np.cos(9 * (x + bend)) / 14
+
+
+def checks(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+    """A chessboard."""
+    return np.cos(6 * x) * np.cos(6 * y) / 6
+
+
+def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+    """Islands and lakes: ripples from six sides."""
+    total = np.zeros_like(x)
+    for turn in np.linspace(0, math.pi, 6, endpoint=False).tolist():
+        length, phase = rng.uniform(6, 9), rng.uniform(0, 2 * math.pi)
+        total += np.cos(length * (math.cos(turn) * x + math.sin(turn) * y) + phase)
+    return total / 14
+
+
+def scattered(shape: Shape) -> Pattern:
+    """The pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
+
+    def pattern(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+        row, column = np.divmod(np.arange(SQUARES**2), SQUARES)
+        radius, turn = rng.uniform(0.36, 0.46, row.size), rng.uniform(0, 2 * math.pi, row.size)
+        middle = np.array([column, row]) + 0.5 + (0.48 - radius) * rng.uniform(-1, 1, (2, row.size))
+        table = np.array([*middle, np.cos(turn) / radius, np.sin(turn) / radius], np.float32)
+        square = SQUARES * y.astype(np.intp) + x.astype(np.intp)
+        middle_x, middle_y, cos, sin = (np.take(values, square) for values in table)
+        u, v = x - middle_x, y - middle_y
+        return 0.4 * shape(cos * u - sin * v, sin * u + cos * v)
+
+    return pattern
+
+
+PATTERNS: dict[str, Pattern] = {
+    "blobs": blobs,
+    "checks": checks,
+    "crosses": scattered(cross),
+    "disks": scattered(disk),
+    "flowers": scattered(flower),
+    "rings": scattered(ring),
+    "spirals": scattered(spiral),
+    "stripes": stripes,
+    "triangles": scattered(triangle),
+    "waves": waves,
+}
+CLASSES: tuple[str, ...] = tuple(PATTERNS)
+
+
+def plane(height: int, width: int, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
+    """Coordinates x, y of each pixel, both (height, width), turned and shifted at random, and pixels to a unit."""
+    unit = min(height, width) / rng.uniform(2.8, 4)
+    turn, shift_x, shift_y = rng.uniform(0, 2 * math.pi), rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5)
+    cos, sin = math.cos(turn) / unit, math.sin(turn) / unit
+    columns = np.arange(width, dtype=np.float32) - width / 2
+    rows = np.arange(height, dtype=np.float32)[:, None] - height / 2
+    x = SQUARES / 2 + shift_x + cos * columns - sin * rows
+    y = SQUARES / 2 + shift_y + sin * columns + cos * rows
+    return x, y, unit
+
+
+def stretch(planes: Floats, height: int, width: int) -> Floats:
+    """`planes`, of shape (C, h, w), enlarged smoothly to (C, height, width)."""
+    images = (Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC) for plane in planes)
+    return np.stack([np.asarray(image) for image in images])
+
+
+def surface(height: int, width: int, brightness: float, rng: np.random.Generator) -> Floats:
+    """(3, height, width) grey levels about 255 * `brightness`, drifting around a random hue, rough at three scales."""
+    hue = rng.random() + rng.uniform(-0.1, 0.1, (3, 4)) + np.arange(3)[:, None, None] / 3
+    light = 255 * brightness * rng.uniform(0.8, 1.2, (3, 4))
+    colours = (light * (1 + rng.uniform(0.1, 0.7) * np.cos(2 * math.pi * hue))).astype(np.float32)
+    for scale, most in ((24, 50), (5, 50), (1, 40)):
+        grain = rng.random((height // scale, width // scale), dtype=np.float32) - 0.5
+        grain *= rng.uniform(0.2, 1) * most
+        colours = stretch(colours, *grain.shape)
+        colours += grain
+    return colours
+
+
+def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A random picture of class `CLASSES[label]`: (H, W, 3) RGB, 300 to 640 pixels long, upright or lying."""
+    long = rng.triangular(300, 500, 640)
+    height, width = sorted((int(long), int(0.75 * long)), reverse=rng.random() < 0.3)
+    throw = height // 50 + 1  # how many pixels down and right the upper surface casts its shadow
+    x, y, unit = plane(height + throw, width + throw, rng)
+    depth = PATTERNS[CLASSES[label]](x, y, rng) * unit
+    shadow = np.clip(depth[:-throw, :-throw] / (2 * throw) + 0.5, 0, 1)
+    depth = depth[throw:, throw:]
+    dark, bright = rng.permutation([rng.uniform(0.2, 0.4), rng.uniform(0.6, 0.8)])
+    lower, upper = surface(height, width, dark, rng), surface(height, width, bright, rng)
+    lower *= 1 - 0.6 * shadow
+    upper *= 0.7 + 0.3 * np.clip(depth / throw, 0, 1)
+    upper -= lower
+    upper *= np.clip(depth + 0.5, 0, 1)
+    upper += lower
+    return np.stack([*np.clip(upper, 0, 255).astype(np.uint8)], axis=-1)
+
+
+def sample(seed: int, index: int) -> dict[str, str | bytes]:
+    """Sample `index`, a function of its arguments alone; every block of ten samples has the ten classes once each."""
+    block, place = divmod(index, len(CLASSES))
+    label = int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
+    jpeg = io.BytesIO()
+    Image.fromarray(draw(label, np.random.default_rng((seed, index)))).save(jpeg, "JPEG", quality=90)
+    return {"__key__": f"{index:06d}", "jpg": jpeg.getvalue(), "cls": str(label).encode()}
+
+
+def write_shards(
+    folder: Path,
+    name: str,
+    count: int,
+    seed: int,
+    per_shard: int = 500,
+    progress: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Write `count` samples to `folder`/`name`-0000.tar and on, `per_shard` in each, and return the shards' paths.
+
+    A sample has a JPEG as `jpg` and its label, 0..9 in ASCII, as `cls`. `progress` is called with the number of samples
+    written so far. On one machine the same arguments write the same bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pattern = str(folder / name).replace("%", "%%") + "-%04d.tar"
+    shards: list[Path] = []
+    with (
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ShardWriter(pattern, per_shard, post=lambda path: shards.append(Path(path)), verbose=0, mtime=0) as writer,
+    ):
+        for written, item in enumerate(pool.map(partial(sample, seed), range(count)), start=1):
+            writer.write(item)
+            if progress:
+                progress(written)
+    return shards

@@ -1,0 +1,149 @@
+"""Sizes from image headers, against Pillow."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+
+import numpy as np
+import pytest
+from making import encoded, jpeg, picture
+from PIL import Image
+
+from gpuloader.shards.image_header import image_size
+
+EXIF = Image.Exif()
+EXIF[0x010E] = "x" * 60_000  # one APP1 segment, nearly as long as one can be
+ROTATED = Image.Exif()
+ROTATED[0x0112] = 6  # a quarter turn: sizes are those of the stored image
+NOISE = np.random.default_rng(0).bytes(200_000)
+FRAME = b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 41, 67)
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    return image_size(lambda offset, count: data[offset : offset + count])
+
+
+def pillow_size(data: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.height, image.width
+
+
+def top_down(bmp: bytes) -> bytes:
+    """The same BMP with its rows from top to bottom, which a negative height says."""
+    return bmp[:22] + struct.pack("<i", -struct.unpack("<i", bmp[22:26])[0]) + bmp[26:]
+
+
+def for_os2(bmp: bytes) -> bytes:
+    """The same BMP with the short header of OS/2 1.x."""
+    width, height = struct.unpack("<ii", bmp[18:26])
+    return bmp[:10] + struct.pack("<IIHH", 26, 12, width, height) + bmp[26:30] + bmp[54:]
+
+
+def with_segments(data: bytes, *segments: tuple[int, int]) -> bytes:
+    """A JPEG with segments of (marker, bytes) behind its first marker."""
+    extra = b"".join(struct.pack(">BBH", 0xFF, marker, size + 2) + bytes(size) for marker, size in segments)
+    return data[:2] + extra + data[2:]
+
+
+PICTURE = picture(41, 67)
+IMAGES = {
+    "JPEG": jpeg(41, 67),
+    "JPEG, 4:4:4": jpeg(41, 67, subsampling="4:4:4"),
+    "JPEG, progressive": encoded(PICTURE, "JPEG", progressive=True),
+    "JPEG, gray": encoded(PICTURE.convert("L"), "JPEG"),
+    "JPEG, CMYK": encoded(PICTURE.convert("CMYK"), "JPEG"),
+    "JPEG with a long EXIF": encoded(PICTURE, "JPEG", exif=EXIF),
+    "JPEG with a rotating EXIF": encoded(PICTURE, "JPEG", exif=ROTATED),
+    "JPEG with a profile in several segments": encoded(PICTURE, "JPEG", icc_profile=NOISE),
+    "JPEG with a comment": encoded(PICTURE, "JPEG", comment=b"\xff\xc0" * 1000),  # looks like a frame, is none
+    "JPEG with all of it": encoded(PICTURE, "JPEG", exif=EXIF, icc_profile=NOISE, comment=b"x" * 65_000),
+    "JPEG with a thousand segments": with_segments(jpeg(41, 67), *[(0xFE, 3)] * 1000),
+    "JPEG with the longest segments": with_segments(jpeg(41, 67), (0xE1, 65_533), (0xE2, 65_533), (0xFE, 0)),
+    "JPEG with fill bytes": jpeg(41, 67)[:2] + b"\xff" * 3000 + jpeg(41, 67)[2:],
+    "JPEG, one pixel": encoded(picture(1, 1), "JPEG"),
+    "JPEG, as large as one can be": encoded(Image.new("L", (65_500, 1)), "JPEG"),
+    "PNG": encoded(PICTURE, "PNG"),
+    "PNG, palette": encoded(PICTURE.convert("P"), "PNG"),
+    "PNG, 16 bits": encoded(PICTURE.convert("I;16"), "PNG"),
+    "PNG, large": encoded(Image.new("1", (70_000, 300)), "PNG"),
+    "WebP, lossy": encoded(PICTURE, "WEBP"),
+    "WebP, lossless": encoded(PICTURE, "WEBP", lossless=True),
+    "WebP, lossless, large": encoded(Image.new("RGB", (16_383, 9)), "WEBP", lossless=True),
+    "WebP, alpha": encoded(PICTURE.convert("RGBA").rotate(9), "WEBP"),
+    "WebP, alpha, lossless": encoded(PICTURE.convert("RGBA").rotate(9), "WEBP", lossless=True),
+    "WebP, EXIF": encoded(PICTURE, "WEBP", exif=ROTATED),
+    "WebP, animated": encoded(PICTURE, "WEBP", save_all=True, append_images=[picture(41, 67, seed=1)]),
+    "BMP": encoded(PICTURE, "BMP"),
+    "BMP, top down": top_down(encoded(PICTURE, "BMP")),
+    "BMP, OS/2": for_os2(encoded(PICTURE, "BMP")),
+    "BMP, palette": encoded(PICTURE.convert("P"), "BMP"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_sizes_are_those_of_pillow(name: str) -> None:
+    assert size_of(IMAGES[name]) == pillow_size(IMAGES[name])
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_cut_image_gives_its_size_or_none(name: str) -> None:
+    data = IMAGES[name]
+    found = [size_of(data[:cut]) for cut in range(min(300, len(data)))]
+    assert set(found) <= {(0, 0), pillow_size(data)}
+    assert found == sorted(found)  # and no longer none once it is known
+    assert found[0] == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xd8",
+        b"\xff" * 5_000_000,
+        b"\xff\xd8" + b"\xff" * 5_000_000,
+        b"\xff\xd8" + b"\xff\xd0" * 2_000_000,
+        b"\xff\xd8" + b"\xff\xfe\x00\x02" * 1_000_000,
+        b"\xff\xd8" + b"\xff\xfe\x00\x00" * 1_000_000,  # a length that a segment cannot have
+        b"\xff\xd8" + b"\xff\xda\x00\x02" + FRAME + bytes(99),  # a frame behind the scan
+        b"\xff\xd8" + b"\xff\xd9" + FRAME + bytes(99),  # or behind the end
+        b"\xff\xd8" + b"\x00" + FRAME + bytes(99),  # something that is no segment before it
+        b"\xff\xd8" + b"\xff\xc0\x00\x11\x08\x00\x00\x00\x43" + bytes(99),  # no height yet (it comes behind the scan)
+        b"\x89PNG\r\n\x1a\n" + bytes(99),
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\xff" * 99,  # 2**32 - 1 pixels, more than PNG and the index have room for
+        b"BM" + b"\xff" * 99,
+        b"BMW is a car and no BMP at all, is it?",
+        b"BM" + bytes(12) + struct.pack("<III", 40, 1, 2**31) + bytes(99),  # -(2**31) rows
+        b"RIFF" + bytes(99),
+        b"RIFF\0\0\0\0WEBPVP8 " + b"x" * 99,
+        b"GIF89a" + bytes(99),
+        *(np.random.default_rng(seed).bytes(2000) for seed in range(20)),
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_what_is_no_image_has_no_size_and_takes_no_time(data: bytes) -> None:
+    start = time.perf_counter()
+    assert size_of(data) == (0, 0)
+    assert time.perf_counter() - start < 1
+
+
+def test_random_bytes_behind_a_right_start_never_raise() -> None:
+    rng = np.random.default_rng(0)
+    for start in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBPVP8X", b"RIFF\0\0\0\0WEBPVP8L", b"BM"):
+        for _ in range(200):
+            height, width = size_of(start + rng.bytes(int(rng.integers(0, 3000))))
+            assert (height, width) == (0, 0) or min(height, width) > 0
+            assert max(height, width) < 2**31
+
+
+def test_little_is_read_of_a_large_image() -> None:
+    data = IMAGES["JPEG with the longest segments"] + bytes(10_000_000)
+    read = []
+
+    def reading(offset: int, count: int) -> bytes:
+        read.append(count)
+        return data[offset : offset + count]
+
+    assert image_size(reading) == (41, 67)
+    assert sum(read) < 20_000

@@ -1,0 +1,452 @@
+"""`ShardIndex`: what a scan finds, against WebDataset and `tarfile`, and the file that keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+from gpuloader.errors import IndexFileError, ShardChangedError, TarError
+from gpuloader.shards import ShardIndex
+from gpuloader.shards.index import BAD_LABEL, NO_LABEL, scan
+
+JPEG = jpeg(20, 30)
+
+
+def shard_of(path: Path, names: list[str], content: bytes = JPEG) -> Path:
+    """A tar of files by these names, in this order; each holds the content and its number."""
+    with tarfile.open(path, "w") as tar:
+        for number, name in enumerate(names):
+            info = tarfile.TarInfo(name)
+            info.size = len(content) + 4
+            tar.addfile(info, io.BytesIO(content + number.to_bytes(4, "big")))
+    return path
+
+
+def samples_of(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
+    """(key, {extension: bytes}) by our index."""
+    index, content = scan(shard), shard.read_bytes()
+    samples = []
+    for row in range(len(index)):
+        places = {extension: index.component(row, extension) for extension in index.extensions}
+        parts = {name: content[place[0] : place[0] + place[1]] for name, place in places.items() if place is not None}
+        samples.append((index.key(row), parts))
+    return samples
+
+
+def samples_of_webdataset(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
+    with shard.open("rb") as stream:  # `WebDataset` does the same and leaves the file open
+        members = tar_file_expander([{"url": str(shard), "stream": stream}])
+        return [
+            (sample["__key__"], {name: value for name, value in sample.items() if not name.startswith("__")})
+            for sample in group_by_keys(members)
+        ]
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+# What is in a shard.
+
+
+def test_samples_are_those_of_webdataset(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    for shard in shards:
+        assert samples_of(shard) == samples_of_webdataset(shard)
+        assert len(samples_of(shard)) == 20
+    assert logged(caplog) == []
+
+
+@pytest.mark.parametrize("tar_format", ["gnu", "posix", "ustar", "v7"])
+def test_samples_of_tars_by_the_tar_command_are_those_of_webdataset(tmp_path: Path, tar_format: str) -> None:
+    folder = tmp_path / "folder"
+    names = (
+        *("plain.jpg", "plain.cls", "UPPER.JPG", "UPPER.Cls", "photo.jpeg", "photo.json", "two words.png"),
+        *("v1.0/a.jpg", "v1.0/a.cls", "many.dots.in.the.name.jpg", "many.cls", "twice.jpg", "twice.png"),
+        *("class a/deep/er/b.jpg", "class a/deep/er/b.seg.png", "class b/b.jpg", "x.left.png", "x.jpg", "ü/é.webp"),
+    )
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(JPEG + bytes([number]))
+    shard = tar_by_command(folder, tmp_path / "a.tar", f"--format={tar_format}", "--sort=name")
+    expected = [
+        (key, parts)
+        for key, parts in samples_of_webdataset(shard)
+        if parts.keys() & {"jpg", "jpeg", "png", "webp"}  # those with an image: not many.dots.in.the.name.jpg
+    ]
+    assert samples_of(shard) == expected
+    assert {key for key, _ in expected} >= {"./v1.0/a", "./UPPER", "./photo", "./class a/deep/er/b", "./x", "./ü/é"}
+
+
+def test_a_sample_is_joined_wherever_its_members_stand(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path / "a.tar", ["a.jpg", "b.cls", "b.jpg", "c.jpg", "a.cls", "a.json", "c.cls"])
+    assert [(key, set(parts)) for key, parts in samples_of(shard)] == [
+        ("a", {"jpg", "cls", "json"}),
+        ("b", {"jpg", "cls"}),
+        ("c", {"jpg", "cls"}),
+    ]
+    with tarfile.open(shard) as tar:  # and each part is the right one
+        for key, parts in samples_of(shard):
+            for extension, data in parts.items():
+                file = tar.extractfile(f"{key}.{extension}")
+                assert file is not None
+                assert data == file.read()
+
+
+@pytest.mark.parametrize(
+    ("names", "image"),
+    [
+        (["a.png", "a.jpg"], "jpg"),
+        (["a.jp2", "a.ppm", "a.tiff", "a.webp"], "webp"),
+        (["a.seg.png", "a.tif"], "tif"),  # .seg.png is another extension than .png
+        (["a.JPEG", "a.bmp"], "jpeg"),
+    ],
+)
+def test_of_several_images_the_first_by_extension_is_taken(tmp_path: Path, names: list[str], image: str) -> None:
+    index = scan(shard_of(tmp_path / "a.tar", names))
+    assert (int(index.image_offset[0]), int(index.image_size[0])) == index.component(0, image)
+
+
+def test_places_and_sizes_are_right(shards: list[Path]) -> None:
+    for number, shard in enumerate(shards):
+        index = scan(shard)
+        with tarfile.open(shard) as tar:
+            images = [info for info in tar if info.name.endswith(".jpg")]
+        assert index.image_offset.tolist() == [info.offset_data for info in images]
+        assert index.image_size.tolist() == [info.size for info in images]
+        expected = [SIZES[i % len(SIZES)] for i in range(number * 20, number * 20 + 20)]
+        assert list(zip(index.height.tolist(), index.width.tolist(), strict=True)) == expected
+        assert index.label.tolist() == [i % 10 for i in range(20)]
+        assert (index.shard_bytes, index.shard_mtime_ns) == (shard.stat().st_size, shard.stat().st_mtime_ns)
+
+
+def test_the_size_of_an_image_behind_a_long_header_is_read(tmp_path: Path) -> None:
+    comments = b"\xff\xfe\xff\xff" + bytes(65_533)
+    index = scan(write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": JPEG[:2] + comments * 3 + JPEG[2:]}]))
+    assert (index.height[0], index.width[0]) == (20, 30)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\xff" * 80], ids=repr
+)
+def test_an_image_that_is_none_is_kept_without_a_size(tmp_path: Path, content: bytes) -> None:
+    index = scan(write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": content}, {"__key__": "b", "jpg": JPEG}]))
+    assert index.image_size.tolist() == [len(content), len(JPEG)]
+    assert index.height.tolist() == [0, 20]
+    assert index.width.tolist() == [0, 30]
+
+
+@pytest.mark.parametrize(
+    ("cls", "label"),
+    [
+        (b"3", 3),
+        (b"-1", -1),
+        (b"+7", 7),
+        (b"007", 7),
+        (b" 3\n", 3),
+        (b"\t-12\r\n", -12),
+        (b"9" * 18, 10**18 - 1),
+        (b"9" * 19, BAD_LABEL),  # more than int64 is sure to hold
+        (b"", BAD_LABEL),
+        (b"dog", BAD_LABEL),
+        (b"3.0", BAD_LABEL),
+        (b"1e3", BAD_LABEL),
+        (b"1_000", BAD_LABEL),
+        (b"0x10", BAD_LABEL),
+        (b"1 2", BAD_LABEL),
+        (b"- 1", BAD_LABEL),
+        ("٣".encode(), BAD_LABEL),  # a digit, but none of ASCII
+        (b"\xef\xbb\xbf3", BAD_LABEL),  # a byte order mark
+        (b"3" + b" " * 5000, BAD_LABEL),
+        (None, NO_LABEL),
+    ],
+)
+def test_labels_are_integers_in_ascii(tmp_path: Path, cls: bytes | None, label: int) -> None:
+    sample = {"__key__": "a", "jpg": JPEG} | ({} if cls is None else {"cls": cls})
+    assert scan(write_shard(tmp_path / "a.tar", [sample])).label.tolist() == [label]
+
+
+@pytest.mark.parametrize(
+    ("names", "keys", "left_out"),
+    [
+        (["a.jpg", "a.jpg"], ["a"], {"a.jpg": "has a .jpg already"}),
+        (["a.jpg", "b.jpg", "a.JPG"], ["a", "b"], {"a.JPG": "has a .jpg already"}),
+        (["a.jpg", "README"], ["a"], {"README": "no extension"}),
+        (["a.jpg", "v1.0/README"], ["a"], {"v1.0/README": "no extension"}),  # the dot is the folder's
+        (["a.jpg", ".hidden.jpg"], ["a"], {".hidden.jpg": "begins with a dot"}),
+        (["a.jpg", "./.jpg"], ["a"], {"./.jpg": "begins with a dot"}),
+        (["x/a.jpg", "x/._a.jpg"], ["x/a"], {"x/._a.jpg": "begins with a dot"}),  # macOS writes these
+        (["a.jpg", "b.cls", "b.json"], ["a"], {"b.cls": "no image", "b.json": "no image"}),
+        (["a.jpg", "b.gif"], ["a"], {"b.gif": "no image"}),
+        (["a.jpg", "b."], ["a"], {"b.": "no image"}),
+        (["a.cls"], [], {"a.cls": "no image"}),
+        (["a.jpg"], ["a"], {}),
+    ],
+)
+def test_what_is_in_no_sample_is_said_with_its_reason(
+    tmp_path: Path, names: list[str], keys: list[str], left_out: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    shard = shard_of(tmp_path / "a.tar", names)
+    index = scan(shard)
+    assert [index.key(row) for row in range(len(index))] == keys
+    assert [item.name for item in index.left_out] == list(left_out)
+    assert all(left_out[item.name] in item.why for item in index.left_out)
+    with tarfile.open(shard) as tar:
+        offsets = {info.offset_data for info in tar}
+    assert {item.offset for item in index.left_out} <= offsets
+    assert index.left_out_count == len(left_out)
+    assert len(logged(caplog)) == bool(left_out)  # one warning for the shard, however many
+    assert all(str(shard) in text and index.left_out[0].why in text for text in logged(caplog))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (tarfile.LNKTYPE, "hard link"),
+        (tarfile.SYMTYPE, "symbolic link"),
+        (tarfile.FIFOTYPE, "pipe"),
+        (tarfile.CHRTYPE, "device"),
+    ],
+)
+def test_what_is_no_file_is_left_out_whatever_its_name(tmp_path: Path, kind: bytes, why: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        info = tarfile.TarInfo("b.jpg")
+        info.type, info.linkname = kind, "a.jpg"
+        tar.addfile(info)
+    (item,) = scan(tmp_path / "a.tar").left_out
+    assert item.name == "b.jpg"
+    assert why in item.why
+
+
+def test_folders_are_left_out_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "folder" / "a.jpg").mkdir(parents=True)
+    index = scan(tar_by_command(tmp_path / "folder", tmp_path / "a.tar"))
+    assert (len(index), index.left_out_count) == (0, 0)
+    assert logged(caplog) == []
+
+
+def test_of_many_members_left_out_the_first_thousand_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    index = scan(shard_of(tmp_path / "a.tar", [f".{number}" for number in range(1500)], content=b""))
+    assert [item.name for item in index.left_out] == [f".{number}" for number in range(1000)]
+    assert index.left_out_count == 1500
+
+
+def test_keys_that_are_not_utf8_come_back_as_they_are(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xfe.jpg")
+    index = scan(shard_of(tmp_path / "a.tar", ["grüße.jpg", name, "日本.jpg"]))
+    assert [index.key(row) for row in range(3)] == ["grüße", os.fsdecode(b"\xff\xfe"), "日本"]
+
+
+def test_rows_without_a_component_are_known(tmp_path: Path) -> None:
+    index = scan(
+        shard_of(tmp_path / "a.tar", ["a.jpg", "b.jpg", "b.json", "c.json", "c.jpg", "d.jpg", "e.jpg", "e.json"])
+    )
+    assert index.rows_without("json").tolist() == [0, 3]
+    assert index.rows_without("jpg").tolist() == []
+    assert index.rows_without("cls").tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_shard_that_is_cut_is_an_error(tmp_path: Path) -> None:
+    (shard,) = write_samples(tmp_path, 3, shards=1)
+    os.truncate(shard, 2000)
+    with pytest.raises(TarError, match=r"train-0000\.tar: truncated"):
+        scan(shard)
+
+
+def test_a_shard_that_is_cut_between_two_members_is_read_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (shard,) = write_samples(tmp_path, 3, shards=1)
+    with tarfile.open(shard) as tar:
+        cut = tar.getmember("000002.cls").offset
+    os.truncate(shard, cut)
+    index = scan(shard)
+    assert [index.key(row) for row in range(len(index))] == ["000000", "000001"]
+    (item,) = index.left_out
+    assert (item.name, item.offset) == ("", cut)
+    assert "no end marker: it may have been cut" in item.why
+    assert len(logged(caplog)) == 1
+
+
+def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path / "a.tar", [f"{number}.jpg" for number in range(5000)], content=b"")
+    touch = "import os, sys\nfor i in range(10**8): os.utime(sys.argv[1], ns=(i, i)); i or print('begun', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", touch, shard], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            with pytest.raises(ShardChangedError, match=r"a\.tar was written to while it was indexed"):
+                scan(shard)
+        finally:
+            process.kill()
+
+
+# The file that keeps an index.
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """(index file, shard), the index having all that one can have."""
+    shard = shard_of(tmp_path / "a.tar", ["ü.jpg", "ü.cls", ".hidden", "b.png", "c.jpg", "c.json", "c.jpg", "d.cls"])
+    path = tmp_path / "a.index"
+    scan(shard).save(path)
+    return path, shard
+
+
+def assert_equal(one: ShardIndex, other: ShardIndex) -> None:
+    for field in fields(ShardIndex):
+        mine, others = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, np.ndarray):
+            assert mine.dtype == others.dtype
+            assert mine.tolist() == others.tolist()
+        else:
+            assert mine == others
+
+
+def test_a_saved_index_comes_back_as_it_was(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    assert_equal(ShardIndex.load(path, shard), scan(shard))
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert sorted(other.name for other in path.parent.iterdir()) == ["a.index", "a.tar"]
+
+
+@pytest.mark.parametrize("names", [[], ["a.cls"]], ids=["nothing", "no samples"])
+def test_an_index_without_samples_comes_back_as_it_was(tmp_path: Path, names: list[str]) -> None:
+    shard = shard_of(tmp_path / "a.tar", names)
+    scan(shard).save(tmp_path / "a.index")
+    assert_equal(ShardIndex.load(tmp_path / "a.index", shard), scan(shard))
+
+
+def test_the_same_shard_gives_the_same_bytes(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    before = path.read_bytes()
+    scan(shard).save(path)
+    assert path.read_bytes() == before
+
+
+def test_any_byte_changed_is_an_error(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in {*range(17), *range(len(whole) - 33, len(whole)), *rng.integers(0, len(whole), 200).tolist()}:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :])
+        with pytest.raises(IndexFileError, match=r"a\.index"):
+            ShardIndex.load(path, shard)
+
+
+def test_any_cut_or_addition_is_an_error(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    whole = path.read_bytes()
+    for content in (*(whole[:cut] for cut in range(len(whole))), whole + b"\0", whole * 2):
+        path.write_bytes(content)
+        with pytest.raises(IndexFileError, match=r"a\.index"):
+            ShardIndex.load(path, shard)
+
+
+def with_right_checksum(body: bytes) -> bytes:
+    return body + hashlib.blake2b(body, digest_size=32).digest()
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> None:
+    path, shard = saved
+    body = path.read_bytes()[:-32]
+    path.write_bytes(with_right_checksum(body[:7] + bytes([version]) + body[8:]))
+    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 1"):
+        ShardIndex.load(path, shard)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"a.jpg 512 100\n" * 100], ids=repr)
+def test_another_file_is_an_error(saved: tuple[Path, Path], content: bytes) -> None:
+    path, shard = saved
+    path.write_bytes(content)
+    with pytest.raises(IndexFileError, match="is not an index file of gpuloader"):
+        ShardIndex.load(path, shard)
+
+
+def test_the_index_of_another_shard_is_an_error(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    other = shard_of(shard.with_name("other.tar"), ["a.jpg"])
+    with pytest.raises(IndexFileError, match=r"stale: .*other\.tar"):
+        ShardIndex.load(path, other)
+
+
+def test_a_shard_of_another_time_or_size_is_an_error(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    time_ns, size = shard.stat().st_mtime_ns, shard.stat().st_size
+    os.utime(shard, ns=(time_ns + 1, time_ns + 1))
+    with pytest.raises(IndexFileError, match=f"stale: .*{time_ns + 1}.*made for.*{time_ns}"):
+        ShardIndex.load(path, shard)
+    os.truncate(shard, size + 512)
+    os.utime(shard, ns=(time_ns, time_ns))
+    with pytest.raises(IndexFileError, match=f"stale: .*{size + 512}.*made for.*{size}"):
+        ShardIndex.load(path, shard)
+    os.truncate(shard, size)
+    os.utime(shard, ns=(time_ns, time_ns))
+    assert len(ShardIndex.load(path, shard)) == 3
+
+
+@pytest.mark.parametrize("column", ["image", "component"])
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(-1, 5), (512, -1), (0, 10**6), (10**6, 0), (2**63 - 1, 5), (5, 2**63 - 1), (2**62, 2**62)],
+)
+def test_an_index_that_points_outside_the_shard_is_an_error(
+    saved: tuple[Path, Path], column: str, offset: int, size: int
+) -> None:
+    path, shard = saved
+    index = scan(shard)
+    offsets, sizes = getattr(index, f"{column}_offset").copy(), getattr(index, f"{column}_size").copy()
+    offsets[-1], sizes[-1] = offset, size
+    replace(index, **{f"{column}_offset": offsets, f"{column}_size": sizes}).save(path)
+    with pytest.raises(IndexFileError, match="points outside the shard"):
+        ShardIndex.load(path, shard)
+
+
+def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
+    """Reads the file by the module's text alone."""
+    path, shard = saved
+    data = path.read_bytes()
+    assert data[:8] == b"GPULIDX\x01"
+    assert data == with_right_checksum(data[:-32])
+    position = 16 + int.from_bytes(data[8:16], "little")
+    header = json.loads(data[16:position])
+    assert position % 8 == 0
+    assert (header["samples"], header["components"], header["key_bytes"]) == (3, 5, 4)
+    columns = {}
+    for names, count in (
+        ("image_offset:i8 image_size:i8 height:i4 width:i4 label:i8 key_end:i8 component_end:i8", "samples"),
+        ("component_extension:i4 component_offset:i8 component_size:i8", "components"),
+        ("key_bytes:u1", "key_bytes"),
+    ):
+        for name, dtype in (pair.split(":") for pair in names.split()):
+            columns[name] = np.frombuffer(data, "<" + dtype, header[count], position).tolist()
+            position += -(-np.dtype(dtype).itemsize * header[count] // 8) * 8
+    assert position == len(data) - 32
+    index = scan(shard)
+    assert columns == {name: getattr(index, name).tolist() for name in columns}
+    assert bytes(columns["key_bytes"]) == "übc".encode()
+    assert [name for name, _, _ in header["left_out"]] == [".hidden", "c.jpg", "d.cls"]
+
+
+def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
+    def digest(**changed: bytes | str) -> bytes:
+        samples = [{"__key__": "a", "jpg": JPEG, "cls": b"1"}, {"__key__": "b", "jpg": JPEG, "cls": b"2", **changed}]
+        return scan(write_shard(tmp_path / "a.tar", samples)).digest()
+
+    same = digest()
+    os.utime(tmp_path / "a.tar", ns=(5, 5))
+    assert scan(tmp_path / "a.tar").digest() == same == digest()
+    assert len({same, digest(cls=b"3"), digest(__key__="c"), digest(jpg=jpeg(30, 20)), digest(txt=b"")}) == 5

@@ -1,0 +1,203 @@
+"""Where indexes are kept, and making those that are missing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from making import write_samples, write_shard
+
+from gpuloader.errors import TarError
+from gpuloader.shards import ShardIndex, index_file, open_index, open_indexes
+from gpuloader.shards.index import scan
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """A shard of five samples in a folder of its own."""
+    return write_samples(tmp_path / "shards", 5, shards=1)[0]
+
+
+@pytest.fixture
+def read_only(shard: Path) -> Iterator[Path]:
+    """The same in a folder that nobody may write to."""
+    shard.parent.chmod(0o555)
+    yield shard
+    shard.parent.chmod(0o755)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def cache_folder() -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"]) / "gpuloader"
+
+
+def test_an_index_is_kept_beside_its_shard(shard: Path) -> None:
+    index = open_index(shard)
+    assert names_in(shard.parent) == ["train-0000.tar", "train-0000.tar.gpuidx"]
+    assert index_file(shard) == shard.parent / "train-0000.tar.gpuidx"
+    assert index.digest() == ShardIndex.load(index_file(shard), shard).digest() == scan(shard).digest()
+
+
+def test_an_index_is_kept_in_the_cache_where_the_folder_has_no_write_bit(read_only: Path) -> None:
+    index = open_index(read_only)
+    assert names_in(read_only.parent) == ["train-0000.tar"]
+    assert index_file(read_only).parent == cache_folder()
+    assert index.digest() == ShardIndex.load(index_file(read_only), read_only).digest() == scan(read_only).digest()
+
+
+def test_a_file_in_the_cache_is_that_of_one_shard_however_it_is_named(
+    read_only: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(read_only.parent)
+    (tmp_path / "link").symlink_to(read_only.parent)
+    assert index_file(read_only) == index_file(Path(read_only.name)) == index_file(tmp_path / "link" / read_only.name)
+    other = write_samples(tmp_path / "other", 5, shards=1)[0]
+    other.parent.chmod(0o555)
+    assert index_file(read_only) != index_file(other)
+
+
+def test_an_index_file_that_is_right_is_used_and_left_as_it_is(shard: Path) -> None:
+    replace(scan(shard), label=scan(shard).label + 100).save(index_file(shard))
+    before = index_file(shard).stat()
+    assert open_index(shard).label.tolist() == open_indexes([shard])[0].label.tolist() == [100, 101, 102, 103, 104]
+    assert index_file(shard).stat() == before
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_older(path: Path) -> None:
+    os.utime(path.with_suffix(""), ns=(1, 1))  # the shard
+
+
+def rewrite(path: Path) -> None:
+    write_samples(path.parent, 7, shards=1)
+
+
+@pytest.mark.parametrize("change", [damage, empty, make_older, rewrite])
+def test_an_index_file_that_is_wrong_is_made_anew(shard: Path, change: Callable[[Path], None]) -> None:
+    open_index(shard)
+    change(index_file(shard))
+    assert open_index(shard).digest() == scan(shard).digest()
+    assert ShardIndex.load(index_file(shard), shard).digest() == scan(shard).digest()
+    assert names_in(shard.parent) == ["train-0000.tar", "train-0000.tar.gpuidx"]
+
+
+def test_index_files_of_dali_are_left_alone(shard: Path) -> None:
+    for name in ("train-0000.idx", "train-0000.tar.idx"):
+        (shard.parent / name).write_text("v1.2 5\n")
+    open_index(shard)
+    for name in ("train-0000.idx", "train-0000.tar.idx"):
+        assert (shard.parent / name).read_text() == "v1.2 5\n"
+
+
+def test_many_indexes_come_in_the_order_of_their_shards(tmp_path: Path) -> None:
+    for number in range(30):
+        write_shard(tmp_path / f"{number}.tar", [{"__key__": f"{number}-{i}", "jpg": b""} for i in range(number)])
+    paths = [tmp_path / f"{number}.tar" for number in (*range(29, -1, -2), *range(0, 29, 2))]
+    for _ in ("none is there", "all are there"):
+        assert [len(index) for index in open_indexes(paths)] == [*range(29, -1, -2), *range(0, 29, 2)]
+        for path in paths[::3]:  # and then some are
+            index_file(path).unlink()
+    assert [len(index) for index in open_indexes(paths)] == [*range(29, -1, -2), *range(0, 29, 2)]
+
+
+def test_a_shard_that_is_no_tar_is_an_error_that_names_it(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path, 20, shards=10)
+    shards[7].write_bytes(b"x" * 5000)
+    with pytest.raises(TarError, match=r"train-0007\.tar: not a tar file"):
+        open_indexes(shards)
+    assert not index_file(shards[7]).exists()
+    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_is_shown_on_stderr_while_any_index_is_made(
+    shard: Path, capfd: pytest.CaptureFixture[str], progress: bool
+) -> None:
+    open_indexes([shard], progress)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert ("indexing shards" in shown.err and "1/1" in shown.err) == progress
+    open_indexes([shard], progress)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_making_indexes_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path, 8, shards=8)
+    random.seed(0)
+    expected = random.random()
+    random.seed(0)
+    open_indexes(shards)
+    assert random.random() == expected
+
+
+def test_processes_that_start_at_once_all_end_with_right_indexes(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path, 60, shards=20)
+    work = (
+        "import sys; from pathlib import Path; from gpuloader.shards import open_indexes\n"
+        "shards = [Path(name) for name in sys.argv[1:]]\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(*[index.digest().hex() for index in open_indexes(shards)])"
+    )
+    command = [sys.executable, "-W", "error", "-c", work, *shards]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    expected = [scan(shard).digest() for shard in shards]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        output, _ = process.communicate(timeout=60)
+        assert output.split() == [digest.hex() for digest in expected]
+    assert [ShardIndex.load(index_file(shard), shard).digest() for shard in shards] == expected
+    assert names_in(tmp_path) == sorted(f"{shard.name}{end}" for shard in shards for end in ("", ".gpuidx"))
+
+
+def test_an_index_that_cannot_be_written_whole_is_used_and_leaves_nothing_behind(shard: Path) -> None:
+    work = (
+        "import resource, sys; from pathlib import Path; from gpuloader.shards import open_index\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"  # as a full disk: writing more fails
+        "print(open_index(Path(sys.argv[1])).digest().hex())"
+    )
+    result = subprocess.run([sys.executable, "-c", work, shard], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == scan(shard).digest().hex()
+    assert "could not be kept, it will be made again next time" in result.stderr
+    assert names_in(shard.parent) == ["train-0000.tar"]
+
+
+def test_a_cache_that_cannot_be_used_is_no_error(
+    read_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert open_index(read_only).digest() == scan(read_only).digest()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"the index of {read_only} could not be kept" in record.getMessage()
+
+
+def test_a_copy_of_shard_and_index_needs_no_scan(shard: Path, tmp_path: Path) -> None:
+    open_index(shard)
+    shutil.copytree(shard.parent, tmp_path / "copy")  # keeps times, as `cp -a` and `rsync -a` do
+    copy = tmp_path / "copy" / shard.name
+    assert ShardIndex.load(index_file(copy), copy).digest() == scan(shard).digest()

@@ -1,0 +1,294 @@
+"""`ShardSet`: many shards as one row of samples, and reading them, against `tarfile`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import jpeg, write_samples, write_shard
+
+from gpuloader.errors import NoSamplesError, ShardChangedError
+from gpuloader.shards import Arena, ShardSet
+
+
+def contents(shards: list[Path], extension: str = "jpg") -> list[bytes]:
+    """The components of all samples in order, by `tarfile`."""
+    found = []
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            for info in tar:
+                if info.name.endswith(f".{extension}"):
+                    file = tar.extractfile(info)
+                    assert file is not None
+                    found.append(file.read())
+    return found
+
+
+def read(shard_set: ShardSet, samples: object) -> list[bytes]:
+    return [view.tobytes() for view in shard_set.read_images(np.array(samples, np.int64), Arena())]
+
+
+def open_files() -> set[str]:
+    return {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> list[Path]:
+    """Three shards of four samples each, to be broken."""
+    shards = write_samples(tmp_path / "own", 12, shards=3)
+    for shard in shards:
+        os.utime(shard, (10**9, 10**9))  # a change at once could else fall into the same tick of the clock
+    return shards
+
+
+# Reading.
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        [0],
+        [39],
+        range(40),
+        range(39, -1, -1),
+        [0, 20, 1, 21, 19, 39],  # to and fro between shards
+        [7, 7, 7, 30, 7],
+        np.random.default_rng(0).permutation(40),
+    ],
+    ids=str,
+)
+def test_images_are_those_of_tarfile_in_the_order_asked_for(shards: list[Path], samples: object) -> None:
+    expected = contents(shards)
+    assert read(ShardSet.open(shards), samples) == [expected[i] for i in np.array(samples, np.int64)]
+
+
+@pytest.mark.parametrize("extension", ["jpg", "cls", "json"])
+def test_components_are_those_of_tarfile(shards: list[Path], extension: str) -> None:
+    shard_set = ShardSet.open(shards)
+    assert [shard_set.read_component(i, extension) for i in range(40)] == contents(shards, extension)
+
+
+def test_a_component_that_a_sample_lacks_is_none(tmp_path: Path) -> None:
+    samples = [{"__key__": "a", "jpg": b"1"}, {"__key__": "b", "jpg": b"2", "txt": b""}, {"__key__": "c", "jpg": b"3"}]
+    shards = [write_shard(tmp_path / f"{name}.tar", samples) for name in "xy"]
+    shard_set = ShardSet.open(shards)
+    assert [shard_set.read_component(i, "txt") for i in range(6)] == [None, b"", None] * 2
+    assert [shard_set.read_component(i, "npy") for i in range(6)] == [None] * 6
+    assert shard_set.samples_without("txt").tolist() == [0, 2, 3, 5]
+    assert shard_set.samples_without("npy").tolist() == list(range(6))
+    assert shard_set.samples_without("jpg").tolist() == []
+
+
+def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
+    shard_set = ShardSet.open(shards[::-1])
+    order = [*range(20, 40), *range(20)]
+    assert len(shard_set) == 40
+    assert [shard_set.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
+    assert shard_set.cls_labels.tolist() == [i % 10 for i in order]
+    assert [path for path, _ in shard_set.indexes] == shards[::-1]
+    for i in range(40):
+        shard, key, offset = shard_set.place(i)
+        assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
+        assert Path(shard).read_bytes()[offset:].startswith(contents(shards)[order[i]])
+
+
+def test_shards_without_samples_may_stand_anywhere(tmp_path: Path) -> None:
+    full = write_samples(tmp_path / "full", 4, shards=2)
+    empty = [write_shard(tmp_path / f"{name}.tar", []) for name in "abcd"]
+    shard_set = ShardSet.open([empty[0], full[0], empty[1], empty[2], full[1], empty[3]])
+    assert read(shard_set, range(4)) == contents(full)
+    assert [shard_set.key(i) for i in range(4)] == ["000000", "000001", "000002", "000003"]
+
+
+def test_an_image_of_no_bytes_is_read_as_such(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": key.encode() * (key != "b")} for key in "abc"])
+    assert read(ShardSet.open([shard]), [1, 0, 1, 2]) == [b"", b"a", b"", b"c"]
+
+
+@pytest.mark.parametrize("samples", [[], [{"__key__": "a", "cls": b"1"}], [{"__key__": "a", "gif": b"GIF89a"}]])
+def test_no_samples_at_all_is_an_error(tmp_path: Path, samples: list[dict[str, bytes | str]]) -> None:
+    shards = [write_shard(tmp_path / f"{number}.tar", samples) for number in range(5)]
+    with pytest.raises(NoSamplesError, match=r"no images in .*0\.tar, .*2\.tar \.\.\.: a sample needs .*jpg, jpeg"):
+        ShardSet.open(shards)
+
+
+def test_the_largest_image_is_the_largest_height_and_the_largest_width(tmp_path: Path) -> None:
+    sizes = [(10, 70), (20, 30), (40, 30)]
+    samples = [{"__key__": str(i), "jpg": jpeg(*size)} for i, size in enumerate(sizes)]
+    shards = [write_shard(tmp_path / "a.tar", samples[:2]), write_shard(tmp_path / "b.tar", samples[2:])]
+    assert ShardSet.open(shards).largest_image == (40, 70)
+    unknown = write_shard(tmp_path / "c.tar", [{"__key__": "a", "jpg": b"no image"}])
+    assert ShardSet.open([unknown]).largest_image == (0, 0)
+
+
+# The arena.
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3], [3, 0, 5], [1] * 100, [0, 0, 10**6]], ids=repr)
+def test_views_have_the_sizes_asked_for_and_no_byte_in_common(sizes: list[int]) -> None:
+    views = Arena().views(sizes)
+    for number, view in enumerate(views):
+        view[:] = number
+    assert [view.tolist() for view in views] == [[number] * size for number, size in enumerate(sizes)]
+    assert all(view.dtype == np.uint8 and view.flags.c_contiguous for view in views)
+
+
+def test_an_arena_is_used_again_and_grows_when_it_must(shards: list[Path]) -> None:
+    expected, shard_set, arena = contents(shards), ShardSet.open(shards), Arena()
+    few = shard_set.read_images(np.arange(3), arena)
+    many = shard_set.read_images(np.arange(30), arena)
+    assert [view.tobytes() for view in few] == expected[:3]  # what was there before it grew stays readable
+    again = shard_set.read_images(np.arange(30, 40), arena)
+    assert np.shares_memory(many[0], again[0])
+    assert [view.tobytes() for view in again] == expected[30:40]
+
+
+# Open files.
+
+
+def test_files_are_closed_and_opened_again(shards: list[Path]) -> None:
+    shard_set = ShardSet.open(shards)
+    names = {str(shard) for shard in shards}
+    assert not open_files() & names
+    before = read(shard_set, [0, 39])
+    assert open_files() >= names
+    shard_set.close()
+    shard_set.close()
+    assert not open_files() & names
+    assert read(shard_set, [0, 39]) == before
+    del shard_set
+    gc.collect()
+    assert not open_files() & names
+
+
+def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
+    for number in range(300):
+        write_shard(tmp_path / f"{number:03d}.tar", [{"__key__": f"{number:03d}", "jpg": b"%03d" % number}])
+    work = (
+        "import os, resource, sys; import numpy as np; from pathlib import Path\n"
+        "from gpuloader.shards import Arena, ShardSet\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "shards = ShardSet.open(sorted(Path(sys.argv[1]).glob('*.tar')))\n"
+        "others = len(os.listdir('/proc/self/fd'))\n"
+        "for ids in (np.arange(300), np.random.default_rng(0).permutation(300), np.arange(299, -1, -1)):\n"
+        "    assert [view.tobytes() for view in shards.read_images(ids, Arena())] == [b'%03d' % i for i in ids]\n"
+        "    assert len(os.listdir('/proc/self/fd')) - others <= 16\n"
+        "print('read')"
+    )
+    result = subprocess.run([sys.executable, "-W", "error", "-c", work, tmp_path], stdout=subprocess.PIPE, check=True)
+    assert result.stdout == b"read\n"
+
+
+# Shards that change.
+
+
+def truncate(shard: Path) -> None:
+    os.truncate(shard, shard.stat().st_size // 2)
+
+
+def grow(shard: Path) -> None:
+    with shard.open("ab") as file:
+        file.write(bytes(512))
+
+
+def overwrite(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[::-1])
+
+
+def touch(shard: Path) -> None:
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 1))
+
+
+def empty(shard: Path) -> None:
+    shard.write_bytes(b"")
+
+
+def delete(shard: Path) -> None:
+    shard.unlink()
+
+
+def replace_by_another(shard: Path) -> None:
+    other = shard.with_name("other")
+    other.write_bytes(shard.read_bytes()[::-1])
+    other.replace(shard)
+
+
+CHANGES_IN_PLACE = [truncate, grow, overwrite, touch, empty]
+CHANGES_OF_NAME = [delete, replace_by_another]
+
+
+@pytest.mark.parametrize("change", CHANGES_IN_PLACE)
+def test_a_shard_that_changes_while_it_is_open_is_an_error(own: list[Path], change: Callable[[Path], None]) -> None:
+    shard_set = ShardSet.open(own)
+    before = read(shard_set, range(12))
+    change(own[1])
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar .*[Mm]ake the loader anew"):
+        read(shard_set, range(12))
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
+        shard_set.read_component(5, "json")
+    assert read(shard_set, [0, 11]) == [before[0], before[11]]  # the others are as they were
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_NAME)
+def test_a_shard_that_loses_its_name_while_it_is_open_is_read_on(
+    own: list[Path], change: Callable[[Path], None]
+) -> None:
+    shard_set = ShardSet.open(own)
+    before = read(shard_set, range(12))
+    change(own[1])
+    assert read(shard_set, range(12)) == before
+
+
+@pytest.mark.parametrize("change", [*CHANGES_IN_PLACE, *CHANGES_OF_NAME])
+def test_a_shard_that_changed_before_it_is_opened_is_an_error(own: list[Path], change: Callable[[Path], None]) -> None:
+    shard_set = ShardSet.open(own)
+    change(own[1])
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
+        read(shard_set, [5])
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
+        shard_set.read_component(5, "cls")
+
+
+# The fingerprint.
+
+
+def test_a_copy_elsewhere_has_the_same_fingerprint(own: list[Path], tmp_path: Path) -> None:
+    fingerprint = ShardSet.open(own).fingerprint
+    assert len(fingerprint) == 32
+    assert int(fingerprint, 16) > 0
+    (tmp_path / "copy").mkdir()
+    copies = [Path(shutil.copyfile(shard, tmp_path / "copy" / f"{i}.tar")) for i, shard in enumerate(own)]
+    assert ShardSet.open(copies).fingerprint == fingerprint  # other names, other times, no index files
+
+
+def test_other_data_has_another_fingerprint(tmp_path: Path) -> None:
+    samples = [{"__key__": str(i), "jpg": b"x" * 100, "cls": b"%d" % i} for i in range(6)]
+
+    def fingerprint(*parts: list[dict[str, bytes | str]]) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        return ShardSet.open([write_shard(folder / f"{i}.tar", part) for i, part in enumerate(parts)]).fingerprint
+
+    assert fingerprint(samples[:3], samples[3:]) == fingerprint(samples[:3], samples[3:])
+    data = [
+        (samples[:3], samples[3:]),
+        (samples[3:], samples[:3]),
+        (samples[:2], samples[2:]),
+        (samples,),
+        (samples[:3], samples[3:5]),
+        (samples[:3], [*samples[3:5], samples[5] | {"cls": b"6"}]),
+        (samples[:3], [*samples[3:5], samples[5] | {"__key__": "6"}]),
+        (samples[:3], [*samples[3:5], samples[5] | {"jpg": b"x" * 101}]),
+        (samples[:3], [*samples[3:5], samples[5] | {"json": b"{}"}]),
+        (samples[:3], [*samples[3:5], {"__key__": "5", "png": b"x" * 100, "cls": b"5"}]),
+    ]
+    assert len({fingerprint(*parts) for parts in data}) == len(data)
