@@ -131,19 +131,20 @@ def jittered(preset: Preset, images: list[bytes], arrays: dict[str, np.ndarray])
     without = Preset(**{**preset.model_dump(), "jitter": None})
     plain_arrays = {name: array for name, array in arrays.items() if not name.startswith("jitter")}
     results = []
-    for row, image in enumerate(run_graph(without, images, plain_arrays)):
+    for row, cropped in enumerate(run_graph(without, images, plain_arrays)):
+        result = cropped
         for step, kind in enumerate(arrays["jitter_kind"][row]):
             matrix = arrays["jitter_matrix"][row, step]
             mean_share = float(arrays["jitter_mean"][row, step])
             if kind == HUE:
-                image = functional.adjust_hue(image, float(arrays["jitter_hue"][row, step]))
+                result = functional.adjust_hue(result, float(arrays["jitter_hue"][row, step]))
             elif mean_share:
-                image = functional.adjust_contrast(image, 1 - mean_share)
+                result = functional.adjust_contrast(result, 1 - mean_share)
             elif matrix[0, 1]:
-                image = functional.adjust_saturation(image, 1 - matrix[0, 1] / 0.587)
+                result = functional.adjust_saturation(result, 1 - matrix[0, 1] / 0.587)
             else:
-                image = functional.adjust_brightness(image, float(matrix[0, 0]))
-        results.append(image)
+                result = functional.adjust_brightness(result, float(matrix[0, 0]))
+        results.append(result)
     return results
 
 

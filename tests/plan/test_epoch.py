@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from gpuloader.errors import ConfigError
@@ -10,12 +9,13 @@ from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle
 
 WORLDS = (1, 2, 3, 7, 8)
 BATCH = 4
+START = Cursor()
 SIZES = sorted(
     {size for world in WORLDS for size in (1, BATCH - 1, BATCH, BATCH + 1, *(world * BATCH + d for d in (-1, 0, 1)))}
 )
 
 
-def epoch(plan: Plan, start: Cursor = Cursor()) -> list[tuple[list[int], list[bool]]]:
+def epoch(plan: Plan, start: Cursor = START) -> list[tuple[list[int], list[bool]]]:
     """The (ids, valid) of each step of the rest of an epoch."""
     steps, cursor = [], start
     for _ in range(plan.steps(start.delivered)):

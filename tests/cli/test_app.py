@@ -1,0 +1,60 @@
+"""The command line, run as a user runs it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from making import jpeg, write_samples, write_shard
+
+from gpuloader.recipe import load_preset, preset_names
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) -> None:
+    write_samples(tmp_path, 10, shards=2)
+    samples = [{"__key__": "a", "jpg": jpeg(40, 40), "cls": b"1"}, {"__key__": "b", "txt": b"no image"}]
+    write_shard(tmp_path / "train-0002.tar", samples)
+    result = run("index", tmp_path)
+    assert result.returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*.gpuidx")) == [f"train-000{i}.tar.gpuidx" for i in range(3)]
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{tmp_path}/train-0000.tar: 5 samples, index in {tmp_path}/train-0000.tar.gpuidx"
+    assert lines[3].startswith("  left out: 'b.txt' at byte ")
+    assert lines[3].endswith("its key has no image")
+    assert lines[-1] == "11 samples in 3 shards"
+
+
+def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:
+    listed = run("presets")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == preset_names()
+    for name in preset_names():
+        mine = tmp_path / "mine.yaml"
+        mine.write_text(run("presets", name).stdout)
+        assert load_preset(mine) == load_preset(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
+        (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
+    ],
+)
+def test_a_users_mistake_is_one_message_and_status_1(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "index", "presets"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert result.returncode == 0
+    assert f"Example: gpuloader {command}" in result.stdout

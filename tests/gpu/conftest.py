@@ -1,0 +1,16 @@
+"""Tests here need a GPU. They skip without one, and fail instead where GPULOADER_REQUIRE_GPU=1 says that there is one."""
+
+import os
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> int:
+    """The number of the GPU to use."""
+    if torch.cuda.is_available():
+        return torch.cuda.current_device()
+    if os.environ.get("GPULOADER_REQUIRE_GPU") == "1":
+        pytest.fail("GPULOADER_REQUIRE_GPU=1, and torch sees no CUDA device")
+    pytest.skip("no CUDA device")
