@@ -1,4 +1,4 @@
-"""Tests here need a GPU. They skip without one, and fail instead where GPULOADER_REQUIRE_GPU=1 says that there is one."""
+"""Tests here need a GPU. They skip without one, and fail instead where GPULOADER_REQUIRE_GPU=1."""
 
 import os
 

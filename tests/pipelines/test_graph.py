@@ -10,7 +10,9 @@ from oracle import functional, transforms
 from PIL import Image
 from running import draw, preset_of, run_graph
 
-from gpuloader.recipe import Preset
+from gpuloader.pipelines import build
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset, preset_names
 from gpuloader.recipe.jitter import HUE
 
 LEVEL = 1 / 255 + 1e-6  # PIL rounds twice, to 1 level off at most
@@ -169,3 +171,10 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads() -> None:
             preset, [photo], {name: array[row : row + 1] for name, array in arrays.items()}, num_threads=1
         )
         assert torch.equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_graph_for_a_gpu_can_be_defined_anywhere(name: str) -> None:
+    preset, one = preset_of(name), np.ones(1, np.int64)
+    arrays = preset.arrays(Draws(0, 0, one), one, one)
+    build(preset, arrays, lambda: (), batch_size=2, num_threads=1, device_id=0, prefetch=1)
