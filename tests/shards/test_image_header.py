@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -61,6 +60,7 @@ IMAGES = {
     "JPEG with all of it": encoded(PICTURE, "JPEG", exif=EXIF, icc_profile=NOISE, comment=b"x" * 65_000),
     "JPEG with a thousand segments": with_segments(jpeg(41, 67), *[(0xFE, 3)] * 1000),
     "JPEG with the longest segments": with_segments(jpeg(41, 67), (0xE1, 65_533), (0xE2, 65_533), (0xFE, 0)),
+    "JPEG with tables before its frame": with_segments(jpeg(41, 67), (0xC4, 19), (0xC8, 2), (0xCC, 2)),
     "JPEG with fill bytes": jpeg(41, 67)[:2] + b"\xff" * 3000 + jpeg(41, 67)[2:],
     "JPEG, one pixel": encoded(picture(1, 1), "JPEG"),
     "JPEG, as large as one can be": encoded(Image.new("L", (65_500, 1)), "JPEG"),
@@ -122,10 +122,15 @@ def test_a_cut_image_gives_its_size_or_none(name: str) -> None:
     ],
     ids=lambda data: repr(data[:12]),
 )
-def test_what_is_no_image_has_no_size_and_takes_no_time(data: bytes) -> None:
-    start = time.perf_counter()
-    assert size_of(data) == (0, 0)
-    assert time.perf_counter() - start < 1
+def test_what_is_no_image_has_no_size_and_little_of_it_is_read(data: bytes) -> None:
+    read = []
+
+    def reading(offset: int, count: int) -> bytes:
+        read.append(count)
+        return data[offset : offset + count]
+
+    assert image_size(reading) == (0, 0)
+    assert sum(read) < 1_000_000
 
 
 def test_random_bytes_behind_a_right_start_never_raise() -> None:

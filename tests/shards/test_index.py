@@ -55,6 +55,10 @@ def samples_of_webdataset(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
         ]
 
 
+def batched(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
@@ -132,10 +136,14 @@ def test_places_and_sizes_are_right(shards: list[Path]) -> None:
         assert (index.shard_bytes, index.shard_mtime_ns) == (shard.stat().st_size, shard.stat().st_mtime_ns)
 
 
-def test_the_size_of_an_image_behind_a_long_header_is_read(tmp_path: Path) -> None:
-    comments = b"\xff\xfe\xff\xff" + bytes(65_533)
-    index = scan(write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": JPEG[:2] + comments * 3 + JPEG[2:]}]))
-    assert (index.height[0], index.width[0]) == (20, 30)
+def test_the_size_of_an_image_is_read_wherever_its_frame_begins(tmp_path: Path) -> None:
+    samples = []
+    for number, size in enumerate([*range(1200, 1600), 65_533, 3 * 65_533]):
+        segments = [b"\xff\xfe" + (len(part) + 2).to_bytes(2, "big") + part for part in batched(bytes(size), 65_533)]
+        samples.append({"__key__": str(number), "jpg": JPEG[:2] + b"".join(segments) + JPEG[2:]})
+    index = scan(write_shard(tmp_path / "a.tar", samples))
+    assert index.height.tolist() == [20] * 402
+    assert index.width.tolist() == [30] * 402
 
 
 @pytest.mark.parametrize(

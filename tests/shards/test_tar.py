@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import stat
+import subprocess
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -181,6 +182,26 @@ def test_each_type_of_member_is_named_and_the_next_one_is_found(
         assert second[:4] == ("next.jpg", "file", tar.getmembers()[1].offset_data, 700)
 
 
+def test_the_times_of_an_incremental_gnu_tar_are_no_prefix(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(b"x" * 700)
+    options = ["--format=gnu", f"--listed-incremental={tmp_path / 'state'}"]
+    path = tar_by_command(folder, tmp_path / "a.tar", *options)
+    names = subprocess.run(["tar", "-tf", path], capture_output=True, check=True, text=True).stdout.splitlines()
+    found = scanned(path)
+    assert [member.name for member in found] == names == ["./", "./a.jpg"]
+    assert found[1].kind == "file"
+    assert path.read_bytes()[found[1].offset :].startswith(b"x" * 700)
+
+
+def test_a_v7_tar_marks_a_directory_by_its_slash(tmp_path: Path) -> None:
+    first, second = scanned_bytes(tmp_path, forged(b"a.jpg/", kind=b"\0", magic=b"") + forged() + END)
+    assert (first.kind, second.kind) == ("directory", "file")
+    with tarfile.open(tmp_path / "scanned.tar") as tar:
+        assert [info.isdir() for info in tar] == [True, False]
+
+
 def test_a_link_has_no_data_whatever_its_size_says(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(forged(b"link", size=999_999, kind=b"1") + forged(b"next.jpg", size=3) + padded(b"abc") + END)
@@ -248,9 +269,9 @@ def test_a_member_above_8_gib_is_passed_over_without_reading_it(tmp_path: Path, 
         forged(b"\xff\xfe\xfd.jpg", size=5) + padded(b"12345"),
         forged(b"\xff\xfe\xfd.jpg", size=5, signed=True) + padded(b"12345"),  # as Sun's tar summed
         forged(b"n" * 100, size=5, prefix=b"p" * 155) + padded(b"12345"),  # both fields full
-        forged(b"a.jpg", size=5, magic=b"ustar  \0", prefix=b"\0\0no prefix") + padded(b"12345"),  # times, with GNU
         extended(b"x", record(b"size", b"5") + record(b"path", b"b.jpg")) + forged() + padded(b"12345"),
         extended(b"x", record(b"size", b"5")) + forged(size=600) + padded(b"12345"),
+        extended(b"x", record(b"size", b"5")) + extended(b"L", b"l" * 600) + forged() + padded(b"12345"),
         extended(b"x", record(b"path", b"\xff.jpg")) + forged(size=5) + padded(b"12345"),
         extended(b"g", record(b"comment", b"to all\nof them")) + forged(size=5) + padded(b"12345"),
         extended(b"L", b"l" * 600 + b"\0") + extended(b"K", b"k" * 600) + forged(size=5) + padded(b"12345"),
@@ -416,9 +437,10 @@ def test_what_cannot_be_explained_is_an_error_with_its_offset(
         b"999999999999999999999 a=b\n",
         b"14 path=b.jpg\n0 a=b\n",  # the second one
         b"14 path=b.jpg\n\0\0\0",
-        b"10 size=-5\n",
-        b"11 size=0x5\n",
-        "10 size=٣\n".encode(),  # a digit, but none of ASCII
+        record(b"size", b"-5"),
+        record(b"size", b"0x5"),
+        record(b"size", b""),
+        record(b"size", "٣".encode()),  # a digit, but none of ASCII
     ],
 )
 def test_a_pax_record_that_cannot_be_read_is_an_error(tmp_path: Path, data: bytes) -> None:
