@@ -33,13 +33,15 @@ class World:
     def detect(cls, rank: int | None = None, world_size: int | None = None) -> World:
         """Takes what is given, else torch.distributed if it is initialised, else torchrun's environment, else 0 of 1.
 
+        The local rank is torchrun's or Slurm's where they give one, else the rank.
+
         Only this function reads the environment and torch.distributed.
         """
         if (rank is None) != (world_size is None):
             raise ConfigError(f"rank={rank}, world_size={world_size}: give both or neither")
         if rank is None or world_size is None:
             rank, world_size = _from_distributed() or _from_environment()
-        return cls(rank, world_size, _integer("LOCAL_RANK", default=rank))
+        return cls(rank, world_size, _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank)))
 
 
 def _from_distributed() -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
+from gpuloader.pipelines.gate import MAX_PIXELS
 from gpuloader.pipelines.operators import Nodes, decode_region, jitter, normalise, place_on_cpu, place_on_gpu
 from gpuloader.recipe import Preset
 
@@ -50,7 +51,8 @@ def build(
         batch_size: the largest batch; smaller ones are fine.
         device_id: a GPU; None for the CPU.
         prefetch: batches that are worked on before they are asked for.
-        largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
+        largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
+            such an image pass; 0 for none.
     """
 
     @pipeline_def(  # type: ignore[untyped-decorator]
@@ -79,10 +81,11 @@ def images(
 ) -> DataNode:
     """The recipe as nodes: encoded files to images."""
     if device_id is None:
-        region = decode_region(encoded, drawn, "cpu", largest_image)
+        region = decode_region(encoded, drawn, "cpu")
         image = place_on_cpu(region, drawn, preset)
     else:
-        region = decode_region(encoded, drawn, "mixed", largest_image)
+        hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
+        region = decode_region(encoded, drawn, "mixed", hint)
         image = place_on_gpu(region, drawn, preset)
     if preset.jitter is not None:
         image = jitter(image, drawn, preset)

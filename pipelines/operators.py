@@ -20,7 +20,7 @@ _ONES: Rgb = (1.0, 1.0, 1.0)
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
 
 
-def decode_region(encoded: DataNode, drawn: Nodes, device: str, largest_image: tuple[int, int]) -> DataNode:
+def decode_region(encoded: DataNode, drawn: Nodes, device: str, size_hint: tuple[int, int] = (0, 0)) -> DataNode:
     """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
     return fn.decoders.image_slice(
         encoded,
@@ -30,8 +30,8 @@ def decode_region(encoded: DataNode, drawn: Nodes, device: str, largest_image: t
         device=device,
         output_type=types.RGB,
         adjust_orientation=False,
-        preallocate_height_hint=largest_image[0],
-        preallocate_width_hint=largest_image[1],
+        preallocate_height_hint=size_hint[0],
+        preallocate_width_hint=size_hint[1],
     )
 
 

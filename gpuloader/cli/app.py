@@ -52,11 +52,11 @@ def index(
 
     Example: gpuloader index 'shards/train-{0000..0147}.tar'
     """
-    from gpuloader.shards import ShardSet, index_file, resolve_shards
+    from gpuloader.shards import ShardSet, resolve_shards
 
     shard_set = ShardSet.open(resolve_shards(shards), progress=True)
     for shard, shard_index in shard_set.indexes:
-        print(f"{shard}: {len(shard_index):,} samples, index in {index_file(shard)}")
+        print(f"{shard}: {len(shard_index):,} samples")
         for item in shard_index.left_out:
             print(f"  left out: {item.name!r} at byte {item.offset}: {item.why}")
         if more := shard_index.left_out_count - len(shard_index.left_out):

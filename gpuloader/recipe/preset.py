@@ -23,7 +23,7 @@ from gpuloader.recipe.model import Model, Triple
 from gpuloader.recipe.strict_yaml import load_yaml
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs"
-_NOT_PIXELS = {"shuffle", "last_batch"}
+_NOT_PIXELS = {"layout", "shuffle", "last_batch"}
 
 
 class Preset(Model):

@@ -28,11 +28,18 @@ _log = logging.getLogger("gpuloader")
 
 
 def index_file(shard: Path) -> Path:
-    """Where the index of a shard is kept."""
+    """Where an index of the shard is written to."""
     folder = shard.parent
     # A folder without any write bit is meant to stay as it is, also where the user is root.
-    if folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK):
-        return shard.with_name(shard.name + INDEX_SUFFIX)
+    writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
+    return _beside(shard) if writable else _in_cache(shard)
+
+
+def _beside(shard: Path) -> Path:
+    return shard.with_name(shard.name + INDEX_SUFFIX)
+
+
+def _in_cache(shard: Path) -> Path:
     name = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=16).hexdigest()
     return platformdirs.user_cache_path("gpuloader") / f"{name}{INDEX_SUFFIX}"
 
@@ -66,14 +73,15 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIn
 
 
 def _load(shard: Path) -> ShardIndex | None:
-    path = index_file(shard)
-    try:
-        return ShardIndex.load(path, shard)
-    except FileNotFoundError:
-        return None
-    except (IndexFileError, OSError) as error:
-        _log.info("%s; it is made anew", error)
-        return None
+    """The index in its file, also in one that came with a read-only folder; None where there is no right one."""
+    for path in (_beside(shard), _in_cache(shard)):
+        try:
+            return ShardIndex.load(path, shard)
+        except FileNotFoundError:
+            continue
+        except (IndexFileError, OSError) as error:
+            _log.info("%s; it is passed over", error)
+    return None
 
 
 def _make(shard: Path) -> ShardIndex:

@@ -46,7 +46,9 @@ def _expand(source: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _some(sorted(path.glob("*.tar")), f"no *.tar in the folder {source}")
+        return _some(
+            sorted(file for file in path.glob("*.tar") if not file.is_dir()), f"no *.tar in the folder {source}"
+        )
     if "{" in source:
         try:
             return [shard for part in braceexpand(source) for shard in _expand(part)]

@@ -23,7 +23,7 @@ def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) 
     assert result.returncode == 0
     assert sorted(path.name for path in tmp_path.glob("*.gpuidx")) == [f"train-000{i}.tar.gpuidx" for i in range(3)]
     lines = result.stdout.splitlines()
-    assert lines[0] == f"{tmp_path}/train-0000.tar: 5 samples, index in {tmp_path}/train-0000.tar.gpuidx"
+    assert lines[0] == f"{tmp_path}/train-0000.tar: 5 samples"
     assert lines[3].startswith("  left out: 'b.txt' at byte ")
     assert lines[3].endswith("its key has no image")
     assert lines[-1] == "11 samples in 3 shards"

@@ -201,3 +201,12 @@ def test_a_copy_of_shard_and_index_needs_no_scan(shard: Path, tmp_path: Path) ->
     shutil.copytree(shard.parent, tmp_path / "copy")  # keeps times, as `cp -a` and `rsync -a` do
     copy = tmp_path / "copy" / shard.name
     assert ShardIndex.load(index_file(copy), copy).digest() == scan(shard).digest()
+
+
+def test_an_index_that_came_with_a_read_only_folder_is_used(tmp_path: Path) -> None:
+    [shard] = write_samples(tmp_path / "shared", 4, shards=1)
+    marked = replace(scan(shard), label=scan(shard).label + 100)
+    marked.save(index_file(shard))
+    shard.parent.chmod(0o555)
+    assert open_index(shard).digest() == marked.digest()
+    assert not index_file(shard).exists()
