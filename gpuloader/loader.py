@@ -168,8 +168,6 @@ class GPULoader:
         """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
         self._check_open()
         self._cursor, self._start = self._start, Cursor(self._start.epoch + 1)
-        if self._stream is not None and self._stream.cursor != self._plan.at_step(self._cursor):
-            self._close_stream()
         self._epoch = _Epoch(self)
         return self._epoch
 
@@ -276,6 +274,9 @@ class GPULoader:
     def _decoded(self) -> tuple[EncodedBatch, torch.Tensor]:
         """The batch at the cursor; bad images that only decoding finds are put in quarantine on the way."""
         while True:
+            # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
+            if self._stream is not None and self._stream.cursor != self._cursor:
+                self._close_stream()
             stream = self._stream or self._open_stream()
             try:
                 batch, images = stream.next()
@@ -354,9 +355,9 @@ class GPULoader:
         return self._stream
 
     def _close_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        stream, self._stream = self._stream, None  # in this order: an interrupt must not leave a closed one behind
+        if stream is not None:
+            stream.close()
 
 
 class _Epoch:
