@@ -21,6 +21,8 @@ from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
 
+from gpuloader.pipelines.simd import load4, multiply_add4, store_channels4, zero4
+
 _OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": True}
 _POINTER = numba_types.uint64
 _COUNT = numba_types.int32
@@ -115,42 +117,54 @@ def taps(
 
 
 @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
+def _padded(
+    first: NDArray[np.int64], count: NDArray[np.int64], weights: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Taps for `_horizontal`: a multiple of four pixels, as many taps for each as the largest has, weighing 0."""
+    pixels = -(-len(first) // 4) * 4
+    starts = np.zeros(pixels, np.int64)
+    padded = np.zeros((pixels, max(1, count.max())), np.float32)
+    for pixel in range(len(first)):
+        starts[pixel] = 3 * first[pixel]
+        for tap in range(count[pixel]):
+            padded[pixel, tap] = weights[pixel, tap]
+    return starts, padded
+
+
+@njit(**_OPTIONS)  # type: ignore[untyped-decorator]
 def _vertical(
-    row: NDArray[np.float32], image: NDArray[np.uint8], first: int, count: int, weights: NDArray[np.float32]
+    row: NDArray[np.float32], source: NDArray[np.uint8], first: int, count: int, weights: NDArray[np.float32]
 ) -> None:
-    row[:] = 0
-    tap = 0
-    while tap + 1 < count:  # two source rows at a time, which halves the passes over `row`
-        one, other = image[first + tap], image[first + tap + 1]
-        one_weight, other_weight = weights[tap], weights[tap + 1]
+    """row = the weighed sum of `count` rows of `source`. Two at a time, which halves the passes over `row`."""
+    if count == 0:
+        row[:] = 0
+        return
+    one, one_weight = source[first], weights[0]
+    other, other_weight = source[first + min(1, count - 1)], weights[1] if count > 1 else np.float32(0)
+    for place in range(len(row)):
+        row[place] = one_weight * np.float32(one[place]) + other_weight * np.float32(other[place])
+    for tap in range(2, count, 2):
+        one, one_weight = source[first + tap], weights[tap]
+        last = min(tap + 1, count - 1)
+        other, other_weight = source[first + last], weights[tap + 1] if tap + 1 < count else np.float32(0)
         for place in range(len(row)):
             row[place] += one_weight * np.float32(one[place]) + other_weight * np.float32(other[place])
-        tap += 2
-    if tap < count:
-        one, one_weight = image[first + tap], weights[tap]
-        for place in range(len(row)):
-            row[place] += one_weight * np.float32(one[place])
 
 
 @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
 def _horizontal(
-    line: NDArray[np.float32],
-    row: NDArray[np.float32],
-    first: NDArray[np.int64],
-    count: NDArray[np.int64],
-    weights: NDArray[np.float32],
+    line: NDArray[np.float32], row: NDArray[np.float32], starts: NDArray[np.int64], weights: NDArray[np.float32]
 ) -> None:
-    """One output row, (size, 3)."""
-    for pixel in range(line.shape[0]):
-        red = green = blue = np.float32(0)
-        place = 3 * first[pixel]
-        for tap in range(count[pixel]):
-            weight = weights[pixel, tap]
-            red += weight * row[place]
-            green += weight * row[place + 1]
-            blue += weight * row[place + 2]
-            place += 3
-        line[pixel, 0], line[pixel, 1], line[pixel, 2] = red, green, blue
+    """One output row: the three channels one behind the other, as many pixels each as `starts` is long."""
+    pixels, taps_of_each = weights.shape
+    for pixel in range(0, pixels, 4):
+        a, b, c, d = zero4(), zero4(), zero4(), zero4()
+        for tap in range(taps_of_each):
+            a = multiply_add4(a, load4(row, starts[pixel] + 3 * tap), weights[pixel, tap])
+            b = multiply_add4(b, load4(row, starts[pixel + 1] + 3 * tap), weights[pixel + 1, tap])
+            c = multiply_add4(c, load4(row, starts[pixel + 2] + 3 * tap), weights[pixel + 2, tap])
+            d = multiply_add4(d, load4(row, starts[pixel + 3] + 3 * tap), weights[pixel + 3, tap])
+        store_channels4(line, pixels, pixel, a, b, c, d)
 
 
 @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
@@ -164,24 +178,29 @@ def _image(
     rounding: float,
 ) -> None:
     height, width, channels = image.shape
-    channels_first = settings[7] != 0
+    antialias, channels_first = settings[6] != 0, settings[7] != 0
     size = out.shape[1]
-    first_row, row_count, row_weights = taps(roi[0], roi[2], height, size, corner[0], False, settings[6] != 0)
-    first_column, column_count, column_weights = taps(roi[1], roi[3], width, size, corner[1], mirror, settings[6] != 0)
+    first_row, row_count, row_weights = taps(roi[0], roi[2], height, size, corner[0], False, antialias)
+    first_column, column_count, column_weights = taps(roi[1], roi[3], width, size, corner[1], mirror, antialias)
+    starts, weights = _padded(first_column, column_count, column_weights)
     source = image.reshape(height, width * channels)
-    row = np.empty(width * channels, np.float32)
-    line = np.empty((size, 3), np.float32)
+    # Taps that weigh 0 read behind the row's end, and vectors of four read one float more than a pixel has.
+    padded_row = np.zeros(width * channels + 3 * weights.shape[1] + 4, np.float32)
+    row = padded_row[: width * channels]
+    line = np.empty(3 * len(starts), np.float32)
     for y in range(size):
         _vertical(row, source, first_row[y], row_count[y], row_weights[y])
-        _horizontal(line, row, first_column, column_count, column_weights)
+        _horizontal(line, padded_row, starts, weights)
         for channel in range(3):
             scale, offset = settings[channel], settings[3 + channel] + np.float32(rounding)
+            values = line[channel * len(starts) :]
             if channels_first:
+                target = out[channel, y]
                 for x in range(size):
-                    out[channel, y, x] = line[x, channel] * scale + offset
+                    target[x] = values[x] * scale + offset
             else:
                 for x in range(size):
-                    out[y, x, channel] = line[x, channel] * scale + offset
+                    out[y, x, channel] = values[x] * scale + offset
 
 
 @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
