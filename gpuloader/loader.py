@@ -26,7 +26,7 @@ from gpuloader.errors import (
 )
 from gpuloader.pipelines import build, gate, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
-from gpuloader.reader import EncodedBatch, Reader
+from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.world import World
@@ -339,12 +339,11 @@ class GPULoader:
             gate,
             self._labels,
             fields=self._fields,
-            start=self._cursor,
             replace_bad=self._replace_bad,
             known_bad=self._bad,
         )
         self._stream = _Stream(
-            reader,
+            ReadAhead(reader, self._plan, self._cursor),
             self._plan,
             self.preset,
             num_threads=self._num_threads,
@@ -398,7 +397,7 @@ class _Stream:
 
     def __init__(
         self,
-        reader: Reader,
+        batches: ReadAhead,
         plan: Plan,
         preset: Preset,
         *,
@@ -408,10 +407,10 @@ class _Stream:
         largest_image: tuple[int, int],
     ) -> None:
         self._plan = plan
-        self._reader = reader
-        self._feed = _Feed(reader)
+        self._batches = batches
+        self._feed = _Feed(batches)
         self._decoded: torch.Tensor | None = None
-        self.cursor = reader.cursor
+        self.cursor = batches.cursor
         one = np.ones(1, np.int64)
         pipeline = build(
             preset,
@@ -437,13 +436,13 @@ class _Stream:
         if len(batch.ids):
             assert self._decoded is not None
             images, self._decoded = self._decoded, None
-        self._reader.release(batch)
+        self._batches.release(batch)
         self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
         return batch, images
 
     def close(self) -> None:
         """Ends the reading thread and drops the pipeline."""
-        self._reader.close()
+        self._batches.close()
         del self._iterator
 
     def _run(self) -> torch.Tensor:
@@ -465,8 +464,8 @@ class _Feed:
         failure: what ended the feed.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, batches: ReadAhead) -> None:
+        self._batches = batches
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
 
@@ -478,7 +477,7 @@ class _Feed:
         """
         while True:
             try:
-                batch = self._reader.next()
+                batch = self._batches.next()
             except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
                 self.failure = error
                 raise StopIteration from None

@@ -1,4 +1,4 @@
-"""`Reader`: plan and shards to encoded batches, read ahead by a thread of its own.
+"""Plan and shards to encoded batches: `Reader` makes one, `ReadAhead` has a thread make them beforehand.
 
 For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a stand-in for each refused
 one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
@@ -10,9 +10,11 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,13 +61,10 @@ class EncodedBatch:
 
 
 class Reader:
-    """Encoded batches from a cursor on, one epoch after the other without end.
-
-    Attributes:
-        cursor: the place of the first batch.
+    """Makes the encoded batch of any step: what it gives depends on its arguments alone.
 
     Args:
-        read_ahead: batches that are read before they are asked for.
+        fields: extensions of components to read beside the image.
         replace_bad: put stand-ins in the place of bad images instead of raising.
         known_bad: samples that are bad though the gate lets them pass, with the cause.
     """
@@ -79,8 +78,6 @@ class Reader:
         labels: Labels | None,
         *,
         fields: Sequence[str] = (),
-        start: Cursor,
-        read_ahead: int = 2,
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,
     ) -> None:
@@ -92,33 +89,13 @@ class Reader:
         self._fields = fields
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
-        self.cursor = self._next = plan.at_step(start)
-        self._read_ahead = read_ahead
-        self._arenas: deque[Arena] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpuloader-reader")
-        self._pending: deque[Future[EncodedBatch]] = deque()
 
-    def next(self) -> EncodedBatch:
-        """The next batch; raises what reading it raised."""
-        while len(self._pending) <= self._read_ahead:
-            self._submit()
-        return self._pending.popleft().result()
+    def read(self, cursor: Cursor, arena: Arena) -> EncodedBatch:
+        """The batch of the step at the cursor, its images in the arena.
 
-    def release(self, batch: EncodedBatch) -> None:
-        """Says that a batch's images are no longer needed."""
-        self._arenas.append(batch.arena)
-
-    def close(self) -> None:
-        """Ends the thread, after the batch that it is reading."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self) -> None:
-        self._next = self._plan.at_step(self._next)
-        arena = self._arenas.popleft() if self._arenas else Arena()
-        self._pending.append(self._thread.submit(self._read, self._next, arena))
-        self._next = self._plan.after(self._next)
-
-    def _read(self, cursor: Cursor, arena: Arena) -> EncodedBatch:
+        Raises:
+            DataError: a bad image that is not to be replaced, a shard that changed, a label or field that is not there.
+        """
         started = time.perf_counter()
         planned = self._plan.batch(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
@@ -180,3 +157,71 @@ class Reader:
             place = self._shards.place(sample)
             raise DataError(f"the .{extension} component of {place.key!r} in {place.shard}: {error}") from None
         return data
+
+
+class ReadAhead:
+    """The batches of a reader from a cursor on, over the epochs' ends, read by a thread before they are asked for.
+
+    The thread and its caller share queues that are written in C. Locks that are written in Python, an executor's for
+    one, can be left locked by an interrupt, and then the thread hangs.
+
+    Attributes:
+        cursor: the place of the first batch.
+    """
+
+    def __init__(self, reader: Reader, plan: Plan, start: Cursor, depth: int = 2) -> None:
+        self.cursor = self._next = plan.at_step(start)
+        self._plan = plan
+        self._depth = depth
+        self._under_way = 0
+        self._free: deque[Arena] = deque()
+        self._requests: _Requests = SimpleQueue()
+        self._results: _Results = SimpleQueue()
+        self._thread = Thread(
+            target=_serve, args=(reader, self._requests, self._results), name="gpuloader-reader", daemon=True
+        )
+        self._thread.start()
+
+    def next(self) -> EncodedBatch:
+        """The next batch; raises what reading it raised."""
+        while self._under_way <= self._depth:
+            cursor = self._plan.at_step(self._next)
+            self._requests.put((cursor, self._free.popleft() if self._free else Arena()))
+            self._next = self._plan.after(cursor)
+            self._under_way += 1
+        result = self._results.get()
+        self._under_way -= 1
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def release(self, batch: EncodedBatch) -> None:
+        """Says that a batch's images are no longer needed."""
+        self._free.append(batch.arena)
+
+    def close(self) -> None:
+        """Ends the thread, after the batch that it is reading."""
+        self._stop()
+        self._thread.join()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_requests"):
+            self._stop()
+
+    def _stop(self) -> None:
+        with suppress(Empty):  # the thread may be taking the last request at this moment
+            while True:
+                self._requests.get_nowait()
+        self._requests.put(None)
+
+
+_Requests: TypeAlias = "SimpleQueue[tuple[Cursor, Arena] | None]"
+_Results: TypeAlias = "SimpleQueue[EncodedBatch | Exception]"
+
+
+def _serve(reader: Reader, requests: _Requests, results: _Results) -> None:
+    while (request := requests.get()) is not None:
+        try:
+            results.put(reader.read(*request))
+        except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
+            results.put(error)

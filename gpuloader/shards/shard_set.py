@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,7 +50,7 @@ class Place(NamedTuple):
 class ShardSet:
     """Ordered shards as samples with ids [0, N). Owns every open file, within a bound on descriptors.
 
-    Reading is for one thread at a time.
+    Threads may share it; they read one after the other.
     """
 
     def __init__(self, shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> None:
@@ -57,6 +58,7 @@ class ShardSet:
         self._indexes = list(indexes)
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
         self._files: OrderedDict[int, int] = OrderedDict()
+        self._lock = Lock()
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
         if len(self) == 0:
@@ -129,11 +131,12 @@ class ShardSet:
         ]
         views = arena.views([size for _, _, size in places])
         checked: set[int] = set()
-        for (shard, offset, size), view in zip(places, views, strict=True):
-            if shard not in checked:
-                self._check_unchanged(shard)
-                checked.add(shard)
-            self._read_into(view, shard, offset, size)
+        with self._lock:
+            for (shard, offset, size), view in zip(places, views, strict=True):
+                if shard not in checked:
+                    self._check_unchanged(shard)
+                    checked.add(shard)
+                self._read_into(view, shard, offset, size)
         return views
 
     def read_component(self, sample: int, extension: str) -> bytes | None:
@@ -142,18 +145,20 @@ class ShardSet:
         place = self._indexes[shard].component(row, extension)
         if place is None:
             return None
-        self._check_unchanged(shard)
         view = np.empty(place[1], np.uint8)
-        self._read_into(view, shard, *place)
+        with self._lock:
+            self._check_unchanged(shard)
+            self._read_into(view, shard, *place)
         return view.tobytes()
 
     def close(self) -> None:
         """Closes the files; reading opens them again."""
-        while self._files:
-            os.close(self._files.popitem()[1])
+        with self._lock:
+            while self._files:
+                os.close(self._files.popitem()[1])
 
     def __del__(self) -> None:
-        if hasattr(self, "_files"):
+        if hasattr(self, "_lock"):
             self.close()
 
     def _locate(self, sample: int) -> tuple[int, int]:

@@ -1,0 +1,105 @@
+"""Four floats at a time, for kernels that Numba compiles.
+
+LLVM does not find by itself that the channels of a pixel can share one vector. So a vector of four floats is made known
+to Numba here, with the few operations that the resampling kernel needs; the kernel stays plain loops over them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+_FLOAT = ir.FloatType()
+_FLOATS = ir.VectorType(_FLOAT, 4)
+_INT = ir.IntType(32)
+
+
+class Float4(types.Type):
+    """The type of a vector of four float32."""
+
+    def __init__(self) -> None:
+        super().__init__(name="float4")
+
+
+float4 = Float4()
+
+
+@register_model(Float4)
+class _Float4Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:  # noqa: ANN401
+        super().__init__(manager, kind, _FLOATS)
+
+
+@intrinsic
+def zero4(typing: Any) -> Any:  # noqa: ANN401
+    """() -> four zeros."""
+    return float4(), lambda context, builder, signature, arguments: ir.Constant(_FLOATS, [0.0] * 4)
+
+
+@intrinsic
+def load4(typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
+    """(array, place) -> array[place : place + 4] of a contiguous float32 array; not checked against its end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        pointer = _pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        vector = builder.load(builder.bitcast(pointer, _FLOATS.as_pointer()))
+        vector.align = 4
+        return vector
+
+    return float4(array, types.intp), generate
+
+
+@intrinsic
+def multiply_add4(typing: Any, total: Any, vector: Any, factor: Any) -> Any:  # noqa: ANN401
+    """(total, vector, factor) -> total + vector * factor, the factor being one float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        total, vector, factor = arguments
+        undefined = ir.Constant(_FLOATS, ir.Undefined)
+        first = builder.insert_element(undefined, factor, ir.Constant(_INT, 0))
+        factors = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_INT, 4), [0] * 4))
+        return builder.fadd(total, builder.fmul(vector, factors, flags=("fast",)), flags=("fast",))
+
+    return float4(float4, float4, types.float32), generate
+
+
+@intrinsic
+def store_channels4(
+    typing: Any,  # noqa: ANN401
+    planes: Any,  # noqa: ANN401
+    stride: Any,  # noqa: ANN401
+    place: Any,  # noqa: ANN401
+    one: Any,  # noqa: ANN401
+    two: Any,  # noqa: ANN401
+    three: Any,  # noqa: ANN401
+    four: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """(planes, stride, place, four pixels): their c-th floats go to planes[c * stride + place :][:4], c = 0, 1, 2."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        planes, stride, place, one, two, three, four = arguments
+        mask = lambda *lanes: ir.Constant(ir.VectorType(_INT, 4), lanes)  # noqa: E731
+        low, high = (
+            [builder.shuffle_vector(a, b, mask(*lanes)) for a, b in ((one, two), (three, four))]
+            for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))
+        )
+        channels = (
+            builder.shuffle_vector(*low, mask(0, 1, 4, 5)),
+            builder.shuffle_vector(*low, mask(2, 3, 6, 7)),
+            builder.shuffle_vector(*high, mask(0, 1, 4, 5)),
+        )
+        for channel, vector in enumerate(channels):
+            offset = builder.add(builder.mul(stride, ir.Constant(stride.type, channel)), place)
+            pointer = _pointer(context, builder, signature.args[0], planes, offset)
+            builder.store(vector, builder.bitcast(pointer, _FLOATS.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(planes, types.intp, types.intp, float4, float4, float4, float4), generate
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.gep(data, [place])
