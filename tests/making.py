@@ -28,6 +28,14 @@ def jpeg(height: int, width: int, seed: int = 0, quality: int = 90, subsampling:
     return encoded(picture(height, width, seed), "JPEG", quality=quality, subsampling=subsampling)
 
 
+def damaged_jpeg() -> bytes:
+    """A JPEG that the gate lets pass and the decoder does not: its table of Huffman codes is impossible."""
+    data = bytearray(jpeg(64, 64))
+    table = data.index(b"\xff\xc4")
+    data[table + 5 : table + 21] = bytes([255] * 16)
+    return bytes(data)
+
+
 def encoded(image: Image.Image, image_format: str, **options: object) -> bytes:
     """An image in one of Pillow's formats."""
     file = io.BytesIO()

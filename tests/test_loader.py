@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
+from making import SIZES, damaged_jpeg, jpeg, tar_by_command, write_samples, write_shard
 from running import draw, run_graph
 from webdataset import tariterators
 
@@ -62,14 +62,6 @@ def by_webdataset(shards: Iterable[Path]) -> list[dict[str, Any]]:
 
 def indices(batches: Iterable[Any]) -> list[list[int]]:
     return [batch["index"].tolist() for batch in batches]
-
-
-def damaged() -> bytes:
-    """A JPEG that passes the gate and fails in the decoder."""
-    data = bytearray(jpeg(64, 64))
-    table = data.index(b"\xff\xc4")
-    data[table + 5 : table + 21] = bytes([255] * 16)
-    return bytes(data)
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +376,7 @@ CUT = jpeg(64, 64)[:-30]
 
 
 @pytest.mark.parametrize(
-    ("bad", "cause"), [(CUT, "no end-of-image marker"), (damaged(), "DALI's decoder fails on it"), (b"", "empty")]
+    ("bad", "cause"), [(CUT, "no end-of-image marker"), (damaged_jpeg(), "DALI's decoder fails on it"), (b"", "empty")]
 )
 def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: bytes, cause: str) -> None:
     tar = spoilt(tmp_path, {19: bad})
@@ -409,7 +401,7 @@ def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
 def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = {3: CUT, 4: damaged(), 17: b"<html>", 39: damaged()}
+    bad = {3: CUT, 4: damaged_jpeg(), 17: b"<html>", 39: damaged_jpeg()}
     tar = spoilt(tmp_path, bad)
     batches = replaced(tar)
     images = {}
@@ -447,7 +439,7 @@ def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Pat
 
 
 def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, {2: damaged(), 30: CUT})
+    tar = spoilt(tmp_path, {2: damaged_jpeg(), 30: CUT})
     with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
         whole, states = [], []
         for batch in batches:
@@ -464,7 +456,7 @@ def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
 
 
 def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(tmp_path: Path) -> None:
-    for name, bad in (("cut", CUT), ("damaged", damaged())):
+    for name, bad in (("cut", CUT), ("damaged", damaged_jpeg())):
         (tmp_path / name).mkdir()
         tar = spoilt(tmp_path / name, dict.fromkeys(range(10, 15), bad))
         with (

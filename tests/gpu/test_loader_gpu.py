@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from making import jpeg, write_samples, write_shard
+from making import damaged_jpeg, jpeg, write_samples, write_shard
 
 from gpuloader import BadImageError, DeviceError, GPULoader
 
@@ -75,10 +75,7 @@ def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path], gpu: int) -
 
 
 def test_a_bad_image_is_named_or_replaced(tmp_path: Path, gpu: int) -> None:
-    damaged = bytearray(jpeg(64, 64))
-    table = damaged.index(b"\xff\xc4")
-    damaged[table + 5 : table + 21] = bytes([255] * 16)
-    bad = {3: jpeg(64, 64)[:-30], 12: bytes(damaged)}
+    bad = {3: jpeg(64, 64)[:-30], 12: damaged_jpeg()}
     images = [bad.get(i, jpeg(60, 80, seed=i)) for i in range(24)]
     samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
     tar = write_shard(tmp_path / "spoilt.tar", samples)
