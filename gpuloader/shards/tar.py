@@ -22,6 +22,7 @@ References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Bas
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -121,8 +122,8 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
     if stored.strip(b"\0 ").isdigit():
         claimed = _number(stored, "checksum", shard, position)
         rest = header[:148] + b" " * 8 + header[156:]
-        unsigned = sum(rest)
-        if claimed in (unsigned, unsigned - 256 * len(rest.translate(None, _ASCII))):
+        unsigned = _sum_of_bytes(rest[:256]) + _sum_of_bytes(rest[256:])
+        if claimed == unsigned or claimed == unsigned - 256 * len(rest.translate(None, _ASCII)):
             return
     for magic, name in _COMPRESSED.items():
         if header.startswith(magic):
@@ -130,6 +131,11 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
     if position == 0:
         raise TarError(shard, position, "not a tar file: the header's checksum is wrong")
     raise TarError(shard, position, "the header's checksum is wrong")
+
+
+def _sum_of_bytes(data: bytes) -> int:
+    """The sum of at most 256 bytes: Adler-32's lower half counts it, plus one, modulo 65521 (RFC 1950). In C."""
+    return (zlib.adler32(data) & 0xFFFF) - 1
 
 
 def _check_end(fd: int, shard: str, position: int, total: int) -> None:
@@ -160,7 +166,7 @@ def _skip_sparse_map(fd: int, shard: str, position: int, header: bytes) -> int:
 
 
 def _kind(kind_byte: bytes, name: str, records: dict[str, str]) -> str:
-    if kind_byte == b"S" or any(record.startswith("GNU.sparse") for record in records):
+    if kind_byte == b"S" or (records and any(record.startswith("GNU.sparse") for record in records)):
         return "sparse file"
     if kind_byte[0] in _FILES:
         return "directory" if name.endswith("/") else "file"  # v7 tars mark directories by their slash
