@@ -180,7 +180,10 @@ class GPULoader:
         self._cursor = self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, in plain JSON types, the same on every rank: counts what was handed out, nothing else."""
+        """Where the run is, in plain JSON types: counts what was handed out, nothing that was only prefetched.
+
+        The same on every rank, but for the quarantine: the bad images that this rank met. Any rank's state will do.
+        """
         return {
             **self._identity(),
             "epoch": self._cursor.epoch,

@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeAlias
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,10 +178,11 @@ class ReadAhead:
         self._free: deque[Arena] = deque()
         self._requests: _Requests = SimpleQueue()
         self._results: _Results = SimpleQueue()
-        self._thread = Thread(
+        thread = Thread(
             target=_serve, args=(reader, self._requests, self._results), name="gpuloader-reader", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._stop = finalize(self, _stop, self._requests, thread)
 
     def next(self) -> EncodedBatch:
         """The next batch; raises what reading it raised."""
@@ -200,19 +202,8 @@ class ReadAhead:
         self._free.append(batch.arena)
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is reading."""
+        """Ends the thread, after the batch that it is reading. Garbage collection and the process's end do so too."""
         self._stop()
-        self._thread.join()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_requests"):
-            self._stop()
-
-    def _stop(self) -> None:
-        with suppress(Empty):  # the thread may be taking the last request at this moment
-            while True:
-                self._requests.get_nowait()
-        self._requests.put(None)
 
 
 _Requests: TypeAlias = "SimpleQueue[tuple[Cursor, Arena] | None]"
@@ -225,3 +216,12 @@ def _serve(reader: Reader, requests: _Requests, results: _Results) -> None:
             results.put(reader.read(*request))
         except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
             results.put(error)
+
+
+def _stop(requests: _Requests, thread: Thread) -> None:
+    with suppress(Empty):  # the thread may be taking the last request at this moment
+        while True:
+            requests.get_nowait()
+    requests.put(None)
+    if thread is not current_thread():  # where garbage is collected is not ours to choose
+        thread.join()
