@@ -15,6 +15,7 @@ from torch import nn
 
 from gpuloader.demo.network import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
+from gpuloader.errors import ConfigError
 from gpuloader.loader import GPULoader
 
 TRAIN_PICTURES = 1600
@@ -50,6 +51,8 @@ class DemoResult:
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
     """Makes the shards in `folder`, trains, evaluates, and writes a grid of training images to `picture`."""
+    if not picture.parent.is_dir():
+        raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),

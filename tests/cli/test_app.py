@@ -42,6 +42,7 @@ def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path)
     ("arguments", "message"),
     [
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
+        (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),
         (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
     ],
 )
