@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -24,11 +26,11 @@ from gpuloader.errors import (
     StateError,
     TooManyBadImagesError,
 )
-from gpuloader.pipelines import build, gate, undecodable
+from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
-from gpuloader.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.reader import EncodedBatch, EndOfBatches, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import ShardSet, Tar, make_labels, resolve_shards
+from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.world import World
 
 Batch: TypeAlias = Any
@@ -36,6 +38,8 @@ Batch: TypeAlias = Any
 
 STATE_VERSION = 1
 _GPU_THREADS = 8
+_MOST_THREADS = 1024
+_MOST_PREFETCH = 64
 _log = logging.getLogger("gpuloader")
 
 
@@ -85,11 +89,13 @@ class GPULoader:
         shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
         seed: in [0, 2**64).
         rank, world_size: None takes them from torch.distributed, else from torchrun's environment, else 0 of 1.
-        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's.
+        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's. Only the dictionary
+            says which samples are padding.
         on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
-        max_bad: the share of the data that may be bad under "replace", in [0, 1].
+        max_bad: the share of the data that may be bad under "replace", in [0, 1]; one image always may. Each rank
+            counts the bad images that it met.
         num_threads: decoding threads; None takes all cores on the CPU and up to 8 for a GPU.
-        prefetch: batches decoded before they are asked for.
+        prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
         output: "tuple" or "dict".
         fields: extensions of components to hand out beside the image, with `output="dict"`.
         label_from: "cls", "json:NAME", "folder", or None for images only.
@@ -128,8 +134,9 @@ class GPULoader:
         steps_per_epoch: int | None = None,
     ) -> None:
         self._stream: _Stream | None = None
-        self._epoch: _Epoch | None = None
-        self._closed = False
+        self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
+        self._unusable: str | None = None
+        _alive.add(self)
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
         self._device_id = _resolve_device(device_id, self.world)
@@ -137,9 +144,9 @@ class GPULoader:
         self._output = _one_of("output", output, ("tuple", "dict"))
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = _check_fields(fields, output)
-        self._prefetch = _at_least_one("prefetch", prefetch)
+        self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", prefetch)
         self._num_threads = _default_threads(self._device_id) if num_threads is None else num_threads
-        _at_least_one("num_threads", self._num_threads)
+        _one_to(_MOST_THREADS, "num_threads", self._num_threads)
         if not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
@@ -168,16 +175,21 @@ class GPULoader:
         """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
         self._check_open()
         self._cursor, self._start = self._start, Cursor(self._start.epoch + 1)
-        self._epoch = _Epoch(self)
-        return self._epoch
+        epoch = _Epoch(self)
+        self._running = epoch.token
+        return epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration runs. A restored epoch goes on where it was left."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**32:
+        """Says which epoch the next iteration runs; a running one is not disturbed.
+
+        An epoch that `load_state_dict` restored goes on where it was left.
+        """
+        if not _is_integer(epoch, 2**32):
             raise ConfigError(f"epoch={epoch!r}: allowed is an integer in [0, 2**32)")
         if epoch != self._start.epoch:
             self._start = Cursor(epoch)
-        self._cursor = self._start
+        if self._running is None:
+            self._cursor = self._start
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, in plain JSON types: counts what was handed out, nothing that was only prefetched.
@@ -207,13 +219,16 @@ class GPULoader:
                     f"the state has {name}={state[name]!r}, this loader has {name}={mine!r}: "
                     f"make the loader as it was when the state was saved, or start anew without the state"
                 )
-        cursor = Cursor(int(state["epoch"]), int(state["delivered"]))
-        if not (0 <= cursor.epoch < 2**32 and 0 <= cursor.delivered <= self._plan.samples):
-            raise StateError(f"the state's place {cursor} lies outside the data of {self._plan.samples} samples")
+        cursor, samples = Cursor(state["epoch"], state["delivered"]), self._plan.samples
+        if not (_is_integer(cursor.epoch, 2**32) and _is_integer(cursor.delivered, samples + 1)):
+            raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
+        quarantine = {sample: str(cause) for sample, cause in state["quarantine"]}
+        if not all(_is_integer(sample, samples) for sample in quarantine):
+            raise StateError(f"the state's quarantine names samples that are not among the {samples}")
         self._close_stream()
-        self._epoch = None
+        self._running = None
         self._cursor = self._start = cursor
-        self._bad = {int(sample): str(cause) for sample, cause in state["quarantine"]}
+        self._bad = quarantine
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
@@ -221,7 +236,7 @@ class GPULoader:
 
     def close(self) -> None:
         """Ends threads and closes files; the loader cannot be used again. Closing twice is fine."""
-        self._closed = True
+        self._unusable = self._unusable or "is closed"
         self._close_stream()
         if hasattr(self, "_shards"):
             self._shards.close()
@@ -248,16 +263,16 @@ class GPULoader:
         }
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise LoaderError("this loader is closed: make a new one")
+        if self._unusable is not None:
+            raise LoaderError(f"this loader {self._unusable}: make a new one")
 
     def _next(self, epoch: _Epoch) -> Batch:
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
-        if epoch is not self._epoch:
-            raise LoaderError("this iterator is over, a newer one of the same loader was begun: use that")
+        if epoch.token is not self._running:
+            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
         if not self._plan.steps(self._cursor.delivered):
-            self._cursor, self._epoch = self._start, None
+            self._cursor, self._running = self._start, None
             raise StopIteration
         started = time.perf_counter()
         batch, images = self._decoded()
@@ -281,25 +296,28 @@ class GPULoader:
             if self._stream is not None and self._stream.cursor != self._cursor:
                 self._close_stream()
             stream = self._stream or self._open_stream()
+            undecoded = None
             try:
                 batch, images = stream.next()
                 self._quarantine(batch.bad)
             except _DecodeError as failure:
+                undecoded = failure.batch
+                message = failure.message
                 self._close_stream()
-                rows = undecodable(self.preset, failure.batch.images, failure.batch.arrays, self._device_id)
-                if not rows:
-                    raise failure.error from None
-                bad = {int(failure.batch.ids[row]): cause for row, cause in rows.items()}
-                if not self._replace_bad:
-                    sample, cause = next(iter(bad.items()))
-                    raise BadImageError(*self._shards.place(sample), cause) from failure.error
-                self._quarantine(bad)
             except BaseException:
                 # Whatever was under way is lost; the cursor is not: the next call starts from it again.
                 self._close_stream()
                 raise
-            else:
+            if undecoded is None:
                 return batch, images
+            rows = undecodable(self.preset, undecoded.images, undecoded.arrays, self._device_id)
+            if not rows:
+                raise RuntimeError(message)
+            bad = {int(undecoded.ids[row]): cause for row, cause in rows.items()}
+            if not self._replace_bad:
+                sample, cause = next(iter(bad.items()))
+                raise BadImageError(*self._shards.place(sample), cause)
+            self._quarantine(bad)
 
     def _quarantine(self, bad: Mapping[int, str]) -> None:
         for sample, cause in bad.items():
@@ -307,7 +325,7 @@ class GPULoader:
                 self._bad[sample] = cause
                 place = self._shards.place(sample)
                 _log.warning("bad image replaced: %s, key %r at byte %d: %s", *place, cause)
-        if len(self._bad) > self._max_bad * len(self._shards):
+        if len(self._bad) > max(1, self._max_bad * len(self._shards)):
             sample, cause = next(reversed(self._bad.items()))
             place = self._shards.place(sample)
             raise TooManyBadImagesError(
@@ -346,7 +364,8 @@ class GPULoader:
             known_bad=self._bad,
         )
         self._stream = _Stream(
-            ReadAhead(reader, self._plan, self._cursor),
+            reader,
+            ReadAhead(reader, self._plan, self._cursor, depth=self._prefetch + 1),
             self._plan,
             self.preset,
             num_threads=self._num_threads,
@@ -362,11 +381,26 @@ class GPULoader:
             stream.close()
 
 
+_alive: WeakSet[GPULoader] = WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child, DALI's threads are not there, and destroying its pipeline waits for them without end."""
+    for loader in list(_alive):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader._stream))  # never to be destroyed here
+        loader._stream = None
+        loader._unusable = "belongs to the parent of this forked process"
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 class _Epoch:
     """One iteration over a loader."""
 
     def __init__(self, loader: GPULoader) -> None:
         self._loader: GPULoader | None = loader
+        self.token = object()
         self.handed_out_at: float | None = None
 
     def __iter__(self) -> _Epoch:
@@ -385,10 +419,10 @@ class _Epoch:
 class _DecodeError(Exception):
     """DALI failed on a batch."""
 
-    def __init__(self, batch: EncodedBatch, error: RuntimeError) -> None:
-        super().__init__(batch, error)
+    def __init__(self, batch: EncodedBatch, message: str) -> None:
+        super().__init__(batch, message)
         self.batch = batch
-        self.error = error
+        self.message = message
 
 
 class _Stream:
@@ -400,6 +434,7 @@ class _Stream:
 
     def __init__(
         self,
+        reader: Reader,
         batches: ReadAhead,
         plan: Plan,
         preset: Preset,
@@ -410,9 +445,9 @@ class _Stream:
         largest_image: tuple[int, int],
     ) -> None:
         self._plan = plan
+        self._reader = reader
         self._batches = batches
         self._feed = _Feed(batches)
-        self._decoded: torch.Tensor | None = None
         self.cursor = batches.cursor
         one = np.ones(1, np.int64)
         pipeline = build(
@@ -430,16 +465,13 @@ class _Stream:
 
     def next(self) -> tuple[EncodedBatch, torch.Tensor]:
         """The next batch and its images; raises what reading it raised, or _DecodeError."""
-        in_flight = self._feed.in_flight
-        # Batches without samples do not go through DALI, so its output may belong to a later batch than the first.
-        while not (in_flight and len(in_flight[0].ids) == 0) and self._decoded is None:
-            self._decoded = self._run()
-        batch = in_flight.popleft()
-        images = self._empty
-        if len(batch.ids):
-            assert self._decoded is not None
-            images, self._decoded = self._decoded, None
-        self._batches.release(batch)
+        first, end = self._plan.share(self.cursor)
+        if first == end:  # DALI takes no batch without samples
+            batch, images = self._reader.read(self.cursor, Arena()), self._empty
+        else:
+            images = self._run()
+            batch = self._feed.in_flight.popleft()
+            self._batches.release(batch)
         self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
         return batch, images
 
@@ -449,14 +481,20 @@ class _Stream:
         del self._iterator
 
     def _run(self) -> torch.Tensor:
+        # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
+        failure: Exception
         try:
             images: torch.Tensor = next(self._iterator)[0]["image"]
         except StopIteration:
-            assert self._feed.failure is not None, "the feed ended without a failure"
-            raise self._feed.failure from None
+            failure = self._feed.failure or EndOfBatches()
         except RuntimeError as error:
-            raise _DecodeError(next(batch for batch in self._feed.in_flight if len(batch.ids)), error) from error
-        return images
+            failure = error.with_traceback(None)
+            if is_decode_failure(str(error)) and self._feed.in_flight:
+                failure = _DecodeError(self._feed.in_flight[0], str(error))
+        else:
+            return images
+        failure.__context__ = None
+        raise failure
 
 
 class _Feed:
@@ -473,20 +511,18 @@ class _Feed:
         self.failure: Exception | None = None
 
     def __call__(self) -> tuple[Any, ...]:
-        """The encoded images and the arrays of the next batch that has samples.
+        """The encoded images and the arrays of the next batch.
 
         DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
         waits in `failure` until the caller has had those.
         """
-        while True:
-            try:
-                batch = self._batches.next()
-            except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
-                self.failure = error
-                raise StopIteration from None
-            self.in_flight.append(batch)
-            if len(batch.ids):
-                return (batch.images, *batch.arrays.values())
+        try:
+            batch = self._batches.next()
+        except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
+            self.failure = error
+            raise StopIteration from None
+        self.in_flight.append(batch)
+        return (batch.images, *batch.arrays.values())
 
 
 def _empty_images(preset: Preset, device_id: int | None) -> torch.Tensor:
@@ -515,15 +551,19 @@ def _default_threads(device_id: int | None) -> int:
     return cores if device_id is None else min(cores, _GPU_THREADS)
 
 
+def _is_integer(value: object, end: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
     return value
 
 
-def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
+def _one_to(most: int, name: str, value: int) -> int:
+    if not _is_integer(value, most + 1) or value == 0:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
     return value
 
 

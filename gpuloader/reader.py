@@ -21,7 +21,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import BadImageError, DataError
+from gpuloader.errors import BadImageError, DataError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena, Labels, ShardSet, View
@@ -140,7 +140,10 @@ class Reader:
             size = self._size_or_cause(int(candidate), image)
             if not isinstance(size, str):
                 return int(candidate), image, size
-        raise BadImageError(*self._shards.place(sample), f"{cause}; no good one among {STAND_IN_ATTEMPTS} stand-ins")
+        raise TooManyBadImagesError(
+            f"{self._shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
+            f"stand in for it: mend the shards"
+        )
 
     def _field(self, sample: int, extension: str) -> Any:  # noqa: ANN401
         """A component as a Python value: parsed JSON, text, a numpy array (never unpickled), else its bytes."""
@@ -160,8 +163,14 @@ class Reader:
         return data
 
 
+class EndOfBatches(Exception):  # noqa: N818 - an end, not an error
+    """No step to come has a sample for this rank."""
+
+
 class ReadAhead:
     """The batches of a reader from a cursor on, over the epochs' ends, read by a thread before they are asked for.
+
+    Steps in which this rank has no sample are passed over: there is nothing to read.
 
     The thread and its caller share queues that are written in C. Locks that are written in Python, an executor's for
     one, can be left locked by an interrupt, and then the thread hangs.
@@ -170,7 +179,7 @@ class ReadAhead:
         cursor: the place of the first batch.
     """
 
-    def __init__(self, reader: Reader, plan: Plan, start: Cursor, depth: int = 2) -> None:
+    def __init__(self, reader: Reader, plan: Plan, start: Cursor, depth: int) -> None:
         self.cursor = self._next = plan.at_step(start)
         self._plan = plan
         self._depth = depth
@@ -185,17 +194,27 @@ class ReadAhead:
         self._stop = finalize(self, _stop, self._requests, thread)
 
     def next(self) -> EncodedBatch:
-        """The next batch; raises what reading it raised."""
-        while self._under_way <= self._depth:
-            cursor = self._plan.at_step(self._next)
+        """The next batch; raises what reading it raised, and EndOfBatches where this rank never gets a sample again."""
+        while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._requests.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)
             self._under_way += 1
+        if self._under_way == 0:
+            raise EndOfBatches
         result = self._results.get()
         self._under_way -= 1
         if isinstance(result, Exception):
             raise result
         return result
+
+    def _next_with_samples(self) -> Cursor | None:
+        cursor = self._plan.at_step(self._next)
+        while cursor.epoch <= self._next.epoch + 2:  # all later epochs are like the second from here
+            first, end = self._plan.share(cursor)
+            if first < end:
+                return cursor
+            cursor = self._plan.at_step(self._plan.after(cursor))
+        return None
 
     def release(self, batch: EncodedBatch) -> None:
         """Says that a batch's images are no longer needed."""

@@ -2,6 +2,6 @@
 
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import Source, build
-from gpuloader.pipelines.triage import undecodable
+from gpuloader.pipelines.triage import is_decode_failure, undecodable
 
-__all__ = ["Source", "build", "gate", "undecodable"]
+__all__ = ["Source", "build", "gate", "is_decode_failure", "undecodable"]

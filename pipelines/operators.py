@@ -8,7 +8,6 @@ from typing import TypeAlias
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.pipelines.resample import resample
 from gpuloader.recipe import Preset
 from gpuloader.recipe.jitter import CONTRAST, GRAY, HUE
 
@@ -37,6 +36,8 @@ def decode_region(encoded: DataNode, drawn: Nodes, device: str, size_hint: tuple
 
 def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
     """Resized, cut and flipped; normalised too where nothing comes between."""
+    from gpuloader.pipelines.resample import resample  # compiles: not for those who only use a GPU
+
     last = preset.jitter is None
     scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
     image = resample(

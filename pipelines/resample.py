@@ -10,6 +10,7 @@ Vertical first, one output row at a time, then horizontal: the row in between st
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -23,7 +24,19 @@ from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # t
 
 from gpuloader.pipelines.simd import load4, multiply_add4, store_channels4, zero4
 
-_OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": True}
+
+def _can_cache() -> bool:
+    """Whether Numba finds a folder for what it compiles; it needs one beside this file or in the user's home."""
+    try:
+        njit(cache=True)(_can_cache)
+    except RuntimeError:
+        _log.warning("the kernel is compiled at every start: Numba finds no folder to keep it in; set NUMBA_CACHE_DIR")
+        return False
+    return True
+
+
+_log = logging.getLogger("gpuloader")
+_OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": _can_cache()}
 _POINTER = numba_types.uint64
 _COUNT = numba_types.int32
 

@@ -34,6 +34,7 @@ from gpuloader import (
     TarError,
     TooManyBadImagesError,
 )
+from gpuloader.pipelines import is_decode_failure
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 
 SMALL = {"size": 32}
@@ -208,6 +209,26 @@ def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) ->
         assert [images.shape for images, _ in batches] == [(13, 3, 32, 32), (1, 3, 32, 32)]
 
 
+def test_a_rank_that_never_gets_a_sample_gets_its_empty_batches(shards: list[Path], tmp_path: Path) -> None:
+    five = write_samples(tmp_path, 5, shards=1)
+    with evaluation(five, 1, rank=0, world_size=8) as batches:
+        for _ in range(3):
+            assert [images.shape for images, _ in batches] == [(0, 3, 32, 32)]
+
+
+def test_set_epoch_within_an_epoch_says_what_comes_after_it(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = {epoch: indices(batches) for epoch in range(6)}
+        batches.set_epoch(0)
+        seen = []
+        for step, batch in enumerate(batches):
+            seen.append(batch["index"].tolist())
+            if step == 2:
+                batches.set_epoch(5)
+        assert seen == whole[0]
+        assert indices(batches) == whole[5]
+
+
 def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[Path]) -> None:
     with loader(shards, output="dict", seed=5) as batches:
         epochs = [indices(batches) for _ in range(3)]
@@ -234,7 +255,7 @@ def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]
         next(older)
         newer = iter(batches)
         next(newer)
-        with pytest.raises(LoaderError, match="a newer one of the same loader was begun"):
+        with pytest.raises(LoaderError, match="a newer one was begun"):
             next(older)
         assert len(list(newer)) == 4
 
@@ -368,6 +389,10 @@ def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
         same.load_state_dict({"version": 1, "seed": 0})
     with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
         same.load_state_dict({**state, "delivered": SAMPLES + 1})
+    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
+        same.load_state_dict({**state, "epoch": "0"})
+    with loader(shards) as same, pytest.raises(StateError, match="quarantine names samples that are not among the 40"):
+        same.load_state_dict({**state, "quarantine": [[SAMPLES, "cut"]]})
 
 
 # --- bad images
@@ -455,6 +480,28 @@ def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
         assert resumed.state_dict()["quarantine"] == states[-1]["quarantine"]
 
 
+def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:
+    with loader(spoilt(tmp_path, {7: CUT}), on_error="replace", max_bad=0) as batches:
+        assert len(list(batches)) == 5
+        assert set(batches.stats().bad) == {7}
+
+
+def test_where_all_are_bad_the_message_says_so(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
+    with (
+        loader(tar, on_error="replace", max_bad=1) as batches,
+        pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to stand in for it"),
+    ):
+        next(iter(batches))
+
+
+def test_an_error_of_dalis_own_is_not_blamed_on_an_image() -> None:
+    decoder = "Error in CPU operator `nvidia.dali.fn.decoders.image_slice`,\n\nencountered:\n\n"
+    assert is_decode_failure(decoder + "Failed to decode sample #3 : ")
+    assert not is_decode_failure(decoder + "CUDA allocation failed")
+    assert not is_decode_failure("Error in GPU operator `nvidia.dali.fn.resize`,\n\nencountered:\n\nsomething")
+
+
 def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(tmp_path: Path) -> None:
     for name, bad in (("cut", CUT), ("damaged", damaged_jpeg())):
         (tmp_path / name).mkdir()
@@ -485,8 +532,8 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ({"output": "list"}, ConfigError, "output='list': allowed are 'tuple', 'dict'"),
         ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
         ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
-        ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer of at least 1"),
-        ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer of at least 1"),
+        ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer from 1 to 64"),
+        ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer from 1 to 1024"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
         ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
         ({"fields": ["key"], "output": "dict"}, ConfigError, "key stands for something else"),
@@ -557,6 +604,76 @@ def test_closing_ends_threads_and_files(shards: list[Path]) -> None:
         del batches
         gc.collect()
         assert (threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))) == before
+
+
+def test_a_dropped_loader_ends_without_the_garbage_collector(shards: list[Path]) -> None:
+    before = threading.active_count(), len(list(Path("/proc/self/task").iterdir()))
+    gc.disable()
+    try:
+        for _ in loader(shards):
+            break
+        assert (threading.active_count(), len(list(Path("/proc/self/task").iterdir()))) == before
+    finally:
+        gc.enable()
+
+
+def test_a_kept_error_does_not_keep_the_pipeline(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {3: damaged_jpeg()})
+    before = len(list(Path("/proc/self/task").iterdir()))
+    kept = []
+    for _ in range(3):
+        with evaluation(tar) as batches, pytest.raises(BadImageError) as caught:
+            list(batches)
+        kept.append(caught.value)
+    gc.collect()
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+
+
+def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list[Path]) -> None:
+    script = (
+        "import os, sys, warnings\n"
+        "from gpuloader import GPULoader, LoaderError\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "epoch = iter(loader); next(epoch)\n"
+        "warnings.simplefilter('ignore')\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        next(epoch)\n"
+        "    except LoaderError as error:\n"
+        "        print(error, flush=True)\n"
+        "    sys.exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "print(sum(1 for _ in epoch))"
+    )
+    command = [sys.executable, "-c", script, str(shards[0].parent)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    message = "this loader belongs to the parent of this forked process: make a new one"
+    assert result.stdout == f"{message}\n4\n"
+
+
+def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "slow_disk.py").write_text(
+        "import os, time\n"
+        "preadv, slow = os.preadv, [False]\n"
+        "def slowly(*arguments):\n"
+        "    if slow[0]:\n"
+        "        time.sleep(0.05)\n"
+        "    return preadv(*arguments)\n"
+        "os.preadv = slowly\n"
+    )
+    script = (
+        "import slow_disk, sys\n"
+        "from gpuloader import GPULoader\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "epoch = iter(loader); next(epoch)\n"
+        "slow_disk.slow[0] = True\n"
+        "next(epoch)"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert result.stderr == ""
 
 
 def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:

@@ -111,13 +111,16 @@ class Plan:
         """The steps that are left in an epoch of which `delivered` samples are done: the same on every rank."""
         return _steps(max(0, self.epoch_samples - delivered), self.global_batch, self.last_batch)
 
-    def batch(self, cursor: Cursor) -> PlannedBatch:
-        """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
+    def share(self, cursor: Cursor) -> tuple[int, int]:
+        """This rank's part of the global batch at the cursor: the first sample of it, and the one behind the last."""
         left = self.epoch_samples - cursor.delivered
         if self.last_batch == "partial" and left < self.global_batch:
-            first, end = (left * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        else:
-            first, end = self.rank * self.batch_size, (self.rank + 1) * self.batch_size
+            return left * self.rank // self.world_size, left * (self.rank + 1) // self.world_size
+        return self.rank * self.batch_size, (self.rank + 1) * self.batch_size
+
+    def batch(self, cursor: Cursor) -> PlannedBatch:
+        """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
+        first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
         order = _order(self.shuffle, self.samples, self.seed, cursor.epoch)
         return PlannedBatch(cursor, order(positions % self.samples), positions < self.epoch_samples)

@@ -132,10 +132,12 @@ class ShardSet:
         views = arena.views([size for _, _, size in places])
         checked: set[int] = set()
         with self._lock:
-            for (shard, offset, size), view in zip(places, views, strict=True):
+            for shard, offset, size in places:
                 if shard not in checked:
                     self._check_unchanged(shard)
                     checked.add(shard)
+                os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
+            for (shard, offset, size), view in zip(places, views, strict=True):
                 self._read_into(view, shard, offset, size)
         return views
 
