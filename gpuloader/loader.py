@@ -385,9 +385,13 @@ _alive: WeakSet[GPULoader] = WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child, DALI's threads are not there, and destroying its pipeline waits for them without end."""
+    """In a forked child, DALI's threads are not there, and destroying its pipeline waits for them without end.
+
+    DALI does that at the end of a process too. So the pipeline proper gets an owner who never lets go.
+    """
     for loader in list(_alive):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader._stream))  # never to be destroyed here
+        if loader._stream is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader._stream.pipeline._pipe))
         loader._stream = None
         loader._unusable = "belongs to the parent of this forked process"
 
@@ -430,6 +434,7 @@ class _Stream:
 
     Attributes:
         cursor: the place of the batch that `next` gives next.
+        pipeline: DALI's.
     """
 
     def __init__(
@@ -450,7 +455,7 @@ class _Stream:
         self._feed = _Feed(batches)
         self.cursor = batches.cursor
         one = np.ones(1, np.int64)
-        pipeline = build(
+        self.pipeline = build(
             preset,
             preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
             self._feed,
@@ -460,7 +465,7 @@ class _Stream:
             prefetch=prefetch,
             largest_image=largest_image,
         )
-        self._iterator = DALIGenericIterator(pipeline, ["image"], prepare_first_batch=False)
+        self._iterator = DALIGenericIterator(self.pipeline, ["image"], prepare_first_batch=False)
         self._empty = _empty_images(preset, device_id)
 
     def next(self) -> tuple[EncodedBatch, torch.Tensor]:
@@ -478,7 +483,7 @@ class _Stream:
     def close(self) -> None:
         """Ends the reading thread and drops the pipeline."""
         self._batches.close()
-        del self._iterator
+        del self._iterator, self.pipeline
 
     def _run(self) -> torch.Tensor:
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
