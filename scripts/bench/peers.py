@@ -1,0 +1,124 @@
+"""The systems of the comparison, and the environment that each of them runs in."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_TORCH = "torch==2.13.0"
+_TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
+_TORCHVISION = ("torchvision==0.28.0",)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Pinned distributions in a virtual environment of their own.
+
+    Attributes:
+        name: of its folder.
+        requirements: what pip installs, with what that needs.
+        alone: what pip installs without what it needs, so that torchvision takes the torch that is there.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table.
+
+    Attributes:
+        title: its name there.
+        module: its runner.
+        variant: the runner's variant.
+        environment: None for the one that the benchmark itself runs in.
+        gpu: whether it needs one.
+        note: where it departs from the recipe.
+    """
+
+    title: str
+    module: str
+    variant: str = ""
+    environment: Environment | None = None
+    gpu: bool = False
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "-".join(part for part in (self.module.strip("_").replace("_", "-"), self.variant) if part)
+
+
+_torchvision = Environment("torchvision", _TRANSFORMS, _TORCHVISION)
+_turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy==2.4.6"))
+_spdl = Environment("spdl", ("spdl==0.8.0", *_TRANSFORMS), _TORCHVISION)
+_ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
+_torchcodec = Environment("torchcodec", (_TORCH, "torchvision==0.28.0", "torchcodec==0.17.0", "numpy==2.4.6"))
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        System("gpuloader", "gpuloader_"),
+        System("stock DALI", "stock_dali"),
+        System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
+        System("torch + torchvision, Pillow", "torchvision_", "pil", _torchvision, note="always antialiases"),
+        System("torch + torchvision, decode_jpeg", "torchvision_", "decode_jpeg", _torchvision),
+        System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision),
+        System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
+        System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
+        System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),
+        System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
+        System("floor: read only", "floors", "read"),
+        System("floor: decode the region only", "floors", "decode"),
+        System("floor: decode the region, resize", "floors", "decode-resize"),
+        System("floor: resident synthetic batch", "floors", "resident"),
+    )
+}
+
+
+class NotInstalledError(Exception):
+    """The environment cannot be made here; the message says why, and names nothing of this machine."""
+
+
+def python_of(environment: Environment | None, work: Path) -> Path:
+    """The interpreter of an environment, which is made under `work` where it is not there yet.
+
+    Raises:
+        NotInstalledError: pip could not.
+    """
+    if environment is None:
+        return Path(sys.executable)
+    content = repr((environment.requirements, environment.alone, sys.version))
+    folder = work / environment.name
+    python, stamp = folder / "bin/python", folder / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+    if stamp.exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "venv", str(folder))
+    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(*pip, *environment.requirements)
+    if environment.alone:
+        _run(*pip, "--no-deps", *environment.alone)
+    stamp.touch()
+    return python
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotInstalledError(reason(done.stderr))
+
+
+def reason(stderr: str) -> str:
+    """The line of an error output that says most, without paths and addresses: they are of this machine."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]*Error: ", line)]
+    [line] = (raised or [line for line in lines if line.startswith("ERROR: ")] or lines or ["no reason was given"])[-1:]
+    return re.sub(r"\w+://\S+|(/[^\s:,'\"]+)+/", "", line)[:300]

@@ -1,0 +1,94 @@
+"""From what was measured to what a reader is shown: medians, and a table in Markdown.
+
+`python report.py results.json` prints the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_COLUMNS = {
+    "cpu_seconds_per_1000": "CPU core-s per 1,000 images",
+    "images_per_second": "images/s",
+    "peak_rss_bytes": "peak memory",
+    "first_batch_seconds": "first batch",
+}
+_GPU_COLUMNS = {
+    "gpu_memory_peak_bytes": "GPU memory",
+    "gpu_busy_percent": "GPU busy",
+    "jpeg_engines_percent": "JPEG engines",
+}
+_UNITS = {"bytes": (1e-6, " MB", 0), "seconds": (1.0, " s", 2), "percent": (1.0, " %", 0)}
+
+
+def summary(result: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """recipe -> system -> figure -> median, min and max over the rounds, the first epoch of each left out."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for recipe in dict.fromkeys(run["recipe"] for run in result["rounds"]):
+        for name in result["systems"]:
+            runs = [run for run in result["rounds"] if (run["recipe"], run["system"]) == (recipe, name)]
+            if runs:
+                all_of = [figures(run) for run in runs]
+                found.setdefault(recipe, {})[name] = {key: _spread([one[key] for one in all_of]) for key in all_of[0]}
+    return found
+
+
+def figures(run: dict[str, Any]) -> dict[str, float]:
+    """What one run comes to, its first epoch left out."""
+    counted = run["epochs"][1:]
+    images = sum(epoch["images"] for epoch in counted)
+    seconds = counted[-1]["ended_at_seconds"] - counted[0]["started_at_seconds"]
+    return {
+        "cpu_seconds_per_1000": 1000 * sum(epoch["cpu_seconds"] for epoch in counted) / images,
+        "images_per_second": images / seconds,
+        **{key: run[key] for key in ("peak_rss_bytes", "first_batch_seconds", *_GPU_COLUMNS) if key in run},
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: where it was measured, a table for each recipe, and what could not be measured."""
+    machine, data = result["machine"], result["data"]
+    columns = {**_COLUMNS, **(_GPU_COLUMNS if result["device"] == "cuda" else {})}
+    lines = [
+        f"{result['title'] or 'Images'}: {data['images']:,} of {data['bytes'] / data['images'] / 1000:,.0f} kB on the "
+        f"average. {machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}, batch {result['batch']}, "
+        f"{result['date']}. Medians over rounds, in brackets the lowest and highest."
+    ]
+    for recipe, systems in result["summary"].items():
+        lines += ["", f"**{recipe}**", "", f"| system | {' | '.join(columns.values())} | gpuloader's CPU over its |"]
+        lines += ["|---" * (len(columns) + 2) + "|"]
+        own = systems.get("gpuloader", {}).get("cpu_seconds_per_1000", {}).get("median")
+        for name, figures in systems.items():
+            cells = [_cell(key, figures[key]) if key in figures else "" for key in columns]
+            cost = figures["cpu_seconds_per_1000"]["median"]
+            cells.append(f"{own / cost:.2f}" if own and name != "gpuloader" and cost > 0.01 else "")
+            lines.append(f"| {result['systems'][name]['title']} | {' | '.join(cells)} |")
+    lines += [""]
+    for facts in result["systems"].values():
+        if facts["status"] != "measured":
+            lines.append(f"- {facts['title']}: {facts['status']}: {facts['reason']}")
+        elif facts["note"]:
+            lines.append(f"- {facts['title']}: {facts['note']}")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(key: str, spread: dict[str, float]) -> str:
+    if key == "cpu_seconds_per_1000":
+        return f"{spread['median']:.3f} ({spread['min']:.3f}-{spread['max']:.3f})"
+    if key == "images_per_second":
+        return f"{spread['median']:,.0f} ({spread['min']:,.0f}-{spread['max']:,.0f})"
+    factor, unit, digits = _UNITS[key.rpartition("_")[2]]
+    return f"{spread['median'] * factor:,.{digits}f}{unit}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(json.loads(Path(sys.argv[1]).read_text())))

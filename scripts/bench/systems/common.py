@@ -1,0 +1,144 @@
+"""What every system's runner shares: arguments, the recipe's numbers, and the loop that measures epochs.
+
+A runner gives `main` a function that makes its loader: a `Task` to a `Loader`. The loop is the same for all of them,
+and so is what it does with a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from processes import peak_rss_bytes, seconds_since_start, tree_cpu_seconds
+
+SIZE = 224
+RESIZE = 256
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+Images: TypeAlias = Any
+"""A batch of images, samples first: an array or a tensor, on whichever device; or a list of arrays of bytes."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a system is asked to do.
+
+    Attributes:
+        shards: WebDataset tars of `key.jpg`, `key.cls`; one may be named several times.
+        recipe: "train" or "eval".
+        antialias: whether the bilinear resizing filters what it shrinks.
+        batch: images in a batch.
+        threads: threads or worker processes that decode.
+        prefetch: batches made before they are asked for; None for what was found best for the system.
+        device: "cpu" or "cuda".
+        variant: which of the system's ways.
+        work: a folder for what the system has to make of the shards first.
+    """
+
+    shards: list[Path]
+    recipe: str = "train"
+    antialias: bool = False
+    batch: int = 128
+    threads: int = 1
+    prefetch: int | None = None
+    device: str = "cpu"
+    variant: str = ""
+    work: Path = field(default_factory=Path)
+
+    @property
+    def train(self) -> bool:
+        """Whether the recipe is the one for training."""
+        return self.recipe == "train"
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A system that is ready.
+
+    Attributes:
+        epoch: gives the batches of an epoch, by its number.
+        settings: what was chosen for it, for the report.
+        packages: distributions whose versions the report names.
+    """
+
+    epoch: Callable[[int], Iterable[Images]]
+    settings: dict[str, Any]
+    packages: tuple[str, ...]
+
+
+def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> None:
+    """Runs the loader as the command line says: a line of JSON on the loader, then one for each epoch."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shards", nargs="+", type=Path, required=True)
+    parser.add_argument("--recipe", choices=("train", "eval"), default="train")
+    parser.add_argument("--antialias", action="store_true")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--prefetch", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--variant", choices=variants, default=variants[0])
+    parser.add_argument("--work", type=Path, default=Path(".bench"), help="a folder for what is made of the shards")
+    arguments = vars(parser.parse_args())
+    epochs = arguments.pop("epochs")
+    task = Task(**arguments)
+    loader = make(task)
+    _print({"settings": loader.settings, "versions": versions(loader.packages)})
+    for number in range(epochs):
+        _print(_measure(loader, number))
+
+
+def _measure(loader: Loader, number: int) -> dict[str, float]:
+    """One epoch: its images, its time, its CPU time; and what the process took until now."""
+    images, checksum = 0, 0.0
+    first_batch_seconds = 0.0
+    cpu, started = tree_cpu_seconds(), time.monotonic()
+    for batch in loader.epoch(number):
+        first_batch_seconds = first_batch_seconds or seconds_since_start()
+        images += len(batch)
+        checksum += consume(batch)
+    ended = time.monotonic()
+    return {
+        "epoch": number,
+        "images": images,
+        "started_at_seconds": started,
+        "ended_at_seconds": ended,
+        "cpu_seconds": tree_cpu_seconds() - cpu,
+        "first_batch_seconds": first_batch_seconds,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "checksum": checksum,
+    }
+
+
+def consume(batch: Images) -> float:
+    """The sum of every 256th value of each image: little work, but it waits for every image to be there."""
+    if isinstance(batch, list):
+        return float(sum(int(image[::256].sum(dtype=np.int64)) for image in batch))
+    values = batch[:, :, ::16, ::16]
+    return float(values.sum() if getattr(values, "is_cuda", False) else np.asarray(values).sum())
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of the distributions that are installed, and Python's."""
+    found = {"python": sys.version.split()[0]}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _print(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,114 @@
+"""What nothing can be faster than: reading alone, decoding alone, decoding and resizing, and no loader at all.
+
+They use this library's reader and its recipe's draws, so that the same windows are decoded, and DALI's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from gpuloader.pipelines import gate
+from gpuloader.plan import Cursor, Plan
+from gpuloader.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import Arena, ShardSet
+from systems.common import SIZE, Images, Loader, Task, main
+
+FLOORS = ("read", "decode", "decode-resize", "resident")
+_PREFETCH = 2
+
+
+def make(task: Task) -> Loader:
+    """The floor that the task's variant names."""
+    shards = ShardSet.open(sorted(task.shards))
+    preset = load_preset(f"imagenet_{task.recipe}", {"antialias": task.antialias})
+    plan = Plan(len(shards), task.batch, shuffle=preset.shuffle, last_batch="partial")
+    making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
+        "read": lambda: _read(shards, plan),
+        "decode": lambda: _decode(task, shards, plan, preset, resize=False),
+        "decode-resize": lambda: _decode(task, shards, plan, preset, resize=True),
+        "resident": lambda: _resident(task, plan),
+    }
+    return Loader(
+        making[task.variant](),
+        {"num_threads": task.threads},
+        ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch"),
+    )
+
+
+def _read(shards: ShardSet, plan: Plan) -> Callable[[int], Iterator[Images]]:
+    """The encoded bytes in memory, in the epoch's order; nothing looks at them."""
+    arena = Arena()
+
+    def epoch(number: int) -> Iterator[Images]:
+        cursor = Cursor(number)
+        while plan.steps(cursor.delivered):
+            yield shards.read_images(plan.batch(cursor).ids, arena)
+            cursor = plan.after(cursor)
+
+    return epoch
+
+
+def _resident(task: Task, plan: Plan) -> Callable[[int], Iterator[Images]]:
+    """One synthetic batch, handed out again and again."""
+    images = torch.rand((plan.batch_size, 3, SIZE, SIZE), device=task.device)
+
+    def epoch(number: int) -> Iterator[Images]:
+        for first in range(0, plan.samples, plan.batch_size):
+            yield images[: plan.samples - first]
+
+    return epoch
+
+
+def _decode(
+    task: Task, shards: ShardSet, plan: Plan, preset: Preset, resize: bool
+) -> Callable[[int], Iterator[Images]]:
+    """Only the region that the recipe needs; resized or not, what comes out is one pixel of it."""
+    batches = ReadAhead(Reader(plan, shards, preset, gate, labels=None), plan, Cursor(), depth=_PREFETCH + 1)
+    in_flight: list[EncodedBatch] = []
+
+    def source() -> tuple[Any, ...]:
+        batch = batches.next()
+        in_flight.append(batch)
+        return batch.images, batch.arrays["region_start"], batch.arrays["region_shape"]
+
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=task.batch,
+        num_threads=task.threads,
+        device_id=None if task.device == "cpu" else 0,
+        prefetch_queue_depth=_PREFETCH,
+    )
+    def graph() -> Any:  # noqa: ANN401
+        encoded, start, shape = fn.external_source(
+            source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1], no_copy=True
+        )
+        image = fn.decoders.image_slice(
+            encoded,
+            start=start,
+            shape=shape,
+            axes=(0, 1),
+            device="cpu" if task.device == "cpu" else "mixed",
+            adjust_orientation=False,
+        )
+        if resize:
+            image = fn.resize(image, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=preset.antialias)
+        return fn.transpose(image[0:1, 0:1], perm=[2, 0, 1])
+
+    iterator = DALIGenericIterator(graph(), ["image"], prepare_first_batch=False)
+
+    def epoch(number: int) -> Iterator[Images]:
+        for _ in range(plan.steps()):
+            [output] = next(iterator)
+            batches.release(in_flight.pop(0))
+            yield output["image"]
+
+    return epoch
+
+
+if __name__ == "__main__":
+    main(make, FLOORS)

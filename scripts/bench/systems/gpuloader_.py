@@ -1,0 +1,35 @@
+"""This library, through its public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuloader import GPULoader
+from systems.common import Images, Loader, Task, main
+
+
+def make(task: Task) -> Loader:
+    """Everything as a user has it by default, but for the last batch, which is handed out too."""
+    prefetch = task.prefetch or 2
+    loader = GPULoader(
+        [str(shard) for shard in task.shards],
+        task.batch,
+        None if task.device == "cpu" else "auto",
+        preset=f"imagenet_{task.recipe}",
+        preset_overrides={"antialias": task.antialias},
+        last_batch="partial",
+        num_threads=task.threads,
+        prefetch=prefetch,
+    )
+
+    def epoch(number: int) -> Iterator[Images]:
+        loader.set_epoch(number)
+        for images, _ in loader:
+            yield images
+
+    settings = {"num_threads": task.threads, "prefetch": prefetch}
+    return Loader(epoch, settings, ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numba", "torch"))
+
+
+if __name__ == "__main__":
+    main(make)

@@ -1,0 +1,99 @@
+"""torch's DataLoader with torchvision's transforms; what decodes is the variant.
+
+    pil          Pillow, transforms on its images; Pillow always antialiases
+    decode_jpeg  torchvision.io.decode_jpeg, transforms on tensors
+    simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors: where decode_jpeg cannot be loaded
+
+Workers hand over uint8 batches, and the loop normalises: a quarter of the bytes go through shared memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from systems import tars
+from systems.common import MEAN, RESIZE, SIZE, STD, Images, Loader, Task, main
+
+try:
+    import torchvision
+except RuntimeError:  # its compiled operators need CUDA's libraries; its transforms are plain Python and do not
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    _operators = torch.library.Library("torchvision", "DEF")
+    _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+    import torchvision
+
+from torchvision.transforms import v2
+
+DECODERS = ("pil", "decode_jpeg", "simplejpeg")
+
+
+def make(task: Task) -> Loader:
+    """One worker process to a core, kept over the epochs."""
+    prefetch = task.prefetch or 2
+    loader = DataLoader(
+        Pictures(task),
+        batch_size=task.batch,
+        shuffle=task.train,
+        num_workers=task.threads,
+        prefetch_factor=prefetch,
+        persistent_workers=True,
+        pin_memory=task.device == "cuda",
+    )
+    mean, std = (255 * torch.tensor(values, device=task.device).view(3, 1, 1) for values in (MEAN, STD))
+
+    def epoch(number: int) -> Iterator[Images]:
+        for images in loader:
+            yield images.to(task.device, non_blocking=True).float().sub_(mean).div_(std)
+
+    settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
+    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg"))
+
+
+class Pictures(Dataset[torch.Tensor]):
+    """The shards' images, decoded and transformed as a task says: uint8 (3, SIZE, SIZE) each."""
+
+    def __init__(self, task: Task) -> None:
+        self._images = tars.Images(task.shards)
+        self._decode = _decoder(task.variant)
+        self._transform = v2.Compose(_transforms(task))
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self._transform(self._decode(self._images[number])).contiguous()
+
+
+def _transforms(task: Task) -> list[torch.nn.Module]:
+    to_tensor = [v2.PILToTensor()] if task.variant == "pil" else []
+    if task.train:
+        return [v2.RandomResizedCrop(SIZE, antialias=task.antialias), v2.RandomHorizontalFlip(), *to_tensor]
+    return [v2.Resize(RESIZE, antialias=task.antialias), v2.CenterCrop(SIZE), *to_tensor]
+
+
+def _decoder(variant: str) -> Callable[[bytes], Image.Image | torch.Tensor]:
+    if variant == "pil":
+        return lambda data: Image.open(io.BytesIO(data)).convert("RGB")
+    if variant == "simplejpeg":
+        import simplejpeg
+
+        return lambda data: torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
+    ctypes.CDLL(str(Path(torchvision.__file__).with_name("image.so")))  # says why, where it cannot be loaded
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    return lambda data: decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+
+
+if __name__ == "__main__":
+    main(make, DECODERS)

@@ -1,0 +1,143 @@
+import importlib
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from making import write_samples
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
+IMAGES = 20
+BATCH = 8
+
+
+@pytest.fixture(autouse=True)
+def _bench_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def few_shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_samples(tmp_path_factory.mktemp("bench"), IMAGES)
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orchestrator, peers = module("orchestrator"), module("peers")
+    nothing = peers.Environment("nothing", ("nothing @ file:///nowhere/nothing-1-py3-none-any.whl",))
+    monkeypatch.setitem(peers.SYSTEMS, "nothing", peers.System("Nothing", "nothing", environment=nothing))
+    monkeypatch.setattr(orchestrator, "_plot", lambda *_: None)
+    options = f"--systems gpuloader nothing --recipes train --rounds 1 --epochs 2 --repeat 2 --batch {BATCH}"
+    folders = ["--work", str(tmp_path / "work"), "--output", str(tmp_path / "out")]
+    orchestrator.main([*options.split(), *folders, "--shards", *map(str, few_shards)])
+    text = (tmp_path / "out/results.json").read_text()
+    result = json.loads(text)
+
+    assert result["data"]["images"] == 2 * IMAGES == sum(result["data"]["pixels_histogram"].values())
+    assert result["machine"]["cores"] > 0
+    [run] = result["rounds"]
+    assert [epoch["images"] for epoch in run["epochs"]] == [2 * IMAGES, 2 * IMAGES]
+    assert min(epoch["cpu_seconds"] for epoch in run["epochs"]) > 0
+    assert run["peak_rss_bytes"] > 10**7
+    assert run["first_batch_seconds"] > 0
+    assert result["systems"]["gpuloader"]["versions"]["gpuloader"]
+    assert result["systems"]["gpuloader"]["settings"]
+    own = result["summary"]["train"]["gpuloader"]
+    assert own["images_per_second"]["min"] <= own["images_per_second"]["median"] <= own["images_per_second"]["max"]
+
+    assert result["systems"]["nothing"]["status"] == "not installed"
+    assert "nothing" in result["systems"]["nothing"]["reason"]
+    table = (tmp_path / "out/table.md").read_text()
+    assert "Nothing: not installed: " in table
+    assert re.search(r"\| gpuloader \| \d+\.\d{3} ", table)
+    assert not re.search(r"/nowhere|" + re.escape(str(tmp_path)), text + table)  # no machine's paths in results
+
+
+def test_the_systems_take_turns_and_one_that_fails_is_left_out(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orchestrator = module("orchestrator")
+    turns = []
+
+    def run(command: list[str], device: str) -> dict[str, Any]:
+        turns.append(command[2].removeprefix("systems."))
+        if len(turns) == 6:
+            raise orchestrator.RunError("it broke")
+        epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": 1}
+        loader = {"settings": {}, "versions": {}}
+        return {"loader": loader, "peak_rss_bytes": 1, "first_batch_seconds": 1, "epochs": [epoch, epoch]}
+
+    monkeypatch.setattr(orchestrator, "_run", run)
+    options = ["--systems", "gpuloader", "stock-dali", "floors-read", "--recipes", "train", "--rounds", "2"]
+    result = orchestrator.measure(
+        orchestrator.parse([*options, "--work", str(tmp_path), "--shards", *map(str, few_shards)])
+    )
+    assert turns == [*2 * ["gpuloader_", "stock_dali", "floors"], "gpuloader_", "stock_dali"]
+    assert result["systems"]["floors-read"]["status"] == "failed"
+    assert result["systems"]["floors-read"]["reason"] == "train, round 0: it broke"
+
+
+@pytest.mark.parametrize("recipe", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("system", "variant"),
+    [
+        ("gpuloader_", ""),
+        ("stock_dali", ""),
+        ("floors", "read"),
+        ("floors", "decode"),
+        ("floors", "decode-resize"),
+        ("floors", "resident"),
+    ],
+)
+def test_every_image_is_in_an_epoch_once(
+    system: str, variant: str, recipe: str, few_shards: list[Path], tmp_path: Path
+) -> None:
+    common = module("systems.common")
+    task = common.Task(few_shards, recipe=recipe, batch=BATCH, threads=2, variant=variant, work=tmp_path)
+    loader = module(f"systems.{system}").make(task)
+    for epoch in range(2):
+        batches = [(len(batch), common.consume(batch)) for batch in loader.epoch(epoch)]
+        assert [count for count, _ in batches] == [8, 8, 4]
+
+
+def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_path: Path) -> None:
+    common = module("systems.common")
+    task = common.Task(few_shards, recipe="eval", antialias=True, batch=BATCH, threads=2, work=tmp_path)
+    ours, stock = (
+        next(iter(module(f"systems.{name}").make(task).epoch(0))).clone() for name in ("gpuloader_", "stock_dali")
+    )
+    assert ours.shape == stock.shape == (BATCH, 3, 224, 224)
+    assert (ours - stock).abs().mean() < 0.1
+
+
+def test_the_reason_of_a_failure_is_its_last_error_without_paths() -> None:
+    reason = module("peers").reason
+    assert reason("x\nRuntimeError: no /a/b/c.so here\nnote: pip\nerror: subprocess-exited\n") == (
+        "RuntimeError: no c.so here"
+    )
+    assert reason("ERROR: not in https://host/simple at all\n") == "ERROR: not in  at all"
+    assert reason("") == "no reason was given"
+
+
+def test_large_pictures_are_large(few_shards: list[Path]) -> None:
+    import io
+
+    from PIL import Image
+
+    [picture] = [module("systems.tars").Images(few_shards)[0]]
+    assert Image.open(io.BytesIO(module("large").enlarged(0, picture))).size == (3000, 2000)
+
+
+def test_scale_measures_real_and_planned_samples(tmp_path: Path) -> None:
+    scaling = module("scaling")
+    scaling.write_shards(tmp_path, 300)
+    assert scaling._build(str(tmp_path))["index_build_seconds"] > 0
+    assert scaling._load(str(tmp_path))["index_file_bytes"] > 0
+    assert "1,000,000,000,000" in scaling.table([{"samples": 10**12, **scaling.planning(10**12)}])
