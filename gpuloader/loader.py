@@ -136,7 +136,6 @@ class GPULoader:
         self._stream: _Stream | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
-        _alive.add(self)
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
         self._device_id = _resolve_device(device_id, self.world)
@@ -166,6 +165,7 @@ class GPULoader:
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
         self._stats = Stats()
+        _alive.add(self)
 
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank; a resumed epoch has those that are left of it."""
@@ -391,8 +391,11 @@ def _leave_to_the_parent() -> None:
     """
     for loader in list(_alive):
         if loader._stream is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader._stream.pipeline._pipe))
+            pipeline = loader._stream.pipeline
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
+            pipeline._pipe = None  # else DALI shuts it down first
         loader._stream = None
+        loader._shards.renew_lock()
         loader._unusable = "belongs to the parent of this forked process"
 
 

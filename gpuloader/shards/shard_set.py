@@ -153,6 +153,10 @@ class ShardSet:
             self._read_into(view, shard, *place)
         return view.tobytes()
 
+    def renew_lock(self) -> None:
+        """For a forked child: the thread that held the lock may not be there any more."""
+        self._lock = Lock()
+
     def close(self) -> None:
         """Closes the files; reading opens them again."""
         with self._lock:
