@@ -28,7 +28,7 @@ from gpuloader.errors import (
 )
 from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
-from gpuloader.reader import EncodedBatch, EndOfBatches, ReadAhead, Reader
+from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.world import World
@@ -494,7 +494,7 @@ class _Stream:
         try:
             images: torch.Tensor = next(self._iterator)[0]["image"]
         except StopIteration:
-            failure = self._feed.failure or EndOfBatches()
+            failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
         except RuntimeError as error:
             failure = error.with_traceback(None)
             if is_decode_failure(str(error)) and self._feed.in_flight:

@@ -69,7 +69,8 @@ def _table_from_cls(shards: ShardSet) -> _Table:
 
 
 def _table_from_folders(shards: ShardSet) -> _Table:
-    folders = [shards.key(sample).rpartition("/")[0].rpartition("/")[2] for sample in range(len(shards))]
+    keys = (index.key(row) for _, index in shards.indexes for row in range(len(index)))
+    folders = [key.rpartition("/")[0].rpartition("/")[2] for key in keys]
     classes, table = np.unique(np.array(folders), return_inverse=True)
     _refuse(shards, np.flatnonzero(np.isin(table, np.flatnonzero(np.isin(classes, ["", "."])))), "lie in no folder")
     return _Table(table.astype(np.int64), tuple(str(name) for name in classes))

@@ -93,7 +93,7 @@ class ShardSet:
         """(N,) int64, as `ShardIndex.label`."""
         return np.concatenate([index.label for index in self._indexes])
 
-    @property
+    @cached_property
     def largest_image(self) -> tuple[int, int]:
         """The largest height and the largest width in pixels among the images whose index knows them."""
         return max(int(index.height.max(initial=0)) for index in self._indexes), max(
