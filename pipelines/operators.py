@@ -40,7 +40,7 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
 
     last = preset.jitter is None
     scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
-    image = resample(
+    return resample(
         image,
         drawn["roi"],
         drawn["corner"],
@@ -49,10 +49,9 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
         antialias=preset.antialias,
         scale=scale,
         offset=offset,
-        dtype="uint8" if preset.dtype == "uint8" and last else "float32",
+        dtype=preset.dtype if last else "float32",
         channels_first=last and preset.layout == "nchw",
     )
-    return fn.cast(image, dtype=types.FLOAT16) if preset.dtype == "float16" and last else image
 
 
 def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:

@@ -1,7 +1,8 @@
 """Four floats at a time, for kernels that Numba compiles.
 
 LLVM does not find by itself that the channels of a pixel can share one vector. So a vector of four floats is made known
-to Numba here, with the few operations that the resampling kernel needs; the kernel stays plain loops over them.
+to Numba here, with the few operations that the resampling kernel needs; the kernel stays plain loops over them. Half
+precision is here too, which Numba does not know on a CPU.
 """
 
 from __future__ import annotations
@@ -40,6 +41,19 @@ def zero4(typing: Any) -> Any:  # noqa: ANN401
 
 
 @intrinsic
+def rgb4(typing: Any, red: Any, green: Any, blue: Any) -> Any:  # noqa: ANN401
+    """(red, green, blue) -> the three and a zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        vector = ir.Constant(_FLOATS, [0.0] * 4)
+        for lane, value in enumerate(arguments):
+            vector = builder.insert_element(vector, value, ir.Constant(_INT, lane))
+        return vector
+
+    return float4(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic
 def load4(typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
     """(array, place) -> array[place : place + 4] of a contiguous float32 array; not checked against its end."""
 
@@ -61,9 +75,20 @@ def multiply_add4(typing: Any, total: Any, vector: Any, factor: Any) -> Any:  # 
         undefined = ir.Constant(_FLOATS, ir.Undefined)
         first = builder.insert_element(undefined, factor, ir.Constant(_INT, 0))
         factors = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_INT, 4), [0] * 4))
-        return builder.fadd(total, builder.fmul(vector, factors, flags=("fast",)), flags=("fast",))
+        return _multiply_add(builder, total, vector, factors)
 
     return float4(float4, float4, types.float32), generate
+
+
+@intrinsic
+def scale4(typing: Any, vector: Any, scale: Any, offset: Any) -> Any:  # noqa: ANN401
+    """(vector, scale, offset) -> vector * scale + offset, lane by lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        vector, scale, offset = arguments
+        return _multiply_add(builder, offset, vector, scale)
+
+    return float4(float4, float4, float4), generate
 
 
 @intrinsic
@@ -98,6 +123,25 @@ def store_channels4(
         return context.get_dummy_value()
 
     return types.void(planes, types.intp, types.intp, float4, float4, float4, float4), generate
+
+
+@intrinsic
+def converted(typing: Any, value: Any, array: Any) -> Any:  # noqa: ANN401
+    """(float32, array) -> the value as the array keeps it: float32, rounded uint8, or the bits of a float16 in uint16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        value, _ = arguments
+        if array.dtype == types.uint16:
+            return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
+        if array.dtype == types.uint8:
+            return builder.fptoui(builder.fadd(value, ir.Constant(_FLOAT, 0.5)), ir.IntType(8))
+        return value
+
+    return array.dtype(types.float32, array), generate
+
+
+def _multiply_add(builder: Any, total: Any, vector: Any, factors: Any) -> Any:  # noqa: ANN401
+    return builder.fadd(total, builder.fmul(vector, factors, flags=("fast",)), flags=("fast",))
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
