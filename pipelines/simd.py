@@ -1,8 +1,7 @@
 """Four floats at a time, for kernels that Numba compiles.
 
 LLVM does not find by itself that the channels of a pixel can share one vector. So a vector of four floats is made known
-to Numba here, with the few operations that the resampling kernel needs; the kernel stays plain loops over them. Half
-precision is here too, which Numba does not know on a CPU.
+to Numba here, with the few operations that the resampling kernel needs; the kernel stays plain loops over them.
 """
 
 from __future__ import annotations
@@ -67,6 +66,20 @@ def load4(typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
 
 
 @intrinsic
+def prefetch(typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
+    """(array, place): array[place] will be read soon; places outside the array are fine."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        pointer = builder.bitcast(_pointer(context, builder, signature.args[0], *arguments), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT, _INT, _INT])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, _INT(0), _INT(3), _INT(1)])  # to read, into the first cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
 def multiply_add4(typing: Any, total: Any, vector: Any, factor: Any) -> Any:  # noqa: ANN401
     """(total, vector, factor) -> total + vector * factor, the factor being one float32."""
 
@@ -126,18 +139,69 @@ def store_channels4(
 
 
 @intrinsic
-def converted(typing: Any, value: Any, array: Any) -> Any:  # noqa: ANN401
-    """(float32, array) -> the value as the array keeps it: float32, rounded uint8, or the bits of a float16 in uint16."""
+def store_pixels4(
+    typing: Any,  # noqa: ANN401
+    pixels: Any,  # noqa: ANN401
+    place: Any,  # noqa: ANN401
+    one: Any,  # noqa: ANN401
+    two: Any,  # noqa: ANN401
+    three: Any,  # noqa: ANN401
+    four: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """(pixels, place, four pixels): their first three floats go to pixels[place :][:12]; the one behind is spoilt."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
-        value, _ = arguments
-        if array.dtype == types.uint16:
-            return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
-        if array.dtype == types.uint8:
-            return builder.fptoui(builder.fadd(value, ir.Constant(_FLOAT, 0.5)), ir.IntType(8))
-        return value
+        pixels, place, *vectors = arguments
+        for number, vector in enumerate(vectors):
+            offset = builder.add(place, ir.Constant(place.type, 3 * number))
+            pointer = _pointer(context, builder, signature.args[0], pixels, offset)
+            builder.store(vector, builder.bitcast(pointer, _FLOATS.as_pointer())).align = 4
+        return context.get_dummy_value()
 
-    return array.dtype(types.float32, array), generate
+    return types.void(pixels, types.intp, float4, float4, float4, float4), generate
+
+
+@intrinsic
+def convert(typing: Any, array: Any, place: Any, value: Any) -> Any:  # noqa: ANN401
+    """(array, place, float32): array[place] = value as `_converted` says."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        array_value, place, value = arguments
+        pointer = _pointer(context, builder, signature.args[0], array_value, place)
+        builder.store(_converted(builder, value, array.dtype), pointer)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), generate
+
+
+@intrinsic
+def stream4(typing: Any, array: Any, place: Any, vector: Any) -> Any:  # noqa: ANN401
+    """(array, place, vector): array[place : place + 4] = the vector as `_converted` says, past the caches.
+
+    The place in memory must be a multiple of four values.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        array_value, place, vector = arguments
+        values = _converted(builder, vector, array.dtype)
+        pointer = _pointer(context, builder, signature.args[0], array_value, place)
+        store = builder.store(values, builder.bitcast(pointer, values.type.as_pointer()))
+        store.align = 4 * array.dtype.bitwidth // 8
+        store.set_metadata("nontemporal", builder.module.add_metadata([_INT(1)]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, float4), generate
+
+
+def _converted(builder: Any, value: Any, dtype: Any) -> Any:  # noqa: ANN401
+    """Floats as float32, as rounded uint8, or as float16, which Numba has uint16 for on a CPU."""
+    kind = (lambda item: ir.VectorType(item, 4)) if value.type == _FLOATS else (lambda item: item)
+    if dtype == types.uint16:
+        return builder.bitcast(builder.fptrunc(value, kind(ir.HalfType())), kind(ir.IntType(16)))
+    if dtype == types.uint8:
+        half = ir.Constant(value.type, [0.5] * 4 if value.type == _FLOATS else 0.5)
+        return builder.fptoui(builder.fadd(value, half), kind(ir.IntType(8)))
+    return value
 
 
 def _multiply_add(builder: Any, total: Any, vector: Any, factors: Any) -> Any:  # noqa: ANN401

@@ -67,19 +67,21 @@ def test_scale_and_offset_apply_by_channel() -> None:
     np.testing.assert_allclose(run(images, 16, scale=scale, offset=offset), expected, atol=1e-3, rtol=0)
 
 
-def test_uint8_rounds_to_the_nearest() -> None:
-    images = [noise(*shape) for shape in SHAPES]
-    rounded = run(images, 64, dtype="uint8")
-    assert rounded.dtype == np.uint8
-    assert np.abs(rounded - run(images, 64)).max() <= 0.5 + LEVELS
-
-
 def test_uint8_keeps_black_and_white() -> None:
     white = np.full((97, 61, 3), 255, np.uint8)
     assert run([white], 50, dtype="uint8").min() == 255  # 255.0001 must not wrap to 0
     assert run([white * 0], 50, dtype="uint8").max() == 0
 
 
-def test_channels_last_holds_the_same_values() -> None:
-    images = [noise(40, 50)]
-    assert np.array_equal(run(images, 16, channels_first=False).transpose(0, 3, 1, 2), run(images, 16))
+@pytest.mark.parametrize("size", [4, 16, 18, 225])  # whole numbers of vectors of four, and not
+@pytest.mark.parametrize(
+    ("dtype", "absolute", "relative"),
+    [("float32", 0, 0), ("float16", 1e-6, 2**-11), ("uint8", 0.5 + LEVELS, 0)],  # halves of the last place kept
+)
+def test_every_dtype_and_layout_holds_the_same_values(size: int, dtype: str, absolute: float, relative: float) -> None:
+    images = [noise(*shape) for shape in SHAPES]
+    expected = run(images, size)
+    first, last = (run(images, size, dtype=dtype, channels_first=first) for first in (True, False))
+    assert first.dtype == last.dtype == dtype
+    assert np.array_equal(last.transpose(0, 3, 1, 2), first)
+    np.testing.assert_allclose(first.astype(np.float32), expected, atol=absolute, rtol=relative)

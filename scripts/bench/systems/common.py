@@ -121,10 +121,10 @@ def _measure(loader: Loader, number: int) -> dict[str, float]:
 
 
 def consume(batch: Images) -> float:
-    """The sum of every 256th value of each image: little work, but it waits for every image to be there."""
+    """The sum of 16 pixels of each image: little work, but it waits for every image to be there."""
     if isinstance(batch, list):
         return float(sum(int(image[::256].sum(dtype=np.int64)) for image in batch))
-    values = batch[:, :, ::16, ::16]
+    values = batch[:, :, ::56, ::56]
     return float(values.sum() if getattr(values, "is_cuda", False) else np.asarray(values).sum())
 
 

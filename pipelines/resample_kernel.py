@@ -1,0 +1,241 @@
+"""Resize, cut, flip, normalise and lay out in one pass over the image, as loops over arrays that Numba compiles.
+
+The filter is PIL's and torch's: a triangle over the source, widened by the scale where `antialias` is on, cut off at
+the image's border and weighted anew there (DALI's own resize repeats the border instead, which is up to a few levels
+off). Index arithmetic is in double precision: single precision would misplace the pixels of wide images.
+
+Vertical first, one output row at a time, then horizontal: the row in between stays in the processor's first cache. The
+image comes from main memory, so its rows are asked for beforehand; the output goes there, past the caches.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gpuloader.pipelines.simd import (
+    convert,
+    load4,
+    multiply_add4,
+    prefetch,
+    rgb4,
+    scale4,
+    store_channels4,
+    store_pixels4,
+    stream4,
+    zero4,
+)
+
+
+def _can_cache() -> bool:
+    """Whether Numba finds a folder for what it compiles; it needs one beside this file or in the user's home."""
+    try:
+        njit(cache=True)(_can_cache)
+    except RuntimeError:
+        _log.warning("the kernel is compiled at every start: Numba finds no folder to keep it in; set NUMBA_CACHE_DIR")
+        return False
+    return True
+
+
+_log = logging.getLogger("gpuloader")
+OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": _can_cache()}
+_INLINED = {**OPTIONS, "forceinline": True}
+_ROWS_AHEAD = 8
+_CACHE_LINE_BYTES = 64
+
+
+@njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def taps(
+    start: float,
+    end: float,
+    source_size: int,
+    size: int,
+    corner: int,
+    mirror: bool,
+    antialias: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """For each output pixel along one axis: the first source pixel, how many, and their weights, which add up to 1."""
+    scale = (end - start) / size
+    reach = max(scale, 1.0) if antialias else 1.0
+    first = np.zeros(size, np.int64)
+    count = np.zeros(size, np.int64)
+    weights = np.zeros((size, 2 * math.ceil(reach) + 1), np.float32)
+    for pixel in range(size):
+        resized = corner + (size - 1 - pixel if mirror else pixel)
+        if resized < 0 or resized >= size:
+            continue
+        centre = start + (resized + 0.5) * scale
+        low = max(0, int(centre - reach + 0.5))
+        high = min(source_size, int(centre + reach + 0.5))
+        total = 0.0
+        for place in range(low, high):
+            total += max(0.0, 1.0 - abs((place + 0.5 - centre) / reach))
+        for place in range(low, high):
+            weights[pixel, place - low] = max(0.0, 1.0 - abs((place + 0.5 - centre) / reach)) / total
+        first[pixel] = low
+        count[pixel] = high - low
+    return first, count, weights
+
+
+@njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def _padded(
+    first: NDArray[np.int64], count: NDArray[np.int64], weights: NDArray[np.float32]
+) -> tuple[NDArray[np.uintp], NDArray[np.float32]]:
+    """Taps for `_horizontal`: a multiple of four pixels, as many taps for each as the largest has, weighing 0."""
+    pixels = -(-len(first) // 4) * 4
+    starts = np.zeros(pixels, np.uintp)
+    padded = np.zeros((pixels, max(2, count.max())), np.float32)
+    for pixel in range(len(first)):
+        starts[pixel] = 3 * first[pixel]
+        for tap in range(count[pixel]):
+            padded[pixel, tap] = weights[pixel, tap]
+    return starts, padded
+
+
+@njit(**_INLINED)  # type: ignore[untyped-decorator]
+def _weigh(
+    row: NDArray[np.float32],
+    source: NDArray[np.uint8],
+    first: int,
+    weights: NDArray[np.float32],
+    y: int,
+    done: int,
+    taps_now: int,
+) -> None:
+    """Adds the weighed sum of `taps_now` rows of `source` to `row`, or begins it if none are done."""
+    for place in range(source.shape[1]):
+        total = row[place] if done else np.float32(0)
+        for tap in range(done, done + taps_now):
+            total += weights[y, tap] * np.float32(source[first + tap, place])
+        row[place] = total
+
+
+@njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def _vertical(
+    row: NDArray[np.float32], source: NDArray[np.uint8], first: int, count: int, weights: NDArray[np.float32], y: int
+) -> None:
+    """row = the weighed sum of `count` rows of `source`, up to four in a pass."""
+    if count == 0:
+        row[:] = 0
+    for done in range(0, count, 4):
+        left = count - done
+        # The numbers are written out so that each call is compiled for its own.
+        if left == 1:
+            _weigh(row, source, first, weights, y, done, 1)
+        elif left == 2:
+            _weigh(row, source, first, weights, y, done, 2)
+        elif left == 3:
+            _weigh(row, source, first, weights, y, done, 3)
+        else:
+            _weigh(row, source, first, weights, y, done, 4)
+
+
+@njit(**_INLINED)  # type: ignore[untyped-decorator]
+def _horizontal(
+    line: NDArray[np.float32],
+    row: NDArray[np.float32],
+    starts: NDArray[np.uintp],
+    weights: NDArray[np.float32],
+    scale: Any,  # noqa: ANN401
+    offset: Any,  # noqa: ANN401
+    taps_of_each: int,
+    channels_first: bool,
+) -> None:
+    """One output row: the three channels one behind the other, as many pixels each as `starts` is long; or by pixel."""
+    pixels = len(starts)
+    # Unsigned, or Numba looks at each index whether it counts from the end.
+    for pixel in range(np.uintp(0), np.uintp(pixels), np.uintp(4)):
+        second, third, fourth = pixel + np.uintp(1), pixel + np.uintp(2), pixel + np.uintp(3)
+        a, b, c, d = zero4(), zero4(), zero4(), zero4()
+        for tap in range(np.uintp(taps_of_each)):
+            step = np.uintp(3) * tap
+            a = multiply_add4(a, load4(row, starts[pixel] + step), weights[pixel, tap])
+            b = multiply_add4(b, load4(row, starts[second] + step), weights[second, tap])
+            c = multiply_add4(c, load4(row, starts[third] + step), weights[third, tap])
+            d = multiply_add4(d, load4(row, starts[fourth] + step), weights[fourth, tap])
+        a, b, c, d = (
+            scale4(a, scale, offset),
+            scale4(b, scale, offset),
+            scale4(c, scale, offset),
+            scale4(d, scale, offset),
+        )
+        if channels_first:
+            store_channels4(line, pixels, pixel, a, b, c, d)
+        else:
+            store_pixels4(line, np.uintp(3) * pixel, a, b, c, d)
+
+
+@njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def _line(
+    line: NDArray[np.float32],
+    row: NDArray[np.float32],
+    starts: NDArray[np.uintp],
+    weights: NDArray[np.float32],
+    scale: Any,  # noqa: ANN401
+    offset: Any,  # noqa: ANN401
+    channels_first: bool,
+) -> None:
+    """`_horizontal`, compiled for the small numbers of taps that most images need."""
+    taps_of_each = weights.shape[1]
+    if taps_of_each == 2:
+        _horizontal(line, row, starts, weights, scale, offset, 2, channels_first)
+    elif taps_of_each == 3:
+        _horizontal(line, row, starts, weights, scale, offset, 3, channels_first)
+    elif taps_of_each == 4:
+        _horizontal(line, row, starts, weights, scale, offset, 4, channels_first)
+    else:
+        _horizontal(line, row, starts, weights, scale, offset, taps_of_each, channels_first)
+
+
+@njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def resample_image(
+    out: NDArray[Any],
+    size: int,
+    image: NDArray[np.uint8],
+    roi: NDArray[np.float64],
+    corner: NDArray[np.int32],
+    mirror: bool,
+    settings: NDArray[np.float32],
+    aligned: bool,
+) -> None:
+    """Resizes `roi` of an image to size x size, moves it by `corner`, flips it, and gives scale x + offset.
+
+    Args:
+        out: float32, uint8, or uint16 that keeps float16; size x size x 3 values, flat.
+        image: HWC, RGB.
+        roi, corner, mirror: as the operator `resample` has them.
+        settings: scale and offset by channel, whether to antialias, whether the channels come first.
+        aligned: whether `out` begins at a multiple of four of its values in memory.
+    """
+    height, width, channels = image.shape
+    antialias, channels_first = settings[6] != 0, settings[7] != 0
+    first_row, row_count, row_weights = taps(roi[0], roi[2], height, size, corner[0], False, antialias)
+    first_column, column_count, column_weights = taps(roi[1], roi[3], width, size, corner[1], mirror, antialias)
+    starts, weights = _padded(first_column, column_count, column_weights)
+    scale, offset = rgb4(settings[0], settings[1], settings[2]), rgb4(settings[3], settings[4], settings[5])
+    source = image.reshape(height, width * channels)
+    # Taps that weigh 0 read behind the row's end, and vectors of four read one float more than a pixel has.
+    row = np.zeros(width * channels + 3 * weights.shape[1] + 4, np.float32)
+    line = np.empty(3 * len(starts) + 1, np.float32)
+    pixels, asked_for = image.reshape(-1), first_row.min() * width * channels
+    runs, run = (3, size) if channels_first else (1, 3 * size)
+    # No slices in this loop: Numba counts references to each by an atomic addition, which waits for all writes before.
+    for y in range(size):
+        while asked_for < (first_row[y] + row_count[y] + _ROWS_AHEAD) * width * channels:
+            prefetch(pixels, asked_for)
+            asked_for += _CACHE_LINE_BYTES
+        _vertical(row, source, first_row[y], row_count[y], row_weights, y)
+        _line(line, row, starts, weights, scale, offset, channels_first)
+        for number in range(runs):
+            first, target = number * len(starts), number * size * size + y * run
+            if aligned and size % 4 == 0:
+                for place in range(0, run, 4):
+                    stream4(out, target + place, load4(line, first + place))
+            else:
+                for place in range(run):
+                    convert(out, target + place, line[first + place])
