@@ -27,6 +27,7 @@ from gpuloader.errors import (
     TarError,
     TooManyBadImagesError,
 )
+from gpuloader.late_imports import import_late
 
 if TYPE_CHECKING:
     from gpuloader.loader import GPULoader, Stats
@@ -62,6 +63,4 @@ _LATE = {"GPULoader": "gpuloader.loader", "Stats": "gpuloader.loader", "Preset":
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _LATE:
         raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return getattr(import_late(_LATE[name]), name)

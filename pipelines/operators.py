@@ -8,6 +8,7 @@ from typing import TypeAlias
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.late_imports import import_late
 from gpuloader.recipe import Preset
 from gpuloader.recipe.jitter import CONTRAST, GRAY, HUE
 
@@ -36,11 +37,10 @@ def decode_region(encoded: DataNode, drawn: Nodes, device: str, size_hint: tuple
 
 def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
     """Resized, cut and flipped; normalised too where nothing comes between."""
-    from gpuloader.pipelines.resample import resample  # compiles: not for those who only use a GPU
-
+    resample = import_late("gpuloader.pipelines.resample").resample  # Numba is not for those who only use a GPU
     last = preset.jitter is None
     scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
-    return resample(
+    image: DataNode = resample(
         image,
         drawn["roi"],
         drawn["corner"],
@@ -52,6 +52,7 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
         dtype=preset.dtype if last else "float32",
         channels_first=last and preset.layout == "nchw",
     )
+    return image
 
 
 def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
