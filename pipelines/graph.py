@@ -81,11 +81,11 @@ def images(
 ) -> DataNode:
     """The recipe as nodes: encoded files to images."""
     if device_id is None:
-        region = decode_region(encoded, drawn, "cpu")
+        region = decode_region(encoded, drawn, "cpu", preset.fast_idct)
         image = place_on_cpu(region, drawn, preset)
     else:
         hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
-        region = decode_region(encoded, drawn, "mixed", hint)
+        region = decode_region(encoded, drawn, "mixed", preset.fast_idct, hint)
         image = place_on_gpu(region, drawn, preset)
     if preset.jitter is not None:
         image = jitter(image, drawn, preset)

@@ -20,7 +20,9 @@ _ONES: Rgb = (1.0, 1.0, 1.0)
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
 
 
-def decode_region(encoded: DataNode, drawn: Nodes, device: str, size_hint: tuple[int, int] = (0, 0)) -> DataNode:
+def decode_region(
+    encoded: DataNode, drawn: Nodes, device: str, fast_idct: bool, size_hint: tuple[int, int] = (0, 0)
+) -> DataNode:
     """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
     return fn.decoders.image_slice(
         encoded,
@@ -30,6 +32,7 @@ def decode_region(encoded: DataNode, drawn: Nodes, device: str, size_hint: tuple
         device=device,
         output_type=types.RGB,
         adjust_orientation=False,
+        use_fast_idct=fast_idct,
         preallocate_height_hint=size_hint[0],
         preallocate_width_hint=size_hint[1],
     )
@@ -40,7 +43,7 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
     resample = import_late("gpuloader.pipelines.resample").resample  # Numba is not for those who only use a GPU
     last = preset.jitter is None
     scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
-    image: DataNode = resample(
+    placed: DataNode = resample(
         image,
         drawn["roi"],
         drawn["corner"],
@@ -52,7 +55,7 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
         dtype=preset.dtype if last else "float32",
         channels_first=last and preset.layout == "nchw",
     )
-    return image
+    return placed
 
 
 def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
@@ -88,7 +91,7 @@ def jitter(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
             if kind == CONTRAST:
                 image = image + mean
         image = math.clamp(image, 0.0, 255.0)
-    return image
+    return placed
 
 
 def mean_gray(image: DataNode) -> DataNode:

@@ -32,6 +32,8 @@ class Preset(Model):
     Attributes:
         size: height and width of the output in pixels.
         crop: which part of the image, and how it is resized.
+        fast_idct: decode JPEGs by libjpeg-turbo's fast, less exact inverse transform, on the CPU: `docs/presets.md` says
+            how many levels that is off.
         antialias: whether the bilinear resizing filters what it shrinks, as PIL and torchvision do.
         flip: the probability of a horizontal flip.
         jitter: colour jitter, or None.
@@ -43,6 +45,7 @@ class Preset(Model):
 
     size: Annotated[int, Field(ge=1, le=8192)]
     crop: Crop
+    fast_idct: bool = False
     antialias: bool = True
     flip: Annotated[float, Field(ge=0, le=1)] = 0.0
     jitter: ColorJitter | None = None

@@ -59,6 +59,7 @@ class System:
 _torchvision = Environment("torchvision", _TRANSFORMS, _TORCHVISION)
 _turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy==2.4.6"))
 _spdl = Environment("spdl", ("spdl==0.8.0", *_TRANSFORMS), _TORCHVISION)
+_turbojpeg = Environment("turbojpeg", ("turbojpeg==0.0.2", "numpy==2.4.6"))
 _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
 _torchcodec = Environment("torchcodec", (_TORCH, "torchvision==0.28.0", "torchcodec==0.17.0", "numpy==2.4.6"))
 
@@ -77,6 +78,7 @@ SYSTEMS: dict[str, System] = {
         System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
         System("floor: read only", "floors", "read"),
         System("floor: decode the region only", "floors", "decode"),
+        System("floor: decode the region at a smaller scale", "scaled_floor", environment=_turbojpeg),
         System("floor: decode the region, resize", "floors", "decode-resize"),
         System("floor: resident synthetic batch", "floors", "resident"),
     )

@@ -58,6 +58,13 @@ def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> 
     assert largest_difference(run_graph(preset, photos(), arrays), theirs) <= LEVEL
 
 
+def test_the_fast_idct_is_off_by_what_the_recipes_page_says() -> None:
+    exact = run_graph(preset_of("raw_uint8"), photos())
+    difference = (run_graph(preset_of("raw_uint8", fast_idct=True), photos()) - exact).abs()
+    assert 0 < difference.mean() < 1
+    assert difference.max() <= 17
+
+
 def test_without_antialias_it_is_torchs_bilinear() -> None:
     preset = preset_of("imagenet_train", antialias=False, flip=0.0, **PLAIN)
     arrays = draw(preset, photos())
