@@ -91,7 +91,7 @@ def jitter(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
             if kind == CONTRAST:
                 image = image + mean
         image = math.clamp(image, 0.0, 255.0)
-    return placed
+    return image
 
 
 def mean_gray(image: DataNode) -> DataNode:

@@ -32,8 +32,7 @@ class Preset(Model):
     Attributes:
         size: height and width of the output in pixels.
         crop: which part of the image, and how it is resized.
-        fast_idct: decode JPEGs by libjpeg-turbo's fast, less exact inverse transform, on the CPU: `docs/presets.md` says
-            how many levels that is off.
+        fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         antialias: whether the bilinear resizing filters what it shrinks, as PIL and torchvision do.
         flip: the probability of a horizontal flip.
         jitter: colour jitter, or None.

@@ -141,6 +141,7 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
     assert preset_of(tmp_path).model_dump() == {
         "size": 32,
         "crop": {"kind": "center", "resize": 40},
+        "fast_idct": False,
         "antialias": True,
         "flip": 0.0,
         "jitter": None,
@@ -178,7 +179,7 @@ def test_the_bounds_themselves_are_allowed(tmp_path: Path, changed: dict[str, An
 
 
 CROPS = "'random_resized', 'center', 'random_padded'"
-KEYS = "size, crop, antialias, flip, jitter, mean, std, dtype, layout, shuffle, last_batch"
+KEYS = "size, crop, fast_idct, antialias, flip, jitter, mean, std, dtype, layout, shuffle, last_batch"
 
 
 @pytest.mark.parametrize(
