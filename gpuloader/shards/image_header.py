@@ -11,6 +11,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
 _MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of fill bytes must not hold up the scan
 _END_OF_HEADER = frozenset((0xD9, 0xDA))
+_READ_BYTES = 1024
 
 
 def image_size(read: Read) -> tuple[int, int]:
@@ -39,25 +40,25 @@ def _stored_size(read: Read) -> tuple[int, int]:
 
 def _jpeg(read: Read) -> tuple[int, int]:
     """Walks the segments (ITU-T T.81, annex B) to the frame header, reading on where one is long."""
-    start, chunk = 0, read(0, 1024)
+    start, chunk = 0, read(0, _READ_BYTES)
     position = 2
     for _ in range(_MAX_SEGMENTS):
-        if position + 9 > start + len(chunk):
-            start, chunk = position, read(position, 1024)
+        place = position - start
+        if place + 9 > len(chunk):
+            start, place, chunk = position, 0, read(position, _READ_BYTES)
             if len(chunk) < 9:
                 return 0, 0
-        segment = chunk[position - start : position - start + 9]
-        marker = segment[1]
-        if segment[0] != 0xFF or marker in _END_OF_HEADER:
+        marker = chunk[place + 1]
+        if chunk[place] != 0xFF or marker in _END_OF_HEADER:
             return 0, 0
+        if marker in _FRAMES:
+            return _big(chunk[place + 5 : place + 7]), _big(chunk[place + 7 : place + 9])
         if marker == 0xFF:
             position += 1
         elif marker in _NO_LENGTH:
             position += 2
-        elif marker in _FRAMES:
-            return _big(segment[5:7]), _big(segment[7:9])
         else:
-            position += 2 + _big(segment[2:4])
+            position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])
     return 0, 0
 
 

@@ -27,9 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +35,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import IndexFileError, ShardChangedError
-from gpuloader.shards.image_header import image_size
-from gpuloader.shards.tar import MISSING_END, Member, members
+from gpuloader.errors import IndexFileError
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm")
 """What counts as a sample's image; of several, the first in this order."""
@@ -52,7 +48,6 @@ BAD_LABEL = NO_LABEL + 1
 
 _MAGIC = b"GPULIDX\x01"
 _CHECKSUM_BYTES = 32
-_LEFT_OUT_KEPT = 1000
 _PER_SAMPLE = {
     "image_offset": "<i8",
     "image_size": "<i8",
@@ -69,8 +64,6 @@ _COLUMNS = {
     "key_bytes": "key_bytes",
 }
 _DTYPES = {**_PER_SAMPLE, **_PER_COMPONENT, "key_bytes": "|u1"}
-_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
-_log = logging.getLogger("gpuloader")
 
 
 @dataclass(frozen=True)
@@ -222,115 +215,3 @@ class ShardIndex:
         ):
             if (offset < 0).any() or (size < 0).any() or (size > self.shard_bytes - offset).any():
                 raise IndexFileError(f"{path} is damaged: it points outside the shard")
-
-
-def scan(shard: Path) -> ShardIndex:
-    """Reads a tar's headers, labels and image sizes.
-
-    Raises:
-        TarError: at the first byte that is not a plain tar.
-        ShardChangedError: the file changed meanwhile.
-    """
-    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        gathered = _Gathered(fd)
-        for member in members(fd, str(shard)):
-            gathered.add(member)
-        index = gathered.index(before)
-        after = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
-    if index.left_out_count:
-        first = index.left_out[0]
-        _log.warning(
-            "%s: %d members are in no sample, the first being %r (%s)",
-            shard,
-            index.left_out_count,
-            first.name,
-            first.why,
-        )
-    return index
-
-
-class _Gathered:
-    """Members on their way to samples."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._samples: dict[str, dict[str, Member]] = {}
-        self._left_out: list[LeftOut] = []
-
-    def add(self, member: Member) -> None:
-        if member.kind == "directory":
-            return
-        match = _NAME.fullmatch(member.name)
-        if member.kind == MISSING_END:
-            self._leave_out(member, "the archive has no end marker: it may have been cut")
-        elif member.kind != "file":
-            self._leave_out(member, f"a {member.kind}, not a file")
-        elif not match:
-            self._leave_out(member, "its file name begins with a dot or has no extension")
-        else:
-            key, extension = match[1], match[2].lower()
-            components = self._samples.setdefault(key, {})
-            if extension in components:
-                self._leave_out(member, f"the key has a .{extension} already, at byte {components[extension].offset}")
-            else:
-                components[extension] = member
-
-    def _leave_out(self, member: Member, why: str) -> None:
-        self._left_out.append(LeftOut(member.name, member.offset, why))
-
-    def index(self, stat: os.stat_result) -> ShardIndex:
-        extensions: dict[str, int] = {}
-        columns: dict[str, list[int]] = {name: [] for name in (*_PER_SAMPLE, *_PER_COMPONENT)}
-        keys = bytearray()
-        for key, components in self._samples.items():
-            image = next((components[name] for name in IMAGE_EXTENSIONS if name in components), None)
-            if image is None:
-                for member in components.values():
-                    self._leave_out(member, "its key has no image")
-                continue
-            height, width = self._image_size(image)
-            keys += key.encode("utf-8", "surrogateescape")
-            for extension, member in components.items():
-                columns["component_extension"].append(extensions.setdefault(extension, len(extensions)))
-                columns["component_offset"].append(member.offset)
-                columns["component_size"].append(member.size)
-            columns["image_offset"].append(image.offset)
-            columns["image_size"].append(image.size)
-            columns["height"].append(height)
-            columns["width"].append(width)
-            columns["label"].append(_label(components.get("cls")))
-            columns["key_end"].append(len(keys))
-            columns["component_end"].append(len(columns["component_offset"]))
-        return ShardIndex(
-            shard_bytes=stat.st_size,
-            shard_mtime_ns=stat.st_mtime_ns,
-            extensions=tuple(extensions),
-            left_out=tuple(self._left_out[:_LEFT_OUT_KEPT]),
-            left_out_count=len(self._left_out),
-            key_bytes=np.frombuffer(bytes(keys), np.uint8),
-            **{name: np.array(values, _DTYPES[name]) for name, values in columns.items()},
-        )
-
-    def _image_size(self, image: Member) -> tuple[int, int]:
-        def read(offset: int, count: int) -> bytes:
-            count = min(count, image.size - offset)
-            if offset + count <= len(image.head):
-                return image.head[offset : offset + max(count, 0)]
-            return os.pread(self._fd, count, image.offset + offset)
-
-        return image_size(read)
-
-
-def _label(member: Member | None) -> int:
-    if member is None:
-        return NO_LABEL
-    text = member.head.strip()
-    if member.size > 64 or not re.fullmatch(rb"[+-]?[0-9]{1,18}", text):
-        return BAD_LABEL
-    return int(text)

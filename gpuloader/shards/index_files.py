@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpuloader.errors import IndexFileError
-from gpuloader.shards.index import ShardIndex, scan
+from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.scan import scan
 
 INDEX_SUFFIX = ".gpuidx"
 

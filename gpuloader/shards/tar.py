@@ -22,9 +22,9 @@ References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Bas
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import adler32
 
 from gpuloader.errors import TarError
 
@@ -34,10 +34,12 @@ MISSING_END = "missing end of the archive"
 
 _ZEROS = bytes(BLOCK_BYTES)
 _ASCII = bytes(range(128))
+_MODULUS = 65521
 _FILES = frozenset(b"0\x007")
 _KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"6": "pipe", b"5": "directory"}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
-_READ_BYTES = 2048  # a header, and with it all of a small member or the first bytes of a large one
+_HEAD_BYTES = 1536
+_READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
 
 
 class Member(NamedTuple):
@@ -48,7 +50,7 @@ class Member(NamedTuple):
         kind: "file", or what else it is ("directory", "symbolic link", "sparse file", ...).
         offset: byte offset of its data.
         size: bytes of its data.
-        head: the first bytes of its data, at least min(size, 1536) of them.
+        head: the first bytes of its data, min(size, 1536) of them.
     """
 
     name: str
@@ -71,9 +73,11 @@ def members(fd: int, shard: str) -> Iterator[Member]:
     records_for_all: dict[str, str] = {}
     records: dict[str, str] = {}
     long_name: bytes | None = None
+    start, chunk = 0, b""
     while position < total:
-        chunk = os.pread(fd, _READ_BYTES, position)
-        header = chunk[:BLOCK_BYTES]
+        if position - start + BLOCK_BYTES + _HEAD_BYTES > len(chunk):
+            start, chunk = position, os.pread(fd, _READ_BYTES, position)
+        header = chunk[position - start : position - start + BLOCK_BYTES]
         if len(header) < BLOCK_BYTES:
             raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
         if header == _ZEROS:
@@ -81,10 +85,10 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             break
         _check_header(header, shard, position)
         kind_byte = header[156:157]
-        size = _number(header[124:136], "size", shard, position)
+        size = _size(header[124:136], shard, position)
         extended = kind_byte in b"xgLK"
         if not extended and "size" in records:
-            size = _decimal(records["size"], "size", shard, position)
+            size = _decimal(records["size"], shard, position)
         if kind_byte in _KINDS:
             size = 0  # links, devices and directories have no data, whatever their size field says
         offset = position + BLOCK_BYTES
@@ -96,7 +100,9 @@ def members(fd: int, shard: str) -> Iterator[Member]:
         if extended:
             if size > MAX_EXTENDED_HEADER_BYTES:
                 raise TarError(shard, position, f"an extended header of {size} bytes is not believable")
-            data = os.pread(fd, size, offset)
+            data = chunk[offset - start : offset - start + size]
+            if len(data) < size:
+                data = os.pread(fd, size, offset)
             if kind_byte == b"x":
                 records = _pax_records(data, shard, offset)
             elif kind_byte == b"g":
@@ -104,9 +110,11 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             elif kind_byte == b"L":
                 long_name = data.rstrip(b"\0")
         else:
-            merged = {**records_for_all, **records}
+            merged = {**records_for_all, **records} if records_for_all or records else {}
             name = merged["path"] if "path" in merged else _decode(long_name or _short_name(header))
-            yield Member(name, _kind(kind_byte, name, merged), offset, size, chunk[BLOCK_BYTES : BLOCK_BYTES + size])
+            data_start = position + BLOCK_BYTES - start
+            head = chunk[data_start : data_start + min(size, _HEAD_BYTES)]
+            yield Member(name, _kind(kind_byte, name, merged), offset, size, head)
             records, long_name = {}, None
         position = position_of_next
     else:
@@ -119,11 +127,11 @@ def members(fd: int, shard: str) -> Iterator[Member]:
 
 def _check_header(header: bytes, shard: str, position: int) -> None:
     stored = header[148:156]
-    if stored.strip(b"\0 ").isdigit():
-        claimed = _number(stored, "checksum", shard, position)
-        rest = header[:148] + b" " * 8 + header[156:]
-        unsigned = _sum_of_bytes(rest[:256]) + _sum_of_bytes(rest[256:])
-        if claimed == unsigned or claimed == unsigned - 256 * len(rest.translate(None, _ASCII)):
+    text = stored.strip(b"\0 ")
+    if text and not text.strip(b"01234567"):
+        # The field counts as spaces. Writers add up the bytes as unsigned, a few old ones as signed.
+        wrong = int(text, 8) - _sum(header) + _sum(stored) - 8 * ord(" ")
+        if wrong % _MODULUS == 0 or (wrong + 256 * len(header.translate(None, _ASCII))) % _MODULUS == 0:
             return
     for magic, name in _COMPRESSED.items():
         if header.startswith(magic):
@@ -133,9 +141,9 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
     raise TarError(shard, position, "the header's checksum is wrong")
 
 
-def _sum_of_bytes(data: bytes) -> int:
-    """The sum of at most 256 bytes: Adler-32's lower half counts it, plus one, modulo 65521 (RFC 1950). In C."""
-    return (zlib.adler32(data) & 0xFFFF) - 1
+def _sum(data: bytes) -> int:
+    """The sum of the bytes modulo 65521: Adler-32's lower half, less one (RFC 1950). In C."""
+    return (adler32(data) & 0xFFFF) - 1
 
 
 def _check_end(fd: int, shard: str, position: int, total: int) -> None:
@@ -184,20 +192,20 @@ def _decode(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _number(field: bytes, what: str, shard: str, position: int) -> int:
+def _size(field: bytes, shard: str, position: int) -> int:
     if field[0] == 0xFF:
-        raise TarError(shard, position, f"a negative {what}")
+        raise TarError(shard, position, "a negative size")
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     text = field.split(b"\0", 1)[0].strip(b" ")
     if text.strip(b"01234567"):
-        raise TarError(shard, position, f"a {what} that is not octal: {field!r}")
+        raise TarError(shard, position, f"a size that is not octal: {field!r}")
     return int(text or b"0", 8)
 
 
-def _decimal(text: str, what: str, shard: str, position: int) -> int:
+def _decimal(text: str, shard: str, position: int) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise TarError(shard, position, f"a PAX {what} that is not a number: {text!r}")
+        raise TarError(shard, position, f"a PAX size that is not a number: {text!r}")
     return int(text)
 
 

@@ -20,7 +20,8 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from gpuloader.errors import IndexFileError, ShardChangedError, TarError
 from gpuloader.shards import ShardIndex
-from gpuloader.shards.index import BAD_LABEL, NO_LABEL, scan
+from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.shards.scan import scan
 
 JPEG = jpeg(20, 30)
 

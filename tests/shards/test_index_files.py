@@ -17,7 +17,7 @@ from making import write_samples, write_shard
 
 from gpuloader.errors import TarError
 from gpuloader.shards import ShardIndex, index_file, open_index, open_indexes
-from gpuloader.shards.index import scan
+from gpuloader.shards.scan import scan
 
 
 @pytest.fixture
