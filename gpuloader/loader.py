@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -19,7 +22,6 @@ import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import (
-    BadImageError,
     ConfigError,
     DeviceError,
     LoaderError,
@@ -30,8 +32,16 @@ from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
-from gpuloader.world import World
+from gpuloader.shards import (
+    Arena,
+    ShardSet,
+    Tar,
+    make_labels,
+    read_quarantine,
+    resolve_shards,
+    write_quarantine,
+)
+from gpuloader.world import World, check_agreement
 
 Batch: TypeAlias = Any
 """(images, labels) or a dictionary, as `output` asks."""
@@ -94,6 +104,8 @@ class GPULoader:
         on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
         max_bad: the share of the data that may be bad under "replace", in [0, 1]; one image always may. Each rank
             counts the bad images that it met.
+        quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have stand-ins from
+            the start, also where `on_error` is "raise", and do not count for `max_bad`.
         num_threads: decoding threads; None takes all cores on the CPU and up to 8 for a GPU.
         prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
         output: "tuple" or "dict".
@@ -126,6 +138,7 @@ class GPULoader:
         last_batch: LastBatch | None = None,
         on_error: Literal["raise", "replace"] = "raise",
         max_bad: float = 0.01,
+        quarantine: str | Path | None = None,
         num_threads: int | None = None,
         prefetch: int = 2,
         output: Literal["tuple", "dict"] = "tuple",
@@ -133,6 +146,7 @@ class GPULoader:
         label_from: str | None = "cls",
         steps_per_epoch: int | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self._stream: _Stream | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
@@ -140,6 +154,7 @@ class GPULoader:
         self.world = World.detect(rank, world_size)
         self._device_id = _resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
+        self._triage = partial(undecodable, self.preset, device_id=self._device_id)
         self._output = _one_of("output", output, ("tuple", "dict"))
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = _check_fields(fields, output)
@@ -150,6 +165,7 @@ class GPULoader:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
         self._shards = ShardSet.open(resolve_shards(tar), progress=self.world.local_rank == 0)
+        self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
         self.classes = None if self._labels is None else self._labels.classes
         self._plan = Plan(
@@ -162,8 +178,11 @@ class GPULoader:
             seed=seed,
             steps_per_epoch=steps_per_epoch,
         )
+        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
+        check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
+        self._suspects: frozenset[int] = frozenset()
         self._stats = Stats()
         _alive.add(self)
 
@@ -194,7 +213,8 @@ class GPULoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, in plain JSON types: counts what was handed out, nothing that was only prefetched.
 
-        The same on every rank, but for the quarantine: the bad images that this rank met. Any rank's state will do.
+        The same on every rank, but for the quarantine: the bad images that this rank met, which is for the record and
+        steers nothing. So any rank's state will do.
         """
         return {
             **self._identity(),
@@ -229,10 +249,18 @@ class GPULoader:
         self._running = None
         self._cursor = self._start = cursor
         self._bad = quarantine
+        self._suspects |= frozenset(quarantine)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
         return replace(self._stats, bad=dict(self._bad))
+
+    def write_quarantine(self, path: str | Path) -> None:
+        """Writes the images that are known to be bad, those met so far and those of the file that was given.
+
+        JSON Lines of shard, key, offset and cause: a list of what to mend, or the `quarantine` of the next run.
+        """
+        write_quarantine(Path(path), self._shards, {**self._known_bad, **self._bad})
 
     def close(self) -> None:
         """Ends threads and closes files; the loader cannot be used again. Closing twice is fine."""
@@ -240,6 +268,13 @@ class GPULoader:
         self._close_stream()
         if hasattr(self, "_shards"):
             self._shards.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A loader that has not begun is made anew where it is unpickled, at the same place."""
+        self._check_open()
+        if self._stream is not None:
+            raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
+        return _made_anew, (self._arguments, self.state_dict())
 
     def __enter__(self) -> GPULoader:
         return self
@@ -260,6 +295,7 @@ class GPULoader:
             "recipe": self.preset.fingerprint,
             "seed": self._plan.seed,
             "shuffle": self._plan.shuffle,
+            "known_bad": hashlib.blake2b(json.dumps(sorted(self._known_bad)).encode(), digest_size=16).hexdigest(),
         }
 
     def _check_open(self) -> None:
@@ -290,7 +326,7 @@ class GPULoader:
         return result
 
     def _decoded(self) -> tuple[EncodedBatch, torch.Tensor]:
-        """The batch at the cursor; bad images that only decoding finds are put in quarantine on the way."""
+        """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
         while True:
             # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
             if self._stream is not None and self._stream.cursor != self._cursor:
@@ -310,14 +346,10 @@ class GPULoader:
                 raise
             if undecoded is None:
                 return batch, images
-            rows = undecodable(self.preset, undecoded.images, undecoded.arrays, self._device_id)
-            if not rows:
+            failed = frozenset(undecoded.ids[list(self._triage(undecoded.images, undecoded.arrays))].tolist())
+            if failed <= self._suspects:  # not the images', or what triage decides would not be final
                 raise RuntimeError(message)
-            bad = {int(undecoded.ids[row]): cause for row, cause in rows.items()}
-            if not self._replace_bad:
-                sample, cause = next(iter(bad.items()))
-                raise BadImageError(*self._shards.place(sample), cause)
-            self._quarantine(bad)
+            self._suspects |= failed
 
     def _quarantine(self, bad: Mapping[int, str]) -> None:
         for sample, cause in bad.items():
@@ -358,10 +390,12 @@ class GPULoader:
             self._shards,
             self.preset,
             gate,
+            self._triage,
             self._labels,
             fields=self._fields,
             replace_bad=self._replace_bad,
-            known_bad=self._bad,
+            known_bad=self._known_bad,
+            suspects=self._suspects,
         )
         self._stream = _Stream(
             reader,
@@ -379,6 +413,12 @@ class GPULoader:
         stream, self._stream = self._stream, None  # in this order: an interrupt must not leave a closed one behind
         if stream is not None:
             stream.close()
+
+
+def _made_anew(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
+    loader = GPULoader(**arguments)
+    loader.load_state_dict(state)
+    return loader
 
 
 _alive: WeakSet[GPULoader] = WeakSet()
@@ -527,7 +567,11 @@ class _Feed:
         try:
             batch = self._batches.next()
         except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
-            self.failure = error
+            # Less the frames of this thread, here and in `next`: they would hold DALI's, which called, and the pipeline.
+            trace = error.__traceback__
+            for _ in range(2):
+                trace = trace and trace.tb_next
+            self.failure = error.with_traceback(trace)
             raise StopIteration from None
         self.in_flight.append(batch)
         return (batch.images, *batch.arrays.values())

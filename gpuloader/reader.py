@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,6 +29,9 @@ from gpuloader.shards import Arena, Labels, ShardSet, View
 Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
 """Encoded image -> (height, width), or why it may not be decoded."""
 
+Triage: TypeAlias = "Callable[[Sequence[View], Mapping[str, NDArray[Any]]], Mapping[int, str]]"
+"""Encoded images and the arrays drawn for them -> the rows that cannot be decoded, with the cause."""
+
 STAND_IN_ATTEMPTS = 100
 
 
@@ -44,7 +47,7 @@ class EncodedBatch:
         arrays: what the graph takes beside them, (b, ...) each.
         labels: (b,) int64, or None.
         fields: for each asked extension b values.
-        bad: the planned samples that were refused here, with the cause.
+        bad: the planned samples that were found bad here, with the cause.
         arena: the memory behind `images`, free again once the graph is done with the batch.
         read_seconds: the time that making this batch took.
     """
@@ -64,10 +67,16 @@ class EncodedBatch:
 class Reader:
     """Makes the encoded batch of any step: what it gives depends on its arguments alone.
 
+    An image is bad in an epoch if the gate refuses it, or if the window that is drawn for it there cannot be decoded.
+
     Args:
+        gate: says what may be decoded, from an image's bytes.
+        triage: says what cannot be decoded, by trying.
         fields: extensions of components to read beside the image.
         replace_bad: put stand-ins in the place of bad images instead of raising.
-        known_bad: samples that are bad though the gate lets them pass, with the cause.
+        known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
+        suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
+            and more of them change nothing.
     """
 
     def __init__(
@@ -76,20 +85,24 @@ class Reader:
         shards: ShardSet,
         preset: Preset,
         gate: Gate,
+        triage: Triage,
         labels: Labels | None,
         *,
         fields: Sequence[str] = (),
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,
+        suspects: Collection[int] = (),
     ) -> None:
         self._plan = plan
         self._shards = shards
         self._preset = preset
         self._gate = gate
+        self._triage = triage
         self._labels = labels
         self._fields = fields
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
+        self._suspects = frozenset(suspects)
 
     def read(self, cursor: Cursor, arena: Arena) -> EncodedBatch:
         """The batch of the step at the cursor, its images in the arena.
@@ -104,10 +117,11 @@ class Reader:
         sizes = np.zeros((len(ids), 2), np.int64)
         bad: dict[int, str] = {}
         for row, image in enumerate(images):
-            size = self._size_or_cause(int(ids[row]), image)
+            sample = int(ids[row])
+            size = self._size_or_cause(sample, image, planned=sample, epoch=cursor.epoch)
             if isinstance(size, str):
-                sample = int(ids[row])
-                bad[sample] = size
+                if sample not in self._known_bad:
+                    bad[sample] = size
                 ids[row], images[row], size = self._stand_in(sample, cursor.epoch, cause=size)
                 valid[row] = False
             sizes[row] = size
@@ -126,18 +140,23 @@ class Reader:
             read_seconds=time.perf_counter() - started,
         )
 
-    def _size_or_cause(self, sample: int, image: View) -> tuple[int, int] | str:
-        return self._known_bad.get(sample) or self._gate(image)
+    def _size_or_cause(self, sample: int, image: View, *, planned: int, epoch: int) -> tuple[int, int] | str:
+        size = self._known_bad.get(sample) or self._gate(image)
+        if isinstance(size, str) or sample not in self._suspects:
+            return size
+        # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
+        draws = Draws(self._plan.seed, epoch, np.array([planned]))
+        return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
 
     def _stand_in(self, sample: int, epoch: int, cause: str) -> tuple[int, View, tuple[int, int]]:
         """The first good one of the samples that the plan draws for the bad one in this epoch."""
-        if not self._replace_bad:
+        if not self._replace_bad and sample not in self._known_bad:
             raise BadImageError(*self._shards.place(sample), cause)
         draws = Draws(self._plan.seed, epoch, np.array([sample]))
         candidates = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * len(self._shards)).astype(np.int64)
         for candidate in candidates:
             [image] = self._shards.read_images(np.array([candidate]), Arena())
-            size = self._size_or_cause(int(candidate), image)
+            size = self._size_or_cause(int(candidate), image, planned=sample, epoch=epoch)
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(

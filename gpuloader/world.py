@@ -1,11 +1,19 @@
-"""Which of how many processes this one is."""
+"""Which of how many processes this one is, and whether all of them mean the same."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from typing import Any
 
 from gpuloader.errors import ConfigError
+
+_MEETING_SECONDS = 120.0
+_meetings = count()
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,63 @@ class World:
 
         The local rank is torchrun's or Slurm's where they give one, else the rank.
 
-        Only this function reads the environment and torch.distributed.
+        Only this module reads the environment and torch.distributed.
         """
         if (rank is None) != (world_size is None):
             raise ConfigError(f"rank={rank}, world_size={world_size}: give both or neither")
         if rank is None or world_size is None:
             rank, world_size = _from_distributed() or _from_environment()
         return cls(rank, world_size, _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank)))
+
+
+def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> None:
+    """Compares facts, plain JSON types, over all ranks, where torch.distributed is initialised and its ranks are these.
+
+    Every rank must call it as often and in the same order. They meet at the store that torch.distributed began with:
+    that needs neither a GPU nor a group of processes of its own, and it cannot hang.
+
+    Raises:
+        ConfigError: on every rank the same, which names the facts that differ and their ranks, or the ranks that did
+            not come in time.
+    """
+    if world.world_size == 1 or _from_distributed() != (world.rank, world.world_size):
+        return
+    from torch.distributed import PrefixStore
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    store = PrefixStore(f"gpuloader/{next(_meetings)}", _get_default_store())
+    store.set(f"facts/{world.rank}", json.dumps(facts))
+    if world.rank == 0:
+        store.set("verdict", _verdict(store, world.world_size, timedelta(seconds=wait_seconds)))
+    try:
+        # The first rank may wait as long itself before it says anything.
+        store.wait(["verdict"], timedelta(seconds=2 * wait_seconds))
+    except RuntimeError:
+        raise ConfigError(f"rank 0 did not make this loader within {2 * wait_seconds:.0f} s: {_ALIKE}") from None
+    if verdict := store.get("verdict").decode():
+        raise ConfigError(verdict)
+
+
+_ALIKE = "all ranks must make the same loaders in the same order; for one of a single rank, pass rank=0, world_size=1"
+
+
+def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN401 - a torch.distributed.Store
+    """What is wrong with the facts of all ranks; nothing, if nothing is."""
+    keys = [f"facts/{rank}" for rank in range(world_size)]
+    try:
+        store.wait(keys, wait)
+    except RuntimeError:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        return f"the ranks {missing} did not make this loader within {wait.total_seconds():.0f} s: {_ALIKE}"
+    facts = [json.loads(store.get(key)) for key in keys]
+    differences = []
+    for name in facts[0]:
+        ranks: dict[str, list[int]] = {}
+        for rank, fact in enumerate(facts):
+            ranks.setdefault(json.dumps(fact.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            differences.append("; ".join(f"{name}={value} on ranks {of}" for value, of in ranks.items()))
+    return f"the loaders of the ranks differ: {'; '.join(differences)}" if differences else ""
 
 
 def _from_distributed() -> tuple[int, int] | None:

@@ -77,5 +77,5 @@ def _walk(head: bytes) -> tuple[bool, int | None]:
             position += 2
         else:
             progressive = progressive or marker in _PROGRESSIVE
-            position += 2 + int.from_bytes(head[position + 2 : position + 4], "big")
+            position += 2 + (head[position + 2] << 8 | head[position + 3])
     return progressive, None

@@ -4,7 +4,7 @@ The filter is PIL's and torch's: a triangle over the source, widened by the scal
 the image's border and weighted anew there (DALI's own resize repeats the border instead, which is up to a few levels
 off). Index arithmetic is in double precision: single precision would misplace the pixels of wide images.
 
-Vertical first, one output row at a time, then horizontal: the row in between stays in the processor's first cache. The
+Vertical first, two output rows at a time, then horizontal: the rows in between stay in the processor's first cache. The
 image comes from main memory, so its rows are asked for beforehand; the output goes there, past the caches.
 """
 
@@ -99,7 +99,8 @@ def _padded(
 
 @njit(**_INLINED)  # type: ignore[untyped-decorator]
 def _weigh(
-    row: NDArray[np.float32],
+    rows: NDArray[np.float32],
+    place: int,
     source: NDArray[np.uint8],
     first: int,
     weights: NDArray[np.float32],
@@ -107,38 +108,45 @@ def _weigh(
     done: int,
     taps_now: int,
 ) -> None:
-    """Adds the weighed sum of `taps_now` rows of `source` to `row`, or begins it if none are done."""
-    for place in range(source.shape[1]):
-        total = row[place] if done else np.float32(0)
+    """Adds the weighed sum of `taps_now` rows of `source` to the row at `place`, or begins it if none are done."""
+    for value in range(np.uintp(source.shape[1])):
+        total = rows[place + value] if done else np.float32(0)
         for tap in range(done, done + taps_now):
-            total += weights[y, tap] * np.float32(source[first + tap, place])
-        row[place] = total
+            total += weights[y, tap] * np.float32(source[first + tap, value])
+        rows[place + value] = total
 
 
 @njit(**OPTIONS)  # type: ignore[untyped-decorator]
 def _vertical(
-    row: NDArray[np.float32], source: NDArray[np.uint8], first: int, count: int, weights: NDArray[np.float32], y: int
+    rows: NDArray[np.float32],
+    place: int,
+    source: NDArray[np.uint8],
+    first: int,
+    count: int,
+    weights: NDArray[np.float32],
+    y: int,
 ) -> None:
-    """row = the weighed sum of `count` rows of `source`, up to four in a pass."""
+    """The row at `place` = the weighed sum of `count` rows of `source`, up to four in a pass."""
     if count == 0:
-        row[:] = 0
+        for value in range(np.uintp(source.shape[1])):
+            rows[place + value] = 0
     for done in range(0, count, 4):
         left = count - done
         # The numbers are written out so that each call is compiled for its own.
         if left == 1:
-            _weigh(row, source, first, weights, y, done, 1)
+            _weigh(rows, place, source, first, weights, y, done, 1)
         elif left == 2:
-            _weigh(row, source, first, weights, y, done, 2)
+            _weigh(rows, place, source, first, weights, y, done, 2)
         elif left == 3:
-            _weigh(row, source, first, weights, y, done, 3)
+            _weigh(rows, place, source, first, weights, y, done, 3)
         else:
-            _weigh(row, source, first, weights, y, done, 4)
+            _weigh(rows, place, source, first, weights, y, done, 4)
 
 
 @njit(**_INLINED)  # type: ignore[untyped-decorator]
 def _horizontal(
-    line: NDArray[np.float32],
-    row: NDArray[np.float32],
+    lines: NDArray[np.float32],
+    rows: NDArray[np.float32],
     starts: NDArray[np.uintp],
     weights: NDArray[np.float32],
     scale: Any,  # noqa: ANN401
@@ -146,34 +154,56 @@ def _horizontal(
     taps_of_each: int,
     channels_first: bool,
 ) -> None:
-    """One output row: the three channels one behind the other, as many pixels each as `starts` is long; or by pixel."""
-    pixels = len(starts)
+    """Two output rows, of two rows: a weight that is loaded serves both.
+
+    An output row is its three channels one behind the other, as many pixels each as `starts` is long; or its pixels.
+    """
+    pixels, other = len(starts), np.uintp(len(rows) // 2)
     # Unsigned, or Numba looks at each index whether it counts from the end.
     for pixel in range(np.uintp(0), np.uintp(pixels), np.uintp(4)):
         second, third, fourth = pixel + np.uintp(1), pixel + np.uintp(2), pixel + np.uintp(3)
         a, b, c, d = zero4(), zero4(), zero4(), zero4()
+        e, f, g, h = zero4(), zero4(), zero4(), zero4()
         for tap in range(np.uintp(taps_of_each)):
             step = np.uintp(3) * tap
-            a = multiply_add4(a, load4(row, starts[pixel] + step), weights[pixel, tap])
-            b = multiply_add4(b, load4(row, starts[second] + step), weights[second, tap])
-            c = multiply_add4(c, load4(row, starts[third] + step), weights[third, tap])
-            d = multiply_add4(d, load4(row, starts[fourth] + step), weights[fourth, tap])
-        a, b, c, d = (
-            scale4(a, scale, offset),
-            scale4(b, scale, offset),
-            scale4(c, scale, offset),
-            scale4(d, scale, offset),
-        )
-        if channels_first:
-            store_channels4(line, pixels, pixel, a, b, c, d)
-        else:
-            store_pixels4(line, np.uintp(3) * pixel, a, b, c, d)
+            a = multiply_add4(a, load4(rows, starts[pixel] + step), weights[pixel, tap])
+            e = multiply_add4(e, load4(rows, starts[pixel] + step + other), weights[pixel, tap])
+            b = multiply_add4(b, load4(rows, starts[second] + step), weights[second, tap])
+            f = multiply_add4(f, load4(rows, starts[second] + step + other), weights[second, tap])
+            c = multiply_add4(c, load4(rows, starts[third] + step), weights[third, tap])
+            g = multiply_add4(g, load4(rows, starts[third] + step + other), weights[third, tap])
+            d = multiply_add4(d, load4(rows, starts[fourth] + step), weights[fourth, tap])
+            h = multiply_add4(h, load4(rows, starts[fourth] + step + other), weights[fourth, tap])
+        _store(lines, 0, pixels, pixel, channels_first, scale, offset, a, b, c, d)
+        _store(lines, len(lines) // 2, pixels, pixel, channels_first, scale, offset, e, f, g, h)
+
+
+@njit(**_INLINED)  # type: ignore[untyped-decorator]
+def _store(
+    lines: NDArray[np.float32],
+    line: int,
+    pixels: int,
+    pixel: int,
+    channels_first: bool,
+    scale: Any,  # noqa: ANN401
+    offset: Any,  # noqa: ANN401
+    one: Any,  # noqa: ANN401
+    two: Any,  # noqa: ANN401
+    three: Any,  # noqa: ANN401
+    four: Any,  # noqa: ANN401
+) -> None:
+    one, two = scale4(one, scale, offset), scale4(two, scale, offset)
+    three, four = scale4(three, scale, offset), scale4(four, scale, offset)
+    if channels_first:
+        store_channels4(lines, pixels, line + pixel, one, two, three, four)
+    else:
+        store_pixels4(lines, line + 3 * pixel, one, two, three, four)
 
 
 @njit(**OPTIONS)  # type: ignore[untyped-decorator]
-def _line(
-    line: NDArray[np.float32],
-    row: NDArray[np.float32],
+def _two_lines(
+    lines: NDArray[np.float32],
+    rows: NDArray[np.float32],
     starts: NDArray[np.uintp],
     weights: NDArray[np.float32],
     scale: Any,  # noqa: ANN401
@@ -183,13 +213,13 @@ def _line(
     """`_horizontal`, compiled for the small numbers of taps that most images need."""
     taps_of_each = weights.shape[1]
     if taps_of_each == 2:
-        _horizontal(line, row, starts, weights, scale, offset, 2, channels_first)
+        _horizontal(lines, rows, starts, weights, scale, offset, 2, channels_first)
     elif taps_of_each == 3:
-        _horizontal(line, row, starts, weights, scale, offset, 3, channels_first)
+        _horizontal(lines, rows, starts, weights, scale, offset, 3, channels_first)
     elif taps_of_each == 4:
-        _horizontal(line, row, starts, weights, scale, offset, 4, channels_first)
+        _horizontal(lines, rows, starts, weights, scale, offset, 4, channels_first)
     else:
-        _horizontal(line, row, starts, weights, scale, offset, taps_of_each, channels_first)
+        _horizontal(lines, rows, starts, weights, scale, offset, taps_of_each, channels_first)
 
 
 @njit(**OPTIONS)  # type: ignore[untyped-decorator]
@@ -220,22 +250,26 @@ def resample_image(
     scale, offset = rgb4(settings[0], settings[1], settings[2]), rgb4(settings[3], settings[4], settings[5])
     source = image.reshape(height, width * channels)
     # Taps that weigh 0 read behind the row's end, and vectors of four read one float more than a pixel has.
-    row = np.zeros(width * channels + 3 * weights.shape[1] + 4, np.float32)
-    line = np.empty(3 * len(starts) + 1, np.float32)
+    row_floats, line_floats = width * channels + 3 * weights.shape[1] + 4, 3 * len(starts) + 1
+    rows, lines = np.zeros(2 * row_floats, np.float32), np.empty(2 * line_floats, np.float32)
     pixels, asked_for = image.reshape(-1), first_row.min() * width * channels
     runs, run = (3, size) if channels_first else (1, 3 * size)
     # No slices in this loop: Numba counts references to each by an atomic addition, which waits for all writes before.
-    for y in range(size):
-        while asked_for < (first_row[y] + row_count[y] + _ROWS_AHEAD) * width * channels:
-            prefetch(pixels, asked_for)
-            asked_for += _CACHE_LINE_BYTES
-        _vertical(row, source, first_row[y], row_count[y], row_weights, y)
-        _line(line, row, starts, weights, scale, offset, channels_first)
-        for number in range(runs):
-            first, target = number * len(starts), number * size * size + y * run
-            if aligned and size % 4 == 0:
-                for place in range(0, run, 4):
-                    stream4(out, target + place, load4(line, first + place))
-            else:
-                for place in range(run):
-                    convert(out, target + place, line[first + place])
+    for pair in range(0, size, 2):
+        end = min(pair + 2, size)
+        for y in range(pair, end):
+            while asked_for < (first_row[y] + row_count[y] + _ROWS_AHEAD) * width * channels:
+                prefetch(pixels, asked_for)
+                asked_for += _CACHE_LINE_BYTES
+            _vertical(rows, np.uintp((y - pair) * row_floats), source, first_row[y], row_count[y], row_weights, y)
+        _two_lines(lines, rows, starts, weights, scale, offset, channels_first)
+        for y in range(pair, end):
+            for number in range(runs):
+                first = (y - pair) * line_floats + number * len(starts)
+                target = number * size * size + y * run
+                if aligned and size % 4 == 0:
+                    for place in range(0, run, 4):
+                        stream4(out, target + place, load4(lines, first + place))
+                else:
+                    for place in range(run):
+                        convert(out, target + place, lines[first + place])

@@ -617,8 +617,9 @@ def test_a_dropped_loader_ends_without_the_garbage_collector(shards: list[Path])
         gc.enable()
 
 
-def test_a_kept_error_does_not_keep_the_pipeline(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, {3: damaged_jpeg()})
+@pytest.mark.parametrize("bad", [CUT, damaged_jpeg()])
+def test_a_kept_error_does_not_keep_the_pipeline(tmp_path: Path, bad: bytes) -> None:
+    tar = spoilt(tmp_path, {3: bad})
     before = len(list(Path("/proc/self/task").iterdir()))
     kept = []
     for _ in range(3):

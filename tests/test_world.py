@@ -99,3 +99,46 @@ def test_what_cannot_be_meant_is_an_error(
 def test_a_world_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         World(0, 1).rank = 1  # type: ignore[misc]
+
+
+def processes(work: str, tmp_path: Path, count: int) -> list[str]:
+    """What `work` prints in each of several processes that met at torch.distributed; `rank` is its own."""
+    begin = (
+        "import sys; import torch.distributed as dist\n"
+        "from gpuloader.errors import ConfigError; from gpuloader.world import World, check_agreement\n"
+        "rank = int(sys.argv[2])\n"
+        f"dist.init_process_group('gloo', init_method=f'file://{{sys.argv[1]}}', rank=rank, world_size={count})\n"
+    )
+    command = [sys.executable, "-c", begin + work, str(tmp_path / "meeting")]
+    running = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(count)]
+    return [process.communicate(timeout=60)[0] for process in running]
+
+
+TRY = (
+    "try:\n    check_agreement(World.detect(), {facts}, {seconds})\n    print('agreed')\n"
+    "except ConfigError as error:\n    print(error)\n"
+)
+
+
+def test_ranks_that_differ_are_named_on_all_of_them(tmp_path: Path) -> None:
+    work = TRY.format(facts="{'seed': 0, 'recipe': 'a'}", seconds=30)
+    work += TRY.format(facts="{'seed': int(rank == 1), 'recipe': 'a' if rank < 2 else 'b'}", seconds=30)
+    differ = 'seed=0 on ranks [0, 2]; seed=1 on ranks [1]; recipe="a" on ranks [0, 1]; recipe="b" on ranks [2]'
+    assert processes(work, tmp_path, 3) == [f"agreed\nthe loaders of the ranks differ: {differ}\n"] * 3
+
+
+def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
+    work = "import time\nif rank == 1: time.sleep(4); sys.exit()\n" + TRY.format(facts="{'seed': 0}", seconds=1)
+    said = "the ranks [1] did not make this loader within 1 s: all ranks must make the same loaders in the same order"
+    first, second, third = processes(work, tmp_path, 3)
+    assert first == third
+    assert first.startswith(said)
+    assert second == ""
+
+
+def test_a_world_that_is_not_torchs_is_not_compared(tmp_path: Path) -> None:
+    work = (
+        "check_agreement(World.detect(0, 1), {'seed': rank})\n"
+        "check_agreement(World.detect(rank, 5), {'seed': rank})\nprint('done')\n"
+    )
+    assert processes(work, tmp_path, 2) == ["done\n"] * 2

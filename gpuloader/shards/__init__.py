@@ -4,6 +4,7 @@ from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
 from gpuloader.shards.labels import Labels, make_labels
 from gpuloader.shards.paths import Tar, resolve_shards
+from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.shard_set import Arena, Place, ShardSet, View
 
 __all__ = [
@@ -20,5 +21,7 @@ __all__ = [
     "make_labels",
     "open_index",
     "open_indexes",
+    "read_quarantine",
     "resolve_shards",
+    "write_quarantine",
 ]

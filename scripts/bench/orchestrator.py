@@ -15,14 +15,13 @@ from typing import Any
 
 import facts
 from gpu import Gauges
-from peers import SYSTEMS, Environment, NotInstalledError, System, python_of, reason
+from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from report import summary, table
 
 _HERE = Path(__file__).resolve().parent
 RECIPES = {"train": ["train"], "train-antialias": ["train", "--antialias"], "eval": ["eval", "--antialias"]}
 _TIMEOUT_SECONDS = 3600
-_PLOT = Environment("plot", ("matplotlib==3.11.2",))
 
 
 class RunError(Exception):
@@ -183,7 +182,7 @@ def _run(command: Sequence[str], device: str) -> dict[str, Any]:
 
 def _plot(results: Path, image: Path, work: Path) -> None:
     try:
-        subprocess.run([python_of(_PLOT, work), str(_HERE / "plot.py"), str(results), str(image)], check=True)
+        subprocess.run([python_of(PLOT, work), str(_HERE / "plot.py"), str(results), str(image)], check=True)
     except NotInstalledError as why:
         _say(f"no plot: {why}")
 

@@ -63,6 +63,9 @@ _turbojpeg = Environment("turbojpeg", ("turbojpeg==0.0.2", "numpy==2.4.6"))
 _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
 _torchcodec = Environment("torchcodec", (_TORCH, "torchvision==0.28.0", "torchcodec==0.17.0", "numpy==2.4.6"))
 
+PLOT = Environment("plot", ("matplotlib==3.11.2",))
+"""For drawing the plots."""
+
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (

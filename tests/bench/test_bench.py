@@ -141,3 +141,25 @@ def test_scale_measures_real_and_planned_samples(tmp_path: Path) -> None:
     assert scaling._build(str(tmp_path))["index_build_seconds"] > 0
     assert scaling._load(str(tmp_path))["index_file_bytes"] > 0
     assert "1,000,000,000,000" in scaling.table([{"samples": 10**12, **scaling.planning(10**12)}])
+
+
+@pytest.mark.parametrize(("page", "part"), [("README.md", "short"), ("docs/benchmark.md", "full")])
+def test_the_pages_say_what_the_committed_results_say(page: str, part: str) -> None:
+    publishing = module("publishing")
+    text = (publishing.ROOT / page).read_text()
+    assert publishing.replaced(text, getattr(publishing, part)(publishing.load())) == text
+    assert publishing.replaced(text, "") != text
+
+
+def test_the_sweep_ends_with_the_fastest_value_of_each_setting() -> None:
+    choices = {"threads": [1, 2, 4], "whole": [False, True], "load": [0.5, 0.0, 1.0]}
+    best = {"threads": 4, "whole": False, "load": 1.0}
+    assert module("sweeping").fastest(choices, lambda it: sum(it[name] == best[name] for name in best)) == best
+
+
+def test_the_sweep_measures_with_every_setting(few_shards: list[Path]) -> None:
+    sweeping = module("sweeping")
+    for name, values in sweeping.CHOICES.items():
+        settings = {**{name: values[0] for name, values in sweeping.CHOICES.items()}, "batch": BATCH, "threads": 1}
+        value = BATCH if name == "batch" else values[-1]
+        assert sweeping.images_per_second(few_shards, {**settings, name: value}, seconds=0.05) > 0

@@ -30,8 +30,8 @@ def make(task: Task) -> Loader:
     plan = Plan(len(shards), task.batch, shuffle=preset.shuffle, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
-        "decode": lambda: _decode(task, shards, plan, preset, resize=False),
-        "decode-resize": lambda: _decode(task, shards, plan, preset, resize=True),
+        "decode": lambda: decode(task, shards, plan, preset, resize=False),
+        "decode-resize": lambda: decode(task, shards, plan, preset, resize=True),
         "resident": lambda: _resident(task, plan),
     }
     return Loader(
@@ -65,11 +65,28 @@ def _resident(task: Task, plan: Plan) -> Callable[[int], Iterator[Images]]:
     return epoch
 
 
-def _decode(
-    task: Task, shards: ShardSet, plan: Plan, preset: Preset, resize: bool
+def decode(
+    task: Task,
+    shards: ShardSet,
+    plan: Plan,
+    preset: Preset,
+    *,
+    resize: bool,
+    whole: bool = False,
+    set_affinity: bool = False,
+    **knobs: float,
 ) -> Callable[[int], Iterator[Images]]:
-    """Only the region that the recipe needs; resized or not, what comes out is one pixel of it."""
-    batches = ReadAhead(Reader(plan, shards, preset, gate, labels=None), plan, Cursor(), depth=_PREFETCH + 1)
+    """Decoding alone, or with resizing; what comes out is one pixel of each image.
+
+    Args:
+        task: its threads, batch and device.
+        whole: decode whole images, not only the regions that the recipe needs.
+        set_affinity: tie each of DALI's threads to a core.
+        knobs: arguments of DALI's decoder.
+    """
+    batches = ReadAhead(
+        Reader(plan, shards, preset, gate, lambda *_: {}, labels=None), plan, Cursor(), depth=_PREFETCH + 1
+    )
     in_flight: list[EncodedBatch] = []
 
     def source() -> tuple[Any, ...]:
@@ -82,19 +99,17 @@ def _decode(
         num_threads=task.threads,
         device_id=None if task.device == "cpu" else 0,
         prefetch_queue_depth=_PREFETCH,
+        set_affinity=set_affinity,
     )
     def graph() -> Any:  # noqa: ANN401
         encoded, start, shape = fn.external_source(
             source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1], no_copy=True
         )
-        image = fn.decoders.image_slice(
-            encoded,
-            start=start,
-            shape=shape,
-            axes=(0, 1),
-            device="cpu" if task.device == "cpu" else "mixed",
-            adjust_orientation=False,
-        )
+        options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False, **knobs}
+        if whole:
+            image = fn.decoders.image(encoded, **options)
+        else:
+            image = fn.decoders.image_slice(encoded, start=start, shape=shape, axes=(0, 1), **options)
         if resize:
             image = fn.resize(image, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=preset.antialias)
         return fn.transpose(image[0:1, 0:1], perm=[2, 0, 1])

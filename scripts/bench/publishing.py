@@ -1,0 +1,84 @@
+"""Writes the results in docs/benchmark into the README and docs/benchmark.md: no figure there is copied by hand.
+
+`scripts/bench/publish` does so, and draws the plots anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from peers import PLOT, python_of
+from report import table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs/benchmark"
+BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
+_VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
+
+
+def main() -> None:
+    """Rewrites the README's and the page's generated parts, and the plots."""
+    results = load()
+    for path, text in ((ROOT / "README.md", short(results)), (ROOT / "docs/benchmark.md", full(results))):
+        path.write_text(replaced(path.read_text(), text))
+    for name in results:
+        command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
+        subprocess.run([*command, RESULTS / f"{name}.json", RESULTS / f"{name}.png"], check=True)
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """The committed results by their file's name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"), reverse=True)}
+
+
+def replaced(page: str, text: str) -> str:
+    """The page with `text` between the two marks."""
+    pattern = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
+    return pattern.sub(lambda _: text, page)
+
+
+def short(results: dict[str, dict[str, Any]]) -> str:
+    """One table of all results: CPU time by system and recipe; then the machine, the versions and the date."""
+    columns = [(result, recipe) for result in results.values() for recipe in result["summary"]]
+    titles: dict[str, str] = {}
+    for result, recipe in columns:
+        titles |= {name: result["systems"][name]["title"] for name in result["summary"][recipe]}
+    lines = [
+        _row("", *(f"{result['title']}: {recipe}" for result, recipe in columns)),
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for name, title in titles.items():
+        costs = [result["summary"][recipe].get(name, {}).get("cpu_seconds_per_1000") for result, recipe in columns]
+        lines.append(_row(title, *(f"{cost['median']:.2f}" if cost else "" for cost in costs)))
+    result = columns[0][0]
+    machine = result["machine"]
+    place = f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"
+    return "\n".join([*lines, "", f"{place}; {versions(results)}; {result['date']}.", ""])
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def versions(results: dict[str, dict[str, Any]]) -> str:
+    """The versions of what was measured."""
+    found: dict[str, str] = {}
+    for result in results.values():
+        for system in result["systems"].values():
+            found |= system.get("versions", {})
+    return ", ".join(f"{title} {found[name]}" for name, title in _VERSIONS.items() if name in found)
+
+
+def full(results: dict[str, dict[str, Any]]) -> str:
+    """Every table, with its plot."""
+    return "\n".join(
+        f"![CPU time by system](benchmark/{name}.png)\n\n{table(result)}" for name, result in results.items()
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The quarantine's file."""
+
+import json
+from pathlib import Path
+
+import pytest
+from making import write_samples
+
+from gpuloader.errors import DataError
+from gpuloader.shards import ShardSet, read_quarantine, write_quarantine
+
+BAD = {19: "cut", 3: "empty"}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> ShardSet:
+    return ShardSet.open(write_samples(tmp_path / "shards", 20))
+
+
+def test_what_is_written_is_read_again_in_the_order_of_the_samples(shards: ShardSet, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    write_quarantine(file, shards, BAD)
+    assert list(read_quarantine(file, shards).items()) == [(3, "empty"), (19, "cut")]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"shard": "train-0000.tar", "key": "000003", "offset": shards.place(3).offset, "cause": "empty"},
+        {"shard": "train-0001.tar", "key": "000019", "offset": shards.place(19).offset, "cause": "cut"},
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "shards"}
+
+
+def test_it_names_the_same_samples_where_the_shards_lie_elsewhere(shards: ShardSet, tmp_path: Path) -> None:
+    write_quarantine(tmp_path / "bad.jsonl", shards, BAD)
+    moved = ShardSet.open(sorted((tmp_path / "shards").rename(tmp_path / "moved").glob("*.tar"))[::-1])
+    assert set(read_quarantine(tmp_path / "bad.jsonl", moved)) == {9, 13}  # the second shard comes first now
+
+
+def test_an_empty_file_names_nothing(shards: ShardSet, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").touch()
+    assert read_quarantine(tmp_path / "bad.jsonl", shards) == {}
+
+
+ENTRY = {"shard": "train-0000.tar", "key": "000003", "offset": 0, "cause": "cut"}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "line 1: '' is no entry of a quarantine"),
+        ("{", "line 1: '{' is no entry of a quarantine"),
+        ("[]", "it needs shard (str), key (str), offset (int), cause (str)"),
+        (json.dumps({**ENTRY, "offset": "3"}), "it needs shard"),
+        (json.dumps(ENTRY), "no shard 'train-0000.tar' has an image of the key '000003' at byte 0"),
+        (json.dumps({**ENTRY, "shard": "other.tar"}), "no shard 'other.tar'"),
+    ],
+)
+def test_a_line_that_names_no_sample_is_an_error(shards: ShardSet, tmp_path: Path, line: str, says: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError) as caught:
+        read_quarantine(tmp_path / "bad.jsonl", shards)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_an_error(shards: ShardSet, tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "bad.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.jsonl cannot be read"):
+        read_quarantine(tmp_path / "bad.jsonl", shards)
