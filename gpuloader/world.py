@@ -64,8 +64,7 @@ def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float 
     """
     if world.world_size == 1 or _from_distributed() != (world.rank, world.world_size):
         return
-    from torch.distributed import PrefixStore
-    from torch.distributed.distributed_c10d import _get_default_store
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     store = PrefixStore(f"gpuloader/{next(_meetings)}", _get_default_store())
     store.set(f"facts/{world.rank}", json.dumps(facts))

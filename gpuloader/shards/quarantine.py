@@ -51,12 +51,13 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {line[:100]!r} is no entry of a quarantine: {error}") from None
         samples = _samples_at(shards, entry["shard"], entry["key"], entry["offset"])
+        cause: str = entry["cause"]
         if not samples:
             raise DataError(
                 f"{path}, line {number}: no shard {entry['shard']!r} has an image of the key {entry['key']!r} at byte "
                 f"{entry['offset']}: the file is of other shards, or of these before they changed"
             )
-        found |= dict.fromkeys(samples, entry["cause"])
+        found |= dict.fromkeys(samples, cause)
     return found
 
 

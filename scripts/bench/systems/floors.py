@@ -92,7 +92,7 @@ def decode(
     def source() -> tuple[Any, ...]:
         batch = batches.next()
         in_flight.append(batch)
-        return batch.images, batch.arrays["region_start"], batch.arrays["region_shape"]
+        return (batch.images,) if whole else (batch.images, batch.arrays["region_start"], batch.arrays["region_shape"])
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=task.batch,
@@ -102,14 +102,15 @@ def decode(
         set_affinity=set_affinity,
     )
     def graph() -> Any:  # noqa: ANN401
-        encoded, start, shape = fn.external_source(
-            source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1], no_copy=True
+        dtypes = [types.UINT8] if whole else [types.UINT8, types.INT32, types.INT32]
+        encoded, *window = fn.external_source(
+            source=source, num_outputs=len(dtypes), dtype=dtypes, ndim=[1] * len(dtypes), no_copy=True
         )
         options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False, **knobs}
         if whole:
             image = fn.decoders.image(encoded, **options)
         else:
-            image = fn.decoders.image_slice(encoded, start=start, shape=shape, axes=(0, 1), **options)
+            image = fn.decoders.image_slice(encoded, start=window[0], shape=window[1], axes=(0, 1), **options)
         if resize:
             image = fn.resize(image, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=preset.antialias)
         return fn.transpose(image[0:1, 0:1], perm=[2, 0, 1])
