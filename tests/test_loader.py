@@ -293,6 +293,28 @@ def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypat
         assert indices(batches)[0] == list(range(8, 16))
 
 
+def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
+    script = (
+        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader\n"
+        "meeting, rank, *tar = sys.argv[1:]\n"
+        "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
+        "GPULoader(tar, 4, None).close()\n"
+        "GPULoader(tar, 4, None, rank=0, world_size=1, seed=int(rank)).close()\n"  # each for itself
+        "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
+        "except ConfigError as error: print(error)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *map(str, shards)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = (
+        "the loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]; "
+        "batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"
+    )
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [said, said]
+
+
 # --- state
 
 
@@ -478,6 +500,23 @@ def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
         for one, other in zip(resumed, whole[2:], strict=True):
             assert torch.equal(one["image"], other["image"])
         assert resumed.state_dict()["quarantine"] == states[-1]["quarantine"]
+
+
+def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path: Path) -> None:
+    tar, file = spoilt(tmp_path, {2: damaged_jpeg(), 30: CUT}), tmp_path / "bad.jsonl"
+    with evaluation(tar, output="dict", on_error="replace", max_bad=0.1) as first:
+        batches = list(first)
+        first.write_quarantine(file)
+        state = first.state_dict()
+    with evaluation(tar, output="dict", quarantine=file) as second:  # bad images are errors here, but not those
+        for one, other in zip(batches, second, strict=True):
+            assert torch.equal(one["image"], other["image"])
+            assert one["valid"].tolist() == other["valid"].tolist()
+        assert second.stats().bad == {}
+        second.write_quarantine(tmp_path / "again.jsonl")
+        assert (tmp_path / "again.jsonl").read_text() == file.read_text()
+        with pytest.raises(StateError, match="known_bad="):
+            second.load_state_dict(state)
 
 
 def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:
