@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -607,13 +607,36 @@ def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: 
         loader(broken)
 
 
-def test_a_shard_that_changes_meanwhile_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tar: os.utime(tar, ns=(1, 1)),
+        lambda tar: os.truncate(tar, 20_000),
+        lambda tar: os.truncate(tar, 0),
+        lambda tar: tar.write_bytes(bytes(tar.stat().st_size)),
+    ],
+    ids=["touched", "truncated", "emptied", "overwritten"],
+)
+def test_a_shard_that_changes_meanwhile_is_named(tmp_path: Path, change: Callable[[Path], None]) -> None:
     tar = spoilt(tmp_path, {})
-    with loader(tar) as batches:
+    with loader(tar, 2) as batches:
         next(iter(batches))
-        os.utime(tar, ns=(1, 1))
+        change(tar)
         with pytest.raises(ShardChangedError, match=r"spoilt\.tar"):
             list(batches)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda tar: write_shard(tar.with_suffix(".new"), []).replace(tar)])
+def test_a_shard_that_loses_its_name_meanwhile_is_read_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    tar = spoilt(tmp_path, {})
+    with loader(tar, 2) as whole:
+        expected = [images for images, _ in whole]
+    with loader(tar, 2, prefetch=1) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        change(tar)
+        for (images, _), theirs in zip(epoch, expected[1:], strict=True):
+            assert torch.equal(images, theirs)
 
 
 def test_a_label_that_json_lacks_is_an_error_at_its_batch(tmp_path: Path) -> None:
