@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -147,6 +147,8 @@ class GPULoader:
         steps_per_epoch: int | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        batch_size, device_id, seed = _plain(batch_size), _plain(device_id), _plain(seed)
+        rank, world_size, steps_per_epoch = _plain(rank), _plain(world_size), _plain(steps_per_epoch)
         self._stream: _Stream | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
@@ -158,10 +160,10 @@ class GPULoader:
         self._output = _one_of("output", output, ("tuple", "dict"))
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = _check_fields(fields, output)
-        self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", prefetch)
-        self._num_threads = _default_threads(self._device_id) if num_threads is None else num_threads
+        self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
+        self._num_threads = _default_threads(self._device_id) if num_threads is None else _plain(num_threads)
         _one_to(_MOST_THREADS, "num_threads", self._num_threads)
-        if not 0 <= max_bad <= 1:
+        if not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
         self._shards = ShardSet.open(resolve_shards(tar), progress=self.world.local_rank == 0)
@@ -567,7 +569,7 @@ class _Feed:
         try:
             batch = self._batches.next()
         except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
-            # Less the frames of this thread, here and in `next`: they would hold DALI's, which called, and the pipeline.
+            # Less the frames of this thread, here and in `next`: they hold DALI's, which called, and so the pipeline.
             trace = error.__traceback__
             for _ in range(2):
                 trace = trace and trace.tb_next
@@ -603,6 +605,11 @@ def _default_threads(device_id: int | None) -> int:
     return cores if device_id is None else min(cores, _GPU_THREADS)
 
 
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
+    return value.item() if isinstance(value, np.integer) else value
+
+
 def _is_integer(value: object, end: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
 
@@ -620,8 +627,8 @@ def _one_to(most: int, name: str, value: int) -> int:
 
 
 def _check_fields(fields: Sequence[str], output: str) -> tuple[str, ...]:
-    if isinstance(fields, str):
-        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as [{fields!r}]")
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json']")
     if fields and output != "dict":
         raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
     names = tuple(field.lower().removeprefix(".") for field in fields)

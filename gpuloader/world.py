@@ -31,10 +31,11 @@ class World:
     local_rank: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size or self.local_rank < 0:
+        whole = all(isinstance(number, int) for number in (self.rank, self.world_size, self.local_rank))
+        if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0:
             raise ConfigError(
-                f"rank={self.rank}, world_size={self.world_size}, local_rank={self.local_rank}: "
-                f"allowed are 0 <= rank < world_size and local_rank >= 0"
+                f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}: "
+                f"allowed are integers, 0 <= rank < world_size and local_rank >= 0"
             )
 
     @classmethod
@@ -49,7 +50,11 @@ class World:
             raise ConfigError(f"rank={rank}, world_size={world_size}: give both or neither")
         if rank is None or world_size is None:
             rank, world_size = _from_distributed() or _from_environment()
-        return cls(rank, world_size, _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank)))
+        return cls(
+            rank,
+            world_size,
+            _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank if isinstance(rank, int) else 0)),
+        )
 
 
 def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> None:

@@ -571,6 +571,15 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ({"output": "list"}, ConfigError, "output='list': allowed are 'tuple', 'dict'"),
         ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
         ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
+        ({"max_bad": "1%"}, ConfigError, "max_bad='1%': allowed is a share"),
+        ({"steps_per_epoch": "3"}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
+        ({"steps_per_epoch": 2.0}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
+        ({"rank": "0", "world_size": "1"}, ConfigError, "rank='0', world_size='1'"),
+        ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
+        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a folder, a pattern, or a list of those"),
+        ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Preset"),
+        ({"preset_overrides": 3}, PresetError, "preset_overrides=3: allowed are"),
+        ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
         ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer from 1 to 64"),
         ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer from 1 to 1024"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
@@ -587,7 +596,13 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     if torch.cuda.is_available() and error is DeviceError:
         pytest.skip("there is a GPU")
     with pytest.raises(error, match=message):
-        GPULoader(shards, **{"batch_size": 8, "device_id": None, **kwargs})
+        GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})
+
+
+def test_numpys_integers_are_integers(shards: list[Path]) -> None:
+    with loader(shards, np.int64(8), seed=np.uint64(2**63), rank=np.int32(0), world_size=np.int32(2)) as batches:
+        next(iter(batches))
+        assert json.loads(json.dumps(batches.state_dict()))["seed"] == 2**63
 
 
 def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: list[Path]) -> None:

@@ -73,9 +73,11 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
     [
         ((1, None), {}, "rank=1, world_size=None: give both or neither"),
         ((None, 4), {}, "rank=None, world_size=4: give both or neither"),
-        ((4, 4), {}, "rank=4, world_size=4, local_rank=4: allowed are 0 <= rank < world_size"),
+        ((4, 4), {}, "rank=4, world_size=4, local_rank=4: allowed are integers, 0 <= rank < world_size"),
         ((-1, 4), {}, "rank=-1, world_size=4"),
         ((0, 0), {}, "rank=0, world_size=0"),
+        (("0", "1"), {"LOCAL_RANK": "0"}, "rank='0', world_size='1', local_rank=0: allowed are integers"),
+        ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
         ((0, -1), {}, "rank=0, world_size=-1"),
         ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
         ((), {"RANK": "0"}, "RANK and WORLD_SIZE only one is set: set both (torchrun does), or pass rank="),
@@ -83,7 +85,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
         ((), {"RANK": "0", "WORLD_SIZE": ""}, "the environment variable WORLD_SIZE='' is not an integer"),
         ((), {"LOCAL_RANK": "0.5"}, "the environment variable LOCAL_RANK='0.5' is not an integer"),
-        ((), {"LOCAL_RANK": "-1"}, "local_rank=-1: allowed are 0 <= rank < world_size and local_rank >= 0"),
+        ((), {"LOCAL_RANK": "-1"}, "local_rank=-1: allowed are integers, 0 <= rank < world_size and local_rank >= 0"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(

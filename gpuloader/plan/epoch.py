@@ -89,9 +89,10 @@ class Plan:
                 f"{self.world_size} rank(s) x batch_size {self.batch_size} = {self.global_batch}. "
                 f'Use a smaller batch_size, or last_batch="pad" or "partial"'
             )
-        if self.steps_per_epoch is not None and not 1 <= self.steps_per_epoch <= natural:
+        steps = self.steps_per_epoch
+        if steps is not None and not (isinstance(steps, int) and 1 <= steps <= natural):
             raise ConfigError(
-                f"steps_per_epoch={self.steps_per_epoch}: allowed is 1 to {natural}, the steps in one pass over "
+                f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
                 f"{self.samples} samples, or None for all of them"
             )
 

@@ -124,6 +124,10 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
+    if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
+        raise PresetError(
+            f"preset={source!r}, preset_overrides={overrides!r}: allowed are a name, a path or a Preset, and a mapping"
+        )
     if isinstance(source, Preset):
         where, content = "the Preset", source.model_dump()
     elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):

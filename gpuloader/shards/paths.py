@@ -26,7 +26,9 @@ def resolve_shards(tar: Tar) -> list[Path]:
         ShardNotFoundError: nothing is there, with what to do about it.
         ConfigError: a URL, a pattern that cannot be read, or a shard that is named twice.
     """
-    sources = [tar] if isinstance(tar, (str, os.PathLike)) else list(tar)
+    sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
+    if not all(isinstance(source, (str, os.PathLike)) for source in sources):
+        raise ConfigError(f"tar={tar!r}: allowed is a path, a folder, a pattern, or a list of those")
     shards = [shard for source in sources for shard in _expand(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
