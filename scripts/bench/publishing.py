@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from peers import PLOT, python_of
+from ranking import table as ranks_table
 from report import table
+from scaling import table as scale_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs/benchmark"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
+
+_OTHER = {
+    "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
+    "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
+}
 
 
 def main() -> None:
@@ -31,8 +38,8 @@ def main() -> None:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """The committed results by their file's name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"), reverse=True)}
+    """The committed results of systems by their file's name."""
+    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("photographs", "large")}
 
 
 def replaced(page: str, text: str) -> str:
@@ -75,9 +82,11 @@ def versions(results: dict[str, dict[str, Any]]) -> str:
 
 def full(results: dict[str, dict[str, Any]]) -> str:
     """Every table, with its plot."""
-    return "\n".join(
-        f"![CPU time by system](benchmark/{name}.png)\n\n{table(result)}" for name, result in results.items()
-    )
+    parts = [f"![CPU time by system](benchmark/{name}.png)\n\n{table(result)}" for name, result in results.items()]
+    for name, (title, as_table) in _OTHER.items():
+        rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+        parts.append(f"**{title}**\n\n{as_table(rows)}")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

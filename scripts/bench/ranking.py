@@ -30,12 +30,18 @@ def main() -> None:
     arguments = parser.parse_args()
     shards = [str(shard.absolute()) for shard in arguments.shards]
     rows = [measure(shards, processes, arguments.epochs, arguments.batch) for processes in range(1, arguments.most + 1)]
-    sys.stdout.write("| processes | threads in each | images/s | CPU core-s per 1,000 images |\n|---|---|---|---|\n")
-    for row in rows:
-        cells = f"{row['images_per_second']:,.0f} | {row['cpu_seconds_per_1000']:.3f}"
-        sys.stdout.write(f"| {row['processes']} | {row['threads']} | {cells} |\n")
+    sys.stdout.write(table(rows))
     if arguments.output:
         arguments.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = ["| processes | threads in each | images/s | CPU core-s per 1,000 images |", "|---|---|---|---|"]
+    for row in rows:
+        cells = f"{row['images_per_second']:,.0f} | {row['cpu_seconds_per_1000']:.3f}"
+        lines.append(f"| {row['processes']} | {row['threads']} | {cells} |")
+    return "\n".join(lines) + "\n"
 
 
 def measure(shards: Sequence[str], processes: int, epochs: int, batch: int) -> dict[str, Any]:
