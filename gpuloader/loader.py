@@ -98,8 +98,8 @@ class GPULoader:
         preset_overrides: values to replace in it, such as `{"size": 160}`.
         shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
         seed: in [0, 2**64).
-        rank, world_size: None takes them from torch.distributed, else from torchrun's environment, else 0 of 1. The ranks
-            of torch.distributed compare what they were given, so all of them must make the loader.
+        rank, world_size: None takes them from torch.distributed, else from torchrun's environment, else 0 of 1. Under
+            torch.distributed all ranks must make the loader: they compare what they were given.
         last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's. Only the dictionary
             says which samples are padding.
         on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
