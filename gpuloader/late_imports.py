@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import gc
 import importlib
-from types import ModuleType
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType, ModuleType
 
 
 def import_late(name: str) -> ModuleType:
-    """Imports a module, with Python's garbage collector paused.
+    """Imports a module, with Python's garbage collector paused and Ctrl-C held back.
 
-    DALI, torch and Numba make a million objects that stay. The collector would go through them several times meanwhile,
-    for a quarter of the time that importing takes.
+    DALI, torch and Numba make a million objects that stay: the collector would go through them several times meanwhile,
+    for a quarter of the time that importing takes. And Numba is of no use in a process in which its import was
+    interrupted.
     """
-    collecting = gc.isenabled()
-    gc.disable()
+    with _interrupts_held_back():
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return importlib.import_module(name)
+        finally:
+            if collecting:
+                gc.enable()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """SIGINT waits for the end of the block, where its handler is one of Python's and may be changed."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or current_thread() is not main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
     try:
-        return importlib.import_module(name)
+        yield
     finally:
-        if collecting:
-            gc.enable()
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(signal.SIGINT, came[0])

@@ -316,7 +316,7 @@ class GPULoader:
         started = time.perf_counter()
         batch, images = self._decoded()
         result = self._hand_out(batch, images)
-        self._cursor = self._plan.after(self._cursor)
+        after = self._plan.after(self._cursor)
         now = time.perf_counter()
         self._stats = Stats(
             batches=self._stats.batches + 1,
@@ -326,6 +326,7 @@ class GPULoader:
             reading_seconds=self._stats.reading_seconds + batch.read_seconds,
         )
         epoch.handed_out_at = now
+        self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
 
     def _decoded(self) -> tuple[EncodedBatch, torch.Tensor]:

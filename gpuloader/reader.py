@@ -104,8 +104,8 @@ class Reader:
         self._known_bad = dict(known_bad or {})
         self._suspects = frozenset(suspects)
 
-    def read(self, cursor: Cursor, arena: Arena) -> EncodedBatch:
-        """The batch of the step at the cursor, its images in the arena.
+    def read(self, cursor: Cursor, arena: Arena, wanted: Callable[[], bool] = lambda: True) -> EncodedBatch:
+        """The batch of the step at the cursor, its images in the arena; given up when it is not `wanted` any more.
 
         Raises:
             DataError: a bad image that is not to be replaced, a shard that changed, a label or field that is not there.
@@ -113,7 +113,7 @@ class Reader:
         started = time.perf_counter()
         planned = self._plan.batch(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
-        images = self._shards.read_images(ids, arena)
+        images = self._shards.read_images(ids, arena, wanted)
         sizes = np.zeros((len(ids), 2), np.int64)
         bad: dict[int, str] = {}
         for row, image in enumerate(images):
@@ -206,11 +206,11 @@ class ReadAhead:
         self._free: deque[Arena] = deque()
         self._requests: _Requests = SimpleQueue()
         self._results: _Results = SimpleQueue()
-        thread = Thread(
-            target=_serve, args=(reader, self._requests, self._results), name="gpuloader-reader", daemon=True
-        )
+        stopping: list[bool] = []
+        work = (reader, self._requests, self._results, stopping)
+        thread = Thread(target=_serve, args=work, name="gpuloader-reader", daemon=True)
+        self._stop = finalize(self, _stop, self._requests, thread, stopping)
         thread.start()
-        self._stop = finalize(self, _stop, self._requests, thread)
 
     def next(self) -> EncodedBatch:
         """The next batch; raises what reading it raised, and EndOfBatches where this rank never gets a sample again."""
@@ -240,7 +240,7 @@ class ReadAhead:
         self._free.append(batch.arena)
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is reading. Garbage collection and the process's end do so too."""
+        """Ends the thread, after the image that it is reading. Garbage collection and the process's end do so too."""
         self._stop()
 
 
@@ -248,18 +248,19 @@ _Requests: TypeAlias = "SimpleQueue[tuple[Cursor, Arena] | None]"
 _Results: TypeAlias = "SimpleQueue[EncodedBatch | Exception]"
 
 
-def _serve(reader: Reader, requests: _Requests, results: _Results) -> None:
+def _serve(reader: Reader, requests: _Requests, results: _Results, stopping: list[bool]) -> None:
     while (request := requests.get()) is not None:
         try:
-            results.put(reader.read(*request))
+            results.put(reader.read(*request, wanted=lambda: not stopping))
         except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
             results.put(error)
 
 
-def _stop(requests: _Requests, thread: Thread) -> None:
+def _stop(requests: _Requests, thread: Thread, stopping: list[bool]) -> None:
+    stopping.append(True)
     with suppress(Empty):  # the thread may be taking the last request at this moment
         while True:
             requests.get_nowait()
     requests.put(None)
-    if thread is not current_thread():  # where garbage is collected is not ours to choose
+    if thread.ident is not None and thread is not current_thread():  # where garbage is collected is not ours to choose
         thread.join()

@@ -7,6 +7,8 @@ does not see: a JPEG that is cut, and images that take minutes or gigabytes to d
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.nvimgcodec import CodeStream
@@ -32,7 +34,7 @@ def gate(encoded: NDArray[np.uint8]) -> tuple[int, int] | str:
     try:
         stream = CodeStream(encoded)
         height, width, dtype, codec = stream.height, stream.width, stream.dtype, stream.codec_name
-    except RuntimeError:
+    except (RuntimeError, TypeError):  # the latter where the header says a precision that no dtype has
         return f"no image format that DALI reads, or a broken header (it begins with {encoded[:8].tobytes()!r})"
     if dtype not in _DTYPES:
         return f"its samples are {dtype}, allowed are uint8 and uint16"
@@ -40,7 +42,7 @@ def gate(encoded: NDArray[np.uint8]) -> tuple[int, int] | str:
         return f"its header says {width}x{height} pixels"
     if height * width > MAX_PIXELS:
         return f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}"
-    if codec == "jpeg" and (cause := _cause_in_jpeg(encoded)):
+    if codec in _CHECKS and (cause := _CHECKS[codec](encoded)):
         return cause
     return int(height), int(width)
 
@@ -59,6 +61,17 @@ def _cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     if progressive and (scans := encoded[scan:].tobytes().count(_START_OF_SCAN)) > MAX_SCANS:
         return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
     return None
+
+
+def _cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
+    """DALI takes values as they are; where white is not the largest of 8 or 16 bits, they would have to be scaled."""
+    kind, *numbers = re.sub(rb"#[^\n]*", b"", encoded[:1024].tobytes()).split()[:4]
+    if kind not in (b"P1", b"P4") and numbers[2:] not in ([b"255"], [b"65535"]):
+        return f"its white is {b''.join(numbers[2:])[:10]!r}, allowed are 255 and 65535"
+    return None
+
+
+_CHECKS = {"jpeg": _cause_in_jpeg, "pnm": _cause_in_pnm}
 
 
 def _walk(head: bytes) -> tuple[bool, int | None]:

@@ -17,6 +17,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
+from gpuloader.late_imports import import_late
 from gpuloader.pipelines.gate import MAX_PIXELS
 from gpuloader.pipelines.operators import Nodes, decode_region, jitter, normalise, place_on_cpu, place_on_gpu
 from gpuloader.recipe import Preset
@@ -54,6 +55,9 @@ def build(
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
             such an image pass; 0 for none.
     """
+
+    if device_id is None:
+        import_late("gpuloader.pipelines.resample")
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,

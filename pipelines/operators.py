@@ -8,7 +8,6 @@ from typing import TypeAlias
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.late_imports import import_late
 from gpuloader.recipe import Preset
 from gpuloader.recipe.jitter import CONTRAST, GRAY, HUE
 
@@ -40,10 +39,11 @@ def decode_region(
 
 def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
     """Resized, cut and flipped; normalised too where nothing comes between."""
-    resample = import_late("gpuloader.pipelines.resample").resample  # Numba is not for those who only use a GPU
+    from gpuloader.pipelines.resample import resample  # Numba is not for those who only use a GPU
+
     last = preset.jitter is None
     scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
-    placed: DataNode = resample(
+    return resample(
         image,
         drawn["roi"],
         drawn["corner"],
@@ -55,7 +55,6 @@ def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
         dtype=preset.dtype if last else "float32",
         channels_first=last and preset.layout == "nchw",
     )
-    return placed
 
 
 def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:

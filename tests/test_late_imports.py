@@ -1,4 +1,5 @@
 import gc
+import signal
 import sys
 from pathlib import Path
 
@@ -25,3 +26,14 @@ def test_the_collector_is_paused_and_then_as_it_was(
         assert gc.isenabled() == collecting
     finally:
         gc.enable()
+
+
+def test_an_interrupt_waits_for_the_end_of_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhole = True\n"
+    (tmp_path / "interrupted_late.py").write_text(work)
+    monkeypatch.syspath_prepend(tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        import_late("interrupted_late")
+    assert sys.modules.pop("interrupted_late").whole
+    assert signal.getsignal(signal.SIGINT) is handler

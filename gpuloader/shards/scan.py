@@ -101,9 +101,9 @@ class _Gathered:
 
     def _image_size(self, image: Member) -> tuple[int, int]:
         def read(offset: int, count: int) -> bytes:
-            count = min(count, image.size - offset)
+            count = max(0, min(count, image.size - offset))  # a broken header may point behind the image
             if offset + count <= len(image.head):
-                return image.head[offset : offset + max(count, 0)]
+                return image.head[offset : offset + count]
             return os.pread(self._fd, count, image.offset + offset)
 
         return image_size(read)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -117,10 +117,13 @@ class ShardSet:
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
 
-    def read_images(self, samples: NDArray[np.int64], arena: Arena) -> list[View]:
+    def read_images(
+        self, samples: NDArray[np.int64], arena: Arena, wanted: Callable[[], bool] = lambda: True
+    ) -> list[View]:
         """The encoded images of some samples, as views into the arena.
 
         Raises:
+            InterruptedError: they are not `wanted` any more; it is asked before each.
             ShardChangedError: a shard is gone, cut or not the one that was indexed.
         """
         shards = np.searchsorted(self._starts, samples, side="right") - 1
@@ -138,6 +141,8 @@ class ShardSet:
                     checked.add(shard)
                 os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
             for (shard, offset, size), view in zip(places, views, strict=True):
+                if not wanted():
+                    raise InterruptedError("reading was given up")
                 self._read_into(view, shard, offset, size)
         return views
 

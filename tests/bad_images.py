@@ -1,0 +1,481 @@
+"""A zoo of images: whole ones of every format and kind, and ones that are cut, damaged or something else altogether.
+
+Every row says what the library owes it: "good", it is delivered, or "bad", it is replaced or raises. The rule is that
+of Pillow, which opens and decodes a good one fully. Where the library is meant to differ, the row says why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from making import damaged_jpeg, encoded, jpeg, picture
+from PIL import Image
+
+Verdict = Literal["good", "bad"]
+
+HEIGHT, WIDTH = 64, 96
+
+
+class Kind(NamedTuple):
+    """A kind of image.
+
+    Attributes:
+        name: what it is, fit for a WebDataset key.
+        data: the file.
+        verdict: what the library owes it.
+        levels: how far the pixels may be from Pillow's, of 255.
+        unlike_pillow: why the verdict, or what comes out, is not Pillow's.
+        shows: what comes out, where that is not what Pillow makes of the file.
+    """
+
+    name: str
+    data: bytes
+    verdict: Verdict
+    levels: int = 1
+    unlike_pillow: str = ""
+    shows: Image.Image | None = None
+
+
+@cache
+def zoo() -> tuple[Kind, ...]:
+    """All kinds, good and bad, under unique names."""
+    good = {**_good_jpegs(), **_good_others()}
+    bad = {**_bad_jpegs(), **_bad_others()}
+    reasons = _reasons()
+    return (
+        *(Kind(name, data, "good", _LEVELS.get(name, 1), *reasons.get(name, ())) for name, data in good.items()),
+        *(Kind(name, data, "bad", 0, *reasons.get(name, ())) for name, data in bad.items()),
+    )
+
+
+_LEVELS = {  # one level more for another rounding on the way to RGB
+    "jpeg-cmyk": 2,
+    "tiff-cmyk": 2,
+    "tiff-ycbcr": 2,
+    "tiff-palette": 2,
+}
+
+
+def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
+    high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
+    names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate")
+    because = {
+        "ppm-of-100-levels": "DALI does not scale such values, and a dark picture is worse than none",
+        "jpeg-cut-before-another": "rows that the crop does not need are not decoded, nor what comes behind them",
+        "jpeg-scan-bomb": "each scan takes as long as the whole picture",
+        "jpeg-app0-length-0": "DALI does not search for the next marker",
+        "jpeg-app0-length-1": "DALI does not search for the next marker",
+        "jpeg-app0-length-5": "DALI does not search for the next marker",
+        "png-text-bomb": "the text is not unpacked",
+        "png-cut-end": "it is cut, though all pixels are there",
+        "png-bad-data-checksum": "the checksum says that it is damaged",
+        "png-taller-than-its-data": "there are rows missing",
+        "png-no-palette": "there are no colours",
+        "png-critical-unknown-chunk": "the chunk's name says that it must be understood",
+        "gif": "DALI does not read GIF",
+        "ico": "DALI does not read ICO",
+        "avif": "DALI does not read AVIF",
+        "tiff-float": "what white is would be a guess",
+        "tiff-1-bit": "DALI wants the number of bits said, though 1 is what holds without",
+    }
+    return {
+        **dict.fromkeys(names, high_bits),
+        **{name: (reason, None) for name, reason in because.items()},
+        "tiff-orientation-6": ("Pillow turns TIFF, and no other format; the library turns none", PICTURE),
+    }
+
+
+def good_kinds() -> tuple[Kind, ...]:
+    return tuple(kind for kind in zoo() if kind.verdict == "good")
+
+
+def bad_kinds() -> tuple[Kind, ...]:
+    return tuple(kind for kind in zoo() if kind.verdict == "bad")
+
+
+# --- what JPEGs are made of
+
+
+def find(data: bytes, marker: int) -> int:
+    """Where the first segment of a kind begins, at its 0xFF; segments are walked, not searched for."""
+    position = 2
+    while data[position + 1] != marker:
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return position
+
+
+def patched(data: bytes, place: int, value: bytes) -> bytes:
+    """Other bytes of the same number at a place."""
+    return data[:place] + value + data[place + len(value) :]
+
+
+def without(data: bytes, marker: int) -> bytes:
+    """A JPEG without any segment of a kind in its header."""
+    position, result = 2, data[:2]
+    while data[position + 1] != 0xDA:
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        result += b"" if data[position + 1] == marker else data[position:end]
+        position = end
+    return result + (b"" if marker == 0xDA else data[position:])
+
+
+def inserted(data: bytes, marker: int, content: bytes) -> bytes:
+    """A JPEG with one more segment, right behind its beginning."""
+    return data[:2] + bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content + data[2:]
+
+
+def claiming(data: bytes, height: int, width: int, frame: int = 0xC0) -> bytes:
+    """A JPEG whose frame header claims another size."""
+    return patched(data, find(data, frame) + 5, height.to_bytes(2, "big") + width.to_bytes(2, "big"))
+
+
+def frame_as(data: bytes, marker: int, frame: int = 0xC0) -> bytes:
+    """A JPEG whose frame header says another coding."""
+    return patched(data, find(data, frame), bytes([0xFF, marker]))
+
+
+def of_bits(bits: int) -> bytes:
+    """A JPEG whose frame header says so many bits to a sample."""
+    return patched(GOOD, find(GOOD, 0xC0) + 4, bytes([bits]))
+
+
+def turned(orientation: int = 6) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def scan_bomb(scans: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again."""
+    last = PROGRESSIVE[PROGRESSIVE.rindex(b"\xff\xda") : -2]
+    return PROGRESSIVE[:-2] + scans * last + b"\xff\xd9"
+
+
+def png_claiming(data: bytes, height: int, width: int) -> bytes:
+    """A PNG whose header, checksum included, claims another size."""
+    header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + data[24:29]
+    return data[:12] + header + zlib.crc32(header).to_bytes(4, "big") + data[33:]
+
+
+PICTURE = picture(HEIGHT, WIDTH)
+GOOD = jpeg(HEIGHT, WIDTH)
+FINE = jpeg(HEIGHT, WIDTH, subsampling="4:4:4")
+PROGRESSIVE = encoded(PICTURE, "JPEG", progressive=True)
+GRAY = PICTURE.convert("L")
+CMYK = Image.merge("CMYK", [picture(HEIGHT, WIDTH, seed).convert("L") for seed in range(4)])
+WIDE = Image.fromarray(np.asarray(GRAY, np.uint16) * 257)
+ALPHA = Image.merge("RGBA", [*PICTURE.split(), GRAY])
+PNG = encoded(PICTURE, "PNG")
+WEBP = encoded(PICTURE, "WEBP", quality=90)
+TIFF = encoded(PICTURE, "TIFF")
+BMP = encoded(PICTURE, "BMP")
+JP2 = encoded(PICTURE, "JPEG2000")
+_SCAN = find(GOOD, 0xDA)
+_FRAME = find(GOOD, 0xC0)
+_QUANTISATION = find(GOOD, 0xDB)
+_HUFFMAN = find(GOOD, 0xC4)
+RESTARTS = encoded(PICTURE, "JPEG", restart_marker_blocks=3)
+_RESTART = RESTARTS.index(b"\xff\xd1")
+_IDAT = PNG.index(b"IDAT")
+
+
+def _good_jpegs() -> dict[str, bytes]:
+    return {
+        "jpeg-420": GOOD,
+        "jpeg-422": jpeg(HEIGHT, WIDTH, subsampling="4:2:2"),
+        "jpeg-444": FINE,
+        # As many blocks to a unit, and as many units to this picture: only the blocks' places change.
+        "jpeg-411": patched(GOOD, _FRAME + 11, b"\x41"),
+        "jpeg-440": patched(jpeg(HEIGHT, WIDTH, subsampling="4:2:2"), _FRAME + 11, b"\x12"),
+        "jpeg-gray": encoded(GRAY, "JPEG"),
+        "jpeg-stored-as-rgb": encoded(PICTURE, "JPEG", keep_rgb=True),
+        "jpeg-cmyk": encoded(CMYK, "JPEG", quality=95),
+        "jpeg-progressive": PROGRESSIVE,
+        "jpeg-progressive-gray": encoded(GRAY, "JPEG", progressive=True),
+        "jpeg-progressive-of-many-scans": scan_bomb(20),
+        "jpeg-optimised": encoded(PICTURE, "JPEG", optimize=True),
+        "jpeg-quality-1": jpeg(HEIGHT, WIDTH, quality=1),
+        "jpeg-quality-100": jpeg(HEIGHT, WIDTH, quality=100),
+        "jpeg-restart-markers": encoded(PICTURE, "JPEG", restart_marker_blocks=3),
+        "jpeg-comment": encoded(PICTURE, "JPEG", comment=b"\xff\xd9 is no end here"),
+        "jpeg-icc": encoded(PICTURE, "JPEG", icc_profile=bytes(70_000)),
+        "jpeg-thumbnail": inserted(GOOD, 0xE1, b"Exif\0\0" + jpeg(16, 16)),
+        "jpeg-fill-bytes": GOOD[:2] + b"\xff\xff\xff" + GOOD[2:],
+        "jpeg-long-header": inserted(GOOD, 0xE2, bytes(60_000)),
+        "jpeg-tail-garbage": GOOD + np.random.default_rng(1).bytes(500),
+        "jpeg-tail-zeros": GOOD + bytes(1000),
+        "jpeg-two-images": GOOD + jpeg(HEIGHT, WIDTH, seed=1),
+        "jpeg-1x1": jpeg(1, 1),
+        "jpeg-1x17": jpeg(1, 17),
+        "jpeg-2x20000": jpeg(2, 20_000),
+        "jpeg-20000x2": jpeg(20_000, 2),
+        **{f"jpeg-orientation-{n}": encoded(PICTURE, "JPEG", exif=turned(n)) for n in range(1, 10)},
+        "jpeg-exif-broken": inserted(GOOD, 0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff"),
+        "jpeg-quantisation-zeros": patched(GOOD, _QUANTISATION + 5, bytes(64)),
+        # What a Huffman coder wrote, read by an arithmetic decoder: noise, but the same as Pillow's.
+        "jpeg-arithmetic": frame_as(GOOD, 0xC9),
+        "jpeg-ends-early": GOOD[: len(GOOD) // 2] + b"\xff\xd9",
+        "jpeg-scrambled": patched(GOOD, len(GOOD) * 3 // 4, bytes(byte & 0x7F for byte in range(40))),
+        "jpeg-no-huffman": without(GOOD, 0xC4),
+        "jpeg-no-app0": without(GOOD, 0xE0),
+        "jpeg-extended-sequential": frame_as(GOOD, 0xC1),
+        "jpeg-restart-marker-missing": RESTARTS[:_RESTART] + RESTARTS[_RESTART + 2 :],
+        "jpeg-restart-marker-wrong": patched(RESTARTS, _RESTART, b"\xff\xd5"),
+        "jpeg-cut-before-another": GOOD[: len(GOOD) // 2] + jpeg(HEIGHT, WIDTH, seed=1),
+        "jpeg-taller-than-its-data": claiming(GOOD, 2 * HEIGHT, WIDTH),
+        "jpeg-wider-than-its-data": claiming(GOOD, HEIGHT, 2 * WIDTH),
+        "jpeg-larger-than-its-data": claiming(GOOD, 2000, 2000),
+        "jpeg-lower-than-its-data": claiming(GOOD, 16, WIDTH),
+        "jpeg-several-pictures": encoded(PICTURE, "MPO", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
+    }
+
+
+def _bad_jpegs() -> dict[str, bytes]:
+    cuts = {
+        f"jpeg-cut-{name}": GOOD[:end]
+        for name, end in {
+            "1": 1,
+            "2": 2,
+            "3": 3,
+            "20": 20,
+            "100": 100,
+            "before-frame": _FRAME,
+            "in-frame": _FRAME + 6,
+            "before-scan": _SCAN,
+            "in-scan-header": _SCAN + 8,
+            "at-scan": _SCAN + 14,
+            "quarter": len(GOOD) // 4,
+            "half": len(GOOD) // 2,
+            "most": len(GOOD) - 30,
+            "3-bytes": len(GOOD) - 3,
+            "end-marker": len(GOOD) - 2,
+            "last-byte": len(GOOD) - 1,
+        }.items()
+    }
+    return {
+        **cuts,
+        "jpeg-cut-progressive": PROGRESSIVE[: len(PROGRESSIVE) // 2],
+        "jpeg-cut-with-thumbnail": inserted(GOOD, 0xE1, b"Exif\0\0" + jpeg(16, 16))[:-100],
+        "jpeg-garbage-before": b"garbage" + GOOD,
+        "jpeg-0x0": claiming(GOOD, 0, 0),
+        "jpeg-no-height": claiming(GOOD, 0, WIDTH),
+        "jpeg-no-width": claiming(GOOD, HEIGHT, 0),
+        "jpeg-bomb-32000": claiming(GOOD, 32_000, 32_000),
+        "jpeg-bomb-65500": claiming(GOOD, 65_500, 65_500),
+        "jpeg-bomb-65500-progressive": claiming(PROGRESSIVE, 65_500, 65_500, frame=0xC2),
+        "jpeg-scan-bomb": scan_bomb(2000),
+        "jpeg-impossible-huffman": damaged_jpeg(),
+        "jpeg-huffman-table-9": patched(GOOD, _HUFFMAN + 4, b"\x09"),
+        "jpeg-no-quantisation": without(GOOD, 0xDB),
+        "jpeg-quantisation-table-3": patched(GOOD, _FRAME + 12, b"\x03"),
+        "jpeg-quantisation-16-bit": patched(GOOD, _QUANTISATION + 4, b"\x10"),
+        "jpeg-no-scan-but-end": without(GOOD, 0xDA) + b"\xff\xd9",
+        "jpeg-no-frame": without(GOOD, 0xC0),
+        "jpeg-two-frames": GOOD[:_FRAME] + GOOD[_FRAME : _FRAME + 19] + GOOD[_FRAME:],
+        **{f"jpeg-{bits}-bit": of_bits(bits) for bits in (0, 1, 7, 9, 12, 16)},
+        "jpeg-lossless": frame_as(GOOD, 0xC3),
+        "jpeg-hierarchical": frame_as(GOOD, 0xC5),
+        "jpeg-arithmetic-lossless": frame_as(GOOD, 0xCB),
+        **{f"jpeg-{n}-components": patched(GOOD, _FRAME + 9, bytes([n])) for n in (0, 1, 2, 4, 5, 255)},
+        "jpeg-sampling-0": patched(GOOD, _FRAME + 11, b"\x00"),
+        "jpeg-sampling-5": patched(GOOD, _FRAME + 11, b"\x55"),
+        "jpeg-scan-of-no-component": patched(GOOD, _SCAN + 4, b"\x00"),
+        "jpeg-scan-of-5-components": patched(GOOD, _SCAN + 4, b"\x05"),
+        "jpeg-scan-of-unknown-component": patched(GOOD, _SCAN + 5, b"\x77"),
+        **{
+            f"jpeg-{segment}-length-{n}": patched(GOOD, find(GOOD, marker) + 2, n.to_bytes(2, "big"))
+            for segment, marker in {"app0": 0xE0, "frame": 0xC0, "huffman": 0xC4, "scan": 0xDA}.items()
+            for n in ((0, 1, 5) if segment == "app0" else (0, 1, 5, 60_000))
+        },
+    }
+
+
+def _good_others() -> dict[str, bytes]:
+    return {
+        "png-rgb": PNG,
+        "png-gray": encoded(GRAY, "PNG"),
+        "png-1-bit": encoded(PICTURE.convert("1"), "PNG"),
+        "png-palette": encoded(PICTURE.convert("P"), "PNG"),
+        "png-palette-transparent": encoded(PICTURE.convert("P"), "PNG", transparency=3),
+        "png-rgba": encoded(ALPHA, "PNG"),
+        "png-gray-alpha": encoded(ALPHA.convert("LA"), "PNG"),
+        "png-16-bit-gray": encoded(WIDE, "PNG"),
+        "png-16-bit-rgb": png_of_16_bits(),
+        "png-animated": encoded(PICTURE, "PNG", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
+        "png-tail-garbage": PNG + b"garbage",
+        "png-1x1": encoded(picture(1, 1), "PNG"),
+        "png-4-bit-palette": encoded(PICTURE.quantize(16), "PNG", bits=4),
+        "png-rgb-transparent": encoded(PICTURE, "PNG", transparency=(1, 2, 3)),
+        "png-interlaced": interlaced_png(),
+        "png-orientation-6": encoded(PICTURE, "PNG", exif=turned()),
+        "png-text": inserted_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1000))),
+        "png-text-bomb": inserted_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(50_000_000))),
+        "png-unknown-chunk": inserted_chunk(b"abCd", bytes(100)),
+        "webp-lossy": WEBP,
+        "webp-lossless": encoded(PICTURE, "WEBP", lossless=True),
+        "webp-alpha": encoded(ALPHA, "WEBP", lossless=True),
+        "webp-animated": encoded(PICTURE, "WEBP", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
+        "webp-orientation-6": encoded(PICTURE, "WEBP", exif=turned()),
+        "bmp-top-down": BMP[:22] + (-HEIGHT).to_bytes(4, "little", signed=True) + BMP[26:],
+        "bmp-rgb": BMP,
+        "bmp-gray": encoded(GRAY, "BMP"),
+        "bmp-palette": encoded(PICTURE.convert("P"), "BMP"),
+        "bmp-1-bit": encoded(PICTURE.convert("1"), "BMP"),
+        "bmp-rgba": encoded(ALPHA, "BMP"),
+        "tiff-rgb": TIFF,
+        "tiff-gray": encoded(GRAY, "TIFF"),
+        "tiff-rgba": encoded(ALPHA, "TIFF"),
+        "tiff-palette": encoded(PICTURE.convert("P"), "TIFF"),
+        "tiff-cmyk": encoded(CMYK, "TIFF"),
+        "tiff-lzw": encoded(PICTURE, "TIFF", compression="tiff_lzw"),
+        "tiff-deflate": encoded(PICTURE, "TIFF", compression="tiff_adobe_deflate"),
+        "tiff-packbits": encoded(PICTURE, "TIFF", compression="packbits"),
+        "tiff-jpeg": encoded(PICTURE, "TIFF", compression="jpeg"),
+        "tiff-pages": encoded(PICTURE, "TIFF", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
+        "tiff-16-bit": encoded(WIDE, "TIFF"),
+        "tiff-orientation-6": encoded(PICTURE, "TIFF", exif=turned()),
+        "tiff-big": encoded(PICTURE, "TIFF", big_tiff=True),
+        "tiff-big-endian": big_endian_tiff(),
+        "tiff-fax": encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
+        "tiff-ycbcr": encoded(PICTURE.convert("YCbCr"), "TIFF"),
+        "tiff-zstd": encoded(PICTURE, "TIFF", compression="zstd"),
+        "tiff-16-bit-deflate": encoded(WIDE, "TIFF", compression="tiff_adobe_deflate"),
+        "ppm-comment": encoded(PICTURE, "PPM").replace(b"P6\n", b"P6\n# a comment\n", 1),
+        "ppm-16-bit": b"P6\n%d %d\n65535\n" % (WIDTH, HEIGHT)
+        + (np.asarray(PICTURE, ">u2") * 257).astype(">u2").tobytes(),
+        "ppm-rgb": encoded(PICTURE, "PPM"),
+        "ppm-gray": encoded(GRAY, "PPM"),
+        "ppm-text": b"P3\n2 2\n255\n" + b"1 2 3  40 50 60  70 80 90  100 110 120\n",
+        "pbm-1-bit": encoded(PICTURE.convert("1"), "PPM"),
+        "jp2-lossless": JP2,
+        "jp2-lossy": encoded(PICTURE, "JPEG2000", irreversible=True, quality_mode="rates", quality_layers=[10]),
+        "jp2-gray": encoded(GRAY, "JPEG2000"),
+        "j2k-codestream": encoded(PICTURE, "JPEG2000", no_jp2=True),
+    }
+
+
+def inserted_chunk(name: bytes, content: bytes) -> bytes:
+    """A PNG with one more chunk behind its header."""
+    return PNG[:33] + chunk(name, content) + PNG[33:]
+
+
+def without_chunk(data: bytes, name: bytes) -> bytes:
+    """A PNG without the first chunk of that name."""
+    place = data.index(name) - 4
+    return data[:place] + data[place + 12 + int.from_bytes(data[place : place + 4], "big") :]
+
+
+def interlaced_png() -> bytes:
+    """Adam7: seven smaller pictures, every one of its rows unfiltered. Pillow writes none."""
+    pixels = np.asarray(PICTURE)
+    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    rows = [row for y, x, down, right in passes for row in pixels[y::down, x::right]]
+    return png(8, b"".join(b"\0" + row.tobytes() for row in rows), interlaced=True)
+
+
+def webp_claiming(height: int, width: int) -> bytes:
+    """A WebP whose frame header claims another size."""
+    return patched(WEBP, 26, width.to_bytes(2, "little") + height.to_bytes(2, "little"))
+
+
+def tiff_claiming(height: int, width: int) -> bytes:
+    """A TIFF whose directory claims another size."""
+    data = TIFF
+    for tag, old, new in ((256, WIDTH, width), (257, HEIGHT, height)):
+        data = data.replace(struct.pack("<HHII", tag, 4, 1, old), struct.pack("<HHII", tag, 4, 1, new))
+    return data
+
+
+def big_endian_tiff() -> bytes:
+    """The least that a TIFF of this picture needs, in Motorola's byte order."""
+    pixels = PICTURE.tobytes()
+    fields = [(256, 4, WIDTH), (257, 4, HEIGHT), (258, 3, 8 << 16), (259, 3, 1 << 16), (262, 3, 2 << 16)]
+    fields += [(273, 4, 8), (277, 3, 3 << 16), (278, 4, HEIGHT), (279, 4, len(pixels))]
+    entries = b"".join(struct.pack(">HHII", tag, kind, 1, value) for tag, kind, value in fields)
+    return (
+        struct.pack(">2sHI", b"MM", 42, 8 + len(pixels)) + pixels + struct.pack(">H", len(fields)) + entries + bytes(4)
+    )
+
+
+def png(bits: int, data: bytes, interlaced: bool = False) -> bytes:
+    """A PNG of three channels."""
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, bits, 2, 0, 0, interlaced)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+def png_of_16_bits() -> bytes:
+    """Pillow writes no PNG of three channels with 16 bits each."""
+    rows = (np.asarray(PICTURE, np.uint16) * 257).astype(">u2")
+    return png(16, b"".join(b"\0" + row.tobytes() for row in rows))
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    """A chunk of a PNG."""
+    return len(content).to_bytes(4, "big") + name + content + zlib.crc32(name + content).to_bytes(4, "big")
+
+
+def half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _bad_others() -> dict[str, bytes]:
+    return {
+        "ppm-of-100-levels": b"P6\n%d %d\n100\n" % (WIDTH, HEIGHT) + (np.asarray(PICTURE) // 3).tobytes(),
+        "empty": b"",
+        "zeros": bytes(1000),
+        "random": np.random.default_rng(0).bytes(1000),
+        "text": b"not an image\n" * 20,
+        "html": b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
+        "json": b'{"error": "rate limit"}',
+        "svg": b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>',
+        "pdf": b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n%%EOF\n",
+        "gzip-of-jpeg": gzip.compress(GOOD, mtime=0),
+        "gif": encoded(PICTURE.convert("P"), "GIF"),
+        "ico": encoded(PICTURE, "ICO"),
+        "avif": encoded(PICTURE, "AVIF"),
+        "tiff-1-bit": encoded(PICTURE.convert("1"), "TIFF"),
+        "tiff-float": encoded(Image.fromarray(np.zeros((HEIGHT, WIDTH), np.float32)), "TIFF"),
+        "png-signature": PNG[:8],
+        "png-cut-header": PNG[:30],
+        "png-cut-data": PNG[: _IDAT + 100],
+        "png-cut-half": half(PNG),
+        "png-cut-end": PNG[:-12],
+        "png-no-data": PNG[: _IDAT - 4] + PNG[-12:],
+        "png-bad-header-checksum": patched(PNG, 29, bytes(4)),
+        "png-bad-data-checksum": patched(PNG, len(PNG) - 16, bytes(4)),
+        "png-flipped-data": patched(PNG, _IDAT + 100, bytes([PNG[_IDAT + 100] ^ 0x10])),
+        "png-0x0": png_claiming(PNG, 0, 0),
+        "png-bomb": png_claiming(PNG, 60_000, 50_000),
+        "png-bomb-2g": png_claiming(PNG, 2**31 - 1, 2**31 - 1),
+        "png-taller-than-its-data": png_claiming(PNG, 2 * HEIGHT, WIDTH),
+        "png-no-palette": without_chunk(encoded(PICTURE.convert("P"), "PNG"), b"PLTE"),
+        "png-critical-unknown-chunk": inserted_chunk(b"ABCD", bytes(100)),
+        "bmp-bomb": BMP[:18] + (60_000).to_bytes(4, "little") * 2 + BMP[26:],
+        "bmp-0x0": BMP[:18] + bytes(8) + BMP[26:],
+        "tiff-bomb": tiff_claiming(200_000, 200_000),
+        "jp2-bomb": JP2.replace(HEIGHT.to_bytes(4, "big") + WIDTH.to_bytes(4, "big"), 2 * (200_000).to_bytes(4, "big")),
+        "webp-bomb": webp_claiming(16_383, 16_383),
+        "webp-0x0": webp_claiming(0, 0),
+        "pfm": b"PF\n2 2\n-1.0\n" + bytes(48),
+        "webp-cut-12": WEBP[:12],
+        "webp-cut-header": WEBP[:25],
+        "webp-cut-half": half(WEBP),
+        "webp-cut-most": WEBP[:-20],
+        "webp-riff-length": patched(WEBP, 4, (10).to_bytes(4, "little")),
+        "webp-lossless-cut": half(encoded(PICTURE, "WEBP", lossless=True)),
+        "bmp-cut-header": BMP[:30],
+        "bmp-cut-half": half(BMP),
+        "tiff-cut-8": TIFF[:8],
+        "tiff-cut-half": half(TIFF),
+        "tiff-lzw-cut": half(encoded(PICTURE, "TIFF", compression="tiff_lzw")),
+        "tiff-directory-outside": patched(TIFF, 4, (10_000_000).to_bytes(4, "little")),
+        "ppm-cut-half": half(encoded(PICTURE, "PPM")),
+        "ppm-bomb": b"P6\n60000 60000\n255\n" + bytes(100),
+        "jp2-cut-header": JP2[:60],
+        "jp2-cut-half": half(JP2),
+    }

@@ -1,0 +1,327 @@
+"""Resuming: from any step of an epoch, in another process, in another world, with the same pixels."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifecycles import NewProcess, delivered, loader, records, resumed, save, saved
+from making import jpeg, write_samples, write_shard
+
+from gpuloader import GPULoader, StateError
+
+EPOCH = 2
+LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[NewProcess]:
+    """A process that has restored nothing but states of this module's."""
+    with NewProcess() as new:
+        yield new
+
+
+@pytest.fixture(scope="module")
+def tar(shards: list[Path]) -> list[str]:
+    return list(map(str, shards))
+
+
+@pytest.fixture(scope="module")
+def whole(tar: list[str]) -> list[list[str]]:
+    """The records of each batch of an undisturbed epoch."""
+    with loader(tar) as batches:
+        batches.set_epoch(EPOCH)
+        return [records(batch) for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def states(tar: list[str]) -> list[dict[str, Any]]:
+    """The states before that epoch's first batch and after each of its batches."""
+    with loader(tar) as batches:
+        batches.set_epoch(EPOCH)
+        return [batches.state_dict(), *(batches.state_dict() for _ in batches)]
+
+
+# --- the same run
+
+
+@pytest.mark.parametrize("form", [".json", ".pt"])
+@pytest.mark.parametrize("step", range(6))
+def test_a_state_after_any_step_gives_the_rest_in_a_new_process(
+    process: NewProcess,
+    tar: list[str],
+    states: list[dict[str, Any]],
+    whole: list[list[str]],
+    tmp_path: Path,
+    step: int,
+    form: str,
+) -> None:
+    assert len(states) == 6
+    state = save(states[step], tmp_path / f"state{form}")
+    assert process.ask(resumed, tar=tar, state=str(state)) == whole[step:]
+
+
+@pytest.mark.parametrize("form", [".json", ".pt"])
+@pytest.mark.parametrize("breaks", [[1, 1], [2, 1], [1, 3], [4, 1], [1, 1, 1, 1, 1]])
+def test_a_loop_broken_off_again_and_again_is_the_loop(
+    process: NewProcess,
+    tar: list[str],
+    states: list[dict[str, Any]],
+    whole: list[list[str]],
+    tmp_path: Path,
+    breaks: list[int],
+    form: str,
+) -> None:
+    file = str(save(states[0], tmp_path / f"state{form}"))
+    received = []
+    for steps in breaks:
+        received += process.ask(resumed, tar=tar, state=file, steps=steps, save_as=file)
+    assert len(received) == sum(breaks)
+    assert received + process.ask(resumed, tar=tar, state=file) == whole
+
+
+def test_the_epoch_after_a_restored_one_is_the_next(tar: list[str], states: list[dict[str, Any]]) -> None:
+    with loader(tar) as batches:
+        batches.set_epoch(EPOCH + 1)
+        following = delivered(batches)
+    for state in states:
+        with loader(tar) as batches:
+            batches.load_state_dict(state)
+            delivered(batches)
+            assert delivered(batches) == following
+
+
+@pytest.mark.parametrize("form", [".json", ".pt"])
+def test_the_largest_seed_and_epoch_survive_saving(tar: list[str], tmp_path: Path, form: str) -> None:
+    with loader(tar, seed=LARGEST["seed"]) as batches:
+        batches.set_epoch(LARGEST["epoch"])
+        received = iter(batches)
+        next(received)
+        state = batches.state_dict()
+        rest = delivered(received)
+    restored = saved(save(state, tmp_path / f"state{form}"))
+    assert restored == state
+    assert {name: restored[name] for name in LARGEST} == LARGEST
+    with loader(tar, seed=LARGEST["seed"]) as batches:
+        batches.load_state_dict(restored)
+        assert delivered(batches) == rest
+
+
+# --- another world
+
+
+@pytest.mark.parametrize("step", [0, 2, 5])
+@pytest.mark.parametrize(
+    ("world_size", "settings"),
+    [
+        (1, {"batch_size": 1, "num_threads": 1, "prefetch": 1}),
+        (1, {"batch_size": 40, "num_threads": 5, "prefetch": 4}),
+        (2, {"batch_size": 3, "num_threads": 2, "prefetch": 2, "last_batch": "pad"}),
+        (3, {"batch_size": 8, "num_threads": 5, "prefetch": 1}),
+        (7, {"batch_size": 1, "num_threads": 1, "prefetch": 4, "last_batch": "pad"}),
+        (8, {"batch_size": 40, "num_threads": 2, "prefetch": 2}),
+    ],
+)
+def test_another_world_goes_on_with_exactly_what_is_left_in_a_new_process(
+    process: NewProcess,
+    tar: list[str],
+    states: list[dict[str, Any]],
+    whole: list[list[str]],
+    tmp_path: Path,
+    step: int,
+    world_size: int,
+    settings: dict[str, Any],
+) -> None:
+    state = str(save(states[step], tmp_path / "state.json"))
+    ranks = [
+        process.ask(resumed, tar=tar, state=state, rank=rank, world_size=world_size, **settings)
+        for rank in range(world_size)
+    ]
+    left = [record for batches in ranks for batch in batches for record in batch]
+    assert sorted(left) == sorted(record for batch in whole[step:] for record in batch)
+    assert len({len(batches) for batches in ranks}) == 1
+
+
+def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
+    tar: list[str], states: list[dict[str, Any]], whole: list[list[str]]
+) -> None:
+    state, received = states[0], []
+    for world_size, batch_size in [(2, 3), (1, 5), (7, 1), (3, 4), (1, 1), (2, 4)]:  # 6 + 5 + 7 + 12 + 1 + 8 = 39
+        after = []
+        for rank in range(world_size):
+            with loader(tar, batch_size, rank=rank, world_size=world_size) as batches:
+                batches.load_state_dict(state)
+                received += records(next(iter(batches)))
+                after.append(batches.state_dict())
+        state = after[0]
+        assert after == [state] * world_size
+    assert state["delivered"] == 39
+    with loader(tar) as batches:
+        batches.load_state_dict(state)
+        received += delivered(batches)
+    assert received == [record for batch in whole for record in batch]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
+@pytest.mark.parametrize("settings", [{"num_threads": n, "prefetch": p} for n, p in [(1, 4), (2, 1), (5, 2)]], ids=str)
+def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
+    tar: list[str], whole: list[list[str]], world_size: int, batch_size: int, settings: dict[str, int]
+) -> None:
+    received = []
+    for rank in range(world_size):
+        with loader(tar, batch_size, rank=rank, world_size=world_size, **settings) as batches:
+            batches.set_epoch(EPOCH)
+            received += delivered(batches)
+    assert sorted(received) == sorted(record for batch in whole for record in batch)
+
+
+@pytest.mark.parametrize("preset", ["imagenet_train_jitter", "imagenet_eval", "cifar_train", "raw_uint8"])
+def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
+    def epoch(*settings: dict[str, int]) -> list[str]:
+        received = []
+        for kwargs in settings:
+            with loader(tar, preset=preset, preset_overrides={}, **kwargs) as batches:
+                batches.set_epoch(EPOCH)
+                received += delivered(batches)
+        return sorted(received)
+
+    one = epoch({"batch_size": 8})
+    assert len(one) == 40
+    assert one == epoch({"batch_size": 40, "num_threads": 5, "prefetch": 1})
+    assert one == epoch(*({"batch_size": 3, "num_threads": 1, "rank": rank, "world_size": 2} for rank in range(2)))
+
+
+# --- the state itself
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (2, 4), (3, 3), (7, 1), (8, 40)])
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "partial"])
+def test_the_state_is_small_and_the_same_on_every_rank_at_every_step(
+    tar: list[str], world_size: int, batch_size: int, last_batch: str
+) -> None:
+    if last_batch == "drop":
+        batch_size = min(batch_size, 40 // world_size)
+
+    def of_rank(rank: int) -> Iterator[dict[str, Any]]:
+        with loader(tar, batch_size, rank=rank, world_size=world_size, last_batch=last_batch) as batches:
+            for _ in range(2):
+                yield batches.state_dict()
+                for _ in batches:
+                    yield batches.state_dict()
+
+    steps = list(zip(*map(of_rank, range(world_size)), strict=True))
+    assert len(steps) > 2
+    for ranks in steps:
+        assert all(state == ranks[0] for state in ranks)
+        assert len(json.dumps(ranks[0]).encode()) < 4096
+    places = [(ranks[0]["epoch"], ranks[0]["delivered"]) for ranks in steps]
+    assert places == sorted(set(places))
+
+
+def changed(folder: Path, **change: Any) -> Path:  # noqa: ANN401
+    """A shard of four samples, one component of one of which may be another one."""
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50, seed=i), "cls": b"%d" % i, "txt": b"ab"} for i in range(4)]
+    samples[2].update(change)
+    folder.mkdir()
+    return write_shard(folder / "train-0000.tar", samples)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"jpg": jpeg(40, 50, seed=9)}, {"cls": b"7"}, {"__key__": "x"}, {"txt": b"abc"}, {"json": b"{}"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_state_of_data_that_changed_is_refused_naming_both(tmp_path: Path, change: dict[str, Any]) -> None:
+    before, after = changed(tmp_path / "before"), changed(tmp_path / "after", **change)
+    with loader(before, 2) as batches:
+        state = batches.state_dict()
+    with loader(after, 2) as other, pytest.raises(StateError, match="start anew without the state") as caught:
+        other.load_state_dict(state)
+    assert f"the state has dataset={state['dataset']!r}" in str(caught.value)
+    assert f"this loader has dataset={other.state_dict()['dataset']!r}" in str(caught.value)
+
+
+def test_shards_in_another_order_are_other_data(tar: list[str]) -> None:
+    with loader(tar) as batches:
+        state = batches.state_dict()
+    with loader(tar[::-1]) as other, pytest.raises(StateError, match="the state has dataset="):
+        other.load_state_dict(state)
+
+
+def test_shards_that_were_copied_elsewhere_are_the_same_data(
+    shards: list[Path], states: list[dict[str, Any]], whole: list[list[str]], tmp_path: Path
+) -> None:
+    copies = [Path(shutil.copyfile(shard, tmp_path / f"other{shard.name}")) for shard in shards]
+    with loader(copies) as batches:
+        batches.load_state_dict(states[3])
+        assert delivered(batches) == [record for batch in whole[3:] for record in batch]
+
+
+def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
+    """The argument for a loader that knows one image to be bad."""
+    with tarfile.open(tar[0]) as shard:
+        member = next(member for member in shard if member.name.endswith(".jpg"))
+    entry = {"shard": Path(tar[0]).name, "key": member.name[:-4], "offset": member.offset_data, "cause": "ugly"}
+    (folder / "quarantine.jsonl").write_text(json.dumps(entry) + "\n")
+    return {"quarantine": folder / "quarantine.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("seed", {"seed": 1}),
+        ("seed", {"seed": LARGEST["seed"]}),
+        ("shuffle", {"shuffle": "none"}),
+        ("shuffle", {"shuffle": "block"}),
+        ("recipe", {"preset": "imagenet_train_jitter"}),
+        ("recipe", {"preset_overrides": {"size": 33}}),
+        ("recipe", {"preset_overrides": {"size": 32, "flip": 0.25}}),
+        ("recipe", {"preset_overrides": {"size": 32, "dtype": "float16"}}),
+        ("known_bad", known_bad),
+    ],
+)
+def test_a_state_of_another_run_is_refused_naming_both(
+    tar: list[str],
+    states: list[dict[str, Any]],
+    tmp_path: Path,
+    name: str,
+    change: Any,  # noqa: ANN401
+) -> None:
+    kwargs = change(tar, tmp_path) if callable(change) else change
+    with loader(tar, **kwargs) as other:
+        mine = other.state_dict()
+        message = f"the state has {name}={states[2][name]!r}, this loader has {name}={mine[name]!r}"
+        with pytest.raises(StateError, match=re.escape(message)):
+            other.load_state_dict(states[2])
+        assert other.state_dict() == mine  # and nothing of it was taken over
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"on_error": "replace"},
+        {"output": "tuple"},
+        {"fields": ["json"]},
+        {"label_from": "json:label"},
+        {"max_bad": 0.5},
+    ],
+    ids=lambda kwargs: next(iter(kwargs)),
+)
+def test_what_changes_no_pixel_may_change(tar: list[str], states: list[dict[str, Any]], kwargs: dict[str, Any]) -> None:
+    with loader(tar, **kwargs) as other:
+        other.load_state_dict(states[2])
+        assert len(list(other)) == 3
+
+
+def test_data_of_one_name_and_size_but_another_seed_gives_other_pixels(tmp_path: Path) -> None:
+    """The records can tell: what is compared above is not the same for all data."""
+    one, other = (write_samples(tmp_path / f"{seed}", 8, shards=1, seed=seed) for seed in range(2))
+    with GPULoader(one, 8, None, output="dict") as first, GPULoader(other, 8, None, output="dict") as second:
+        assert not set(delivered(first)) & set(delivered(second))
