@@ -45,19 +45,25 @@ def process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def deliver(tar: Sequence[Path], batch_size: int, keys: Sequence[str], **kwargs: Any) -> Delivered:  # noqa: ANN401
+def deliver(
+    tar: Sequence[Path],
+    batch_size: int,
+    keys: Sequence[str],
+    device_id: int | None = None,
+    **kwargs: Any,  # noqa: ANN401
+) -> Delivered:
     """One epoch of evaluation, 32 pixels square, in values from 0 to 255; keys are those of all samples, in order."""
     log = _Messages()
     logging.getLogger("gpuloader").addHandler(log)
     overrides = {"size": SIZE, "crop": {"resize": RESIZE}, "dtype": "uint8", "mean": None, "std": None}
     arguments = {"preset": "imagenet_eval", "preset_overrides": overrides, **kwargs}
     try:
-        with GPULoader(list(tar), batch_size, None, output="dict", label_from=None, **arguments) as loader:
+        with GPULoader(list(tar), batch_size, device_id, output="dict", label_from=None, **arguments) as loader:
             run = Delivered(len(loader), log=log.messages)
             try:
                 for batch in loader:
                     valid = batch["valid"].tolist()
-                    images = batch["image"].numpy().copy()
+                    images = batch["image"].cpu().numpy().copy()
                     run.rows.append(len(images))
                     run.images += [row[:2] for row in zip(batch["key"], images, valid, strict=True) if row[2]]
                     run.invalid += valid.count(False)
