@@ -164,6 +164,7 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
     with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace") as batches:
         start = batches.state_dict()
         whole = [records(batch) for batch in batches]
+    gc.collect()  # what other tests left behind
     at_start = threads_and_files()
     for place in count(step=every):
         with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace") as batches:
@@ -186,6 +187,7 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
                 if received != whole:
                     wrong[interrupt.where] = f"received {len(received)} of {len(whole)} batches"
     del batches, epoch
+    gc.collect()
     assert wrong == {}
     assert place > 5
     assert threads_and_files() == at_start
@@ -196,6 +198,7 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
 ) -> None:
     with loader(shards) as batches:
         whole = delivered(batches)
+    gc.collect()  # what other tests left behind
     at_start = threads_and_files()
     start = Thread.start
 
@@ -210,6 +213,7 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
             with pytest.raises(KeyboardInterrupt):
                 next(epoch)
         assert delivered(epoch) == whole
+    gc.collect()
     assert threads_and_files() == at_start
 
 
