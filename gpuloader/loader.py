@@ -181,8 +181,9 @@ class GPULoader:
             seed=seed,
             steps_per_epoch=steps_per_epoch,
         )
-        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
-        check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
+        if self.world.world_size > 1:  # naming the data goes through all of its index
+            same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
+            check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
         self._suspects: frozenset[int] = frozenset()

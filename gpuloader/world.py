@@ -67,7 +67,7 @@ def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float 
         ConfigError: on every rank the same, which names the facts that differ and their ranks, or the ranks that did
             not come in time.
     """
-    if world.world_size == 1 or _from_distributed() != (world.rank, world.world_size):
+    if _from_distributed() != (world.rank, world.world_size):
         return
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 

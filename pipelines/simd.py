@@ -131,8 +131,7 @@ def store_channels4(
         )
         for channel, vector in enumerate(channels):
             offset = builder.add(builder.mul(stride, ir.Constant(stride.type, channel)), place)
-            pointer = _pointer(context, builder, signature.args[0], planes, offset)
-            builder.store(vector, builder.bitcast(pointer, _FLOATS.as_pointer())).align = 4
+            _store4(context, builder, signature.args[0], planes, offset, vector)
         return context.get_dummy_value()
 
     return types.void(planes, types.intp, types.intp, float4, float4, float4, float4), generate
@@ -154,8 +153,7 @@ def store_pixels4(
         pixels, place, *vectors = arguments
         for number, vector in enumerate(vectors):
             offset = builder.add(place, ir.Constant(place.type, 3 * number))
-            pointer = _pointer(context, builder, signature.args[0], pixels, offset)
-            builder.store(vector, builder.bitcast(pointer, _FLOATS.as_pointer())).align = 4
+            _store4(context, builder, signature.args[0], pixels, offset, vector)
         return context.get_dummy_value()
 
     return types.void(pixels, types.intp, float4, float4, float4, float4), generate
@@ -202,6 +200,11 @@ def _converted(builder: Any, value: Any, dtype: Any) -> Any:  # noqa: ANN401
         half = ir.Constant(value.type, [0.5] * 4 if value.type == _FLOATS else 0.5)
         return builder.fptoui(builder.fadd(value, half), kind(ir.IntType(8)))
     return value
+
+
+def _store4(context: Any, builder: Any, kind: Any, array: Any, place: Any, vector: Any) -> None:  # noqa: ANN401
+    pointer = _pointer(context, builder, kind, array, place)
+    builder.store(vector, builder.bitcast(pointer, _FLOATS.as_pointer())).align = 4
 
 
 def _multiply_add(builder: Any, total: Any, vector: Any, factors: Any) -> Any:  # noqa: ANN401
