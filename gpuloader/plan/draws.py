@@ -22,6 +22,7 @@ _32 = np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
+_STREAMS, _OCCURRENCES, _VIEWS = 64, 16, 64
 
 
 class Stream(IntEnum):
@@ -32,6 +33,48 @@ class Stream(IntEnum):
     FLIP = 2
     JITTER = 3
     STAND_IN = 4
+    VERTICAL_FLIP = 5
+    ROTATION = 6
+    AFFINE = 7
+    PERSPECTIVE = 8
+    GRAYSCALE = 9
+    BLUR = 10
+    SOLARIZE = 11
+    POSTERIZE = 12
+    EQUALIZE = 13
+    AUTOCONTRAST = 14
+    SHARPNESS = 15
+    INVERT = 16
+    ERASING = 17
+    APPLY = 18
+    CHOICE = 19
+    AUTO_AUGMENT = 20
+    RAND_AUGMENT = 21
+    TRIVIAL_AUGMENT = 22
+    AUG_MIX = 23
+    MIX = 24
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The random numbers of one transform for some samples: `draw(count)` is (n, count) in [0, 1).
+
+    Attributes:
+        draws: the samples, n of them.
+        stream: what the numbers are for.
+    """
+
+    draws: Draws
+    stream: int
+
+    @property
+    def samples(self) -> int:
+        """n."""
+        return len(self.draws.ids)
+
+    def __call__(self, count: int) -> NDArray[np.float64]:
+        """(n, count) multiples of 2**-32; the first c columns do not depend on `count`."""
+        return self.draws.uniform(self.stream, count)
 
 
 @dataclass(frozen=True)
@@ -48,7 +91,15 @@ class Draws:
     epoch: int
     ids: NDArray[np.int64]
 
-    def uniform(self, stream: Stream, count: int) -> NDArray[np.float64]:
+    def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
+        """The numbers of the `occurrence`-th transform of its kind in a view of the image."""
+        if not (0 <= occurrence < _OCCURRENCES and 0 <= view < _VIEWS):
+            raise ConfigError(
+                f"a recipe may have {_VIEWS} views, and {_OCCURRENCES} transforms of one kind in each; this has more"
+            )
+        return Draw(self, stream + _STREAMS * (occurrence + _OCCURRENCES * view))
+
+    def uniform(self, stream: int, count: int) -> NDArray[np.float64]:
         """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)
         ids = self.ids.astype(np.uint64)[:, None]

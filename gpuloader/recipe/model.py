@@ -1,17 +1,42 @@
-"""What all parts of a recipe share: frozen, strict, no unknown keys."""
+"""What all parts of a recipe share: frozen, strict, no unknown keys; and the three kinds of transforms."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.program import Program
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+Pair: TypeAlias = Annotated[tuple[float, float], Field(strict=False)]
+Triple: TypeAlias = Annotated[tuple[float, float, float], Field(strict=False)]
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 class Model(BaseModel):
     """A part of a recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, **STRICT)
 
 
-Pair: TypeAlias = Annotated[tuple[float, float], Field(strict=False)]
-Triple: TypeAlias = Annotated[tuple[float, float, float], Field(strict=False)]
+class Transform(ABC):
+    """An operation of a recipe, named as torchvision names it.
+
+    Attributes:
+        stream: which random numbers it draws.
+    """
+
+    stream: ClassVar[Stream]
+
+
+class PixelTransform(Transform):
+    """An operation on the pixels of the output's size, behind the crop and before normalising."""
+
+    @abstractmethod
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """The steps for images of height x width, drawn for each sample."""

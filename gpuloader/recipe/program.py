@@ -1,0 +1,114 @@
+"""What is done to the pixels of a sample, as numbers: a list of steps, each an operation and its parameters.
+
+Every transform that changes pixels and not their place writes steps; a policy such as RandAugment only draws which ones.
+The graph runs them on RGB images of uint8 levels. Each step's result is levels again, rounded as torchvision rounds it
+for uint8 tensors (`torchvision.transforms.v2.functional`). With x a level, f the first parameter, and
+gray = floor(0.2989 R + 0.587 G + 0.114 B):
+
+    IDENTITY
+    WARP          an output pixel is the input at M (column + 1/2, row + 1/2, 1), divided by its third component;
+                  parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3) for what is outside.
+    BRIGHTNESS    trunc(f x)
+    CONTRAST      trunc(f x + (1 - f) mean(gray of the whole image))
+    SATURATION    trunc(f x + (1 - f) gray)
+    HUE           the hue turned by f full circles, value and saturation kept
+    SHARPNESS     trunc(f x + (1 - f) round(mean of 3 x 3 with weights 1, the middle 5)); the border stays as it is
+    POSTERIZE     only the highest f bits stay
+    SOLARIZE      255 - x where x >= f
+    SOLARIZE_ADD  min(x + f, 255) where x < 128
+    INVERT        255 - x
+    AUTOCONTRAST  by channel, stretched from its least and greatest level to 0 and 255
+    EQUALIZE      by channel, the histogram made even, as PIL's `ImageOps.equalize`
+    GRAYSCALE     R = G = B = gray
+    BLUR          a Gaussian of standard deviation f in pixels, cut off to as many pixels as the second parameter (odd)
+                  says; the border is reflected without repeating it; round
+    MIX_BEGIN     notes the image as it is, and begins a sum of images with 0
+    MIX_ADD       adds f times the image to the sum; the image is what MIX_BEGIN noted again
+    MIX_END       the image is trunc(the sum)
+
+All are clamped to [0, 255] before they are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NEAREST, BILINEAR, BICUBIC = 0, 1, 2
+PARAMETERS = 13
+
+
+class Op(IntEnum):
+    """The operations; see the module's text."""
+
+    IDENTITY = 0
+    WARP = 1
+    BRIGHTNESS = 2
+    CONTRAST = 3
+    SATURATION = 4
+    HUE = 5
+    SHARPNESS = 6
+    POSTERIZE = 7
+    SOLARIZE = 8
+    SOLARIZE_ADD = 9
+    INVERT = 10
+    AUTOCONTRAST = 11
+    EQUALIZE = 12
+    GRAYSCALE = 13
+    BLUR = 14
+    MIX_BEGIN = 15
+    MIX_ADD = 16
+    MIX_END = 17
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The steps of n samples, k each.
+
+    Attributes:
+        ops: (n, k) int32, the operations.
+        parameters: (n, k, PARAMETERS) float32; those that an operation does not have are 0.
+        choices: for each step the operations that it can be, whatever is drawn: a graph needs no others.
+    """
+
+    ops: NDArray[np.int32]
+    parameters: NDArray[np.float32]
+    choices: tuple[frozenset[Op], ...]
+
+    def where(self, applied: NDArray[np.bool_]) -> Program:
+        """The program of the samples that are `applied`, (n,), and no operation for the others."""
+        ops = np.where(applied[:, None], self.ops, np.int32(Op.IDENTITY))
+        return Program(ops, self.parameters, tuple(choices | {Op.IDENTITY} for choices in self.choices))
+
+
+def step(op: Op, samples: int, *parameters: ArrayLike) -> Program:
+    """One step that is the same operation for all samples; each parameter a number, or one for each sample."""
+    values = np.zeros((samples, 1, PARAMETERS), np.float32)
+    for number, parameter in enumerate(parameters):
+        values[:, 0, number] = parameter
+    return Program(np.full((samples, 1), op, np.int32), values, (frozenset({op}),))
+
+
+def chain(programs: Sequence[Program], samples: int) -> Program:
+    """One program after the other."""
+    return Program(
+        np.concatenate([np.zeros((samples, 0), np.int32), *(program.ops for program in programs)], 1),
+        np.concatenate(
+            [np.zeros((samples, 0, PARAMETERS), np.float32), *(program.parameters for program in programs)], 1
+        ),
+        tuple(choices for program in programs for choices in program.choices),
+    )
+
+
+def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
+    """For each sample the steps of the program that is `chosen`, (n,), for it; all programs are equally long."""
+    rows = np.arange(len(chosen))
+    return Program(
+        np.stack([program.ops for program in programs])[chosen, rows],
+        np.stack([program.parameters for program in programs])[chosen, rows],
+        tuple(frozenset().union(*choices) for choices in zip(*(program.choices for program in programs))),
+    )
