@@ -30,13 +30,14 @@ from gpuloader.errors import (
 from gpuloader.late_imports import import_late
 
 if TYPE_CHECKING:
+    from gpuloader.compose import Compose
     from gpuloader.loader import GPULoader, Stats
-    from gpuloader.recipe import Preset
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BadImageError",
+    "Compose",
     "ConfigError",
     "DataError",
     "DeviceError",
@@ -46,7 +47,6 @@ __all__ = [
     "LabelError",
     "LoaderError",
     "NoSamplesError",
-    "Preset",
     "PresetError",
     "ShardChangedError",
     "ShardNotFoundError",
@@ -57,7 +57,7 @@ __all__ = [
     "__version__",
 ]
 
-_LATE = {"GPULoader": "gpuloader.loader", "Stats": "gpuloader.loader", "Preset": "gpuloader.recipe"}
+_LATE = {"Compose": "gpuloader.compose", "GPULoader": "gpuloader.loader", "Stats": "gpuloader.loader"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -28,12 +28,14 @@ from gpuloader.errors import (
     StateError,
     TooManyBadImagesError,
 )
+from gpuloader.mixing import mix_images, soft_labels
 from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import (
     Arena,
+    Labels,
     ShardSet,
     Tar,
     make_labels,
@@ -181,6 +183,7 @@ class GPULoader:
             seed=seed,
             steps_per_epoch=steps_per_epoch,
         )
+        _check_mixing(self.preset, self._plan, self._labels)
         if self.world.world_size > 1:  # naming the data goes through all of its index
             same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
             check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
@@ -330,7 +333,7 @@ class GPULoader:
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
 
-    def _decoded(self) -> tuple[EncodedBatch, torch.Tensor]:
+    def _decoded(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
         while True:
             # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
@@ -370,10 +373,15 @@ class GPULoader:
                 f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
             )
 
-    def _hand_out(self, batch: EncodedBatch, images: torch.Tensor) -> Batch:
+    def _hand_out(self, batch: EncodedBatch, views: list[torch.Tensor]) -> Batch:
         if self.preset.layout == "channels_last":
-            images = images.permute(0, 3, 1, 2)
+            views = [images.permute(0, 3, 1, 2) for images in views]
         labels = None if batch.labels is None else self._on_device(batch.labels)
+        if self.preset.mix is not None and batch.mixing is not None and labels is not None:
+            weight, box = self._on_device(batch.mixing.weight), self._on_device(batch.mixing.box)
+            mix_images(views[0], weight, box)
+            labels = soft_labels(labels, weight, self.preset.mix.num_classes, self.preset.mix.label_smoothing)
+        images = views[0] if len(views) == 1 else views
         if self._output == "tuple":
             return images, labels
         return {
@@ -513,14 +521,15 @@ class _Stream:
             prefetch=prefetch,
             largest_image=largest_image,
         )
-        self._iterator = DALIGenericIterator(self.pipeline, ["image"], prepare_first_batch=False)
-        self._empty = _empty_images(preset, device_id)
+        self._views = [str(view.number) for view in preset.each_view]
+        self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
+        self._empty = partial(_empty_images, preset, device_id)
 
-    def next(self) -> tuple[EncodedBatch, torch.Tensor]:
+    def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The next batch and its images; raises what reading it raised, or _DecodeError."""
         first, end = self._plan.share(self.cursor)
         if first == end:  # DALI takes no batch without samples
-            batch, images = self._reader.read(self.cursor, Arena()), self._empty
+            batch, images = self._reader.read(self.cursor, Arena()), self._empty(self.cursor.epoch)
         else:
             images = self._run()
             batch = self._feed.in_flight.popleft()
@@ -533,11 +542,11 @@ class _Stream:
         self._batches.close()
         del self._iterator, self.pipeline
 
-    def _run(self) -> torch.Tensor:
+    def _run(self) -> list[torch.Tensor]:
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
         failure: Exception
         try:
-            images: torch.Tensor = next(self._iterator)[0]["image"]
+            outputs = next(self._iterator)[0]
         except StopIteration:
             failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
         except RuntimeError as error:
@@ -545,7 +554,7 @@ class _Stream:
             if is_decode_failure(str(error)) and self._feed.in_flight:
                 failure = _DecodeError(self._feed.in_flight[0], str(error))
         else:
-            return images
+            return [outputs[view] for view in self._views]
         failure.__context__ = None
         raise failure
 
@@ -582,10 +591,21 @@ class _Feed:
         return (batch.images, *batch.arrays.values())
 
 
-def _empty_images(preset: Preset, device_id: int | None) -> torch.Tensor:
-    shape = (3, preset.size, preset.size) if preset.layout == "nchw" else (preset.size, preset.size, 3)
-    device = "cpu" if device_id is None else f"cuda:{device_id}"
-    return torch.empty((0, *shape), dtype=getattr(torch, preset.dtype), device=device)
+def _empty_images(preset: Preset, device_id: int | None, epoch: int) -> list[torch.Tensor]:
+    dtype, device = getattr(torch, preset.dtype), "cpu" if device_id is None else f"cuda:{device_id}"
+    shapes = ((0, 3, *shape) if preset.layout == "nchw" else (0, *shape, 3) for shape in preset.shapes(epoch))
+    return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+
+
+def _check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
+    if preset.mix is None:
+        return
+    if labels is None:
+        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
+    if plan.batch_size % 2:
+        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
+    if plan.last_batch == "partial":
+        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
 
 
 def _resolve_device(device_id: object, world: World) -> int | None:

@@ -21,9 +21,9 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import BadImageError, DataError, TooManyBadImagesError
-from gpuloader.plan import Cursor, Draws, Plan, Stream
-from gpuloader.recipe import Preset
+from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
+from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
+from gpuloader.recipe import Mixing, Preset
 from gpuloader.shards import Arena, Labels, ShardSet, View
 
 Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
@@ -45,6 +45,7 @@ class EncodedBatch:
         valid: (b,) bool, False for padding and for stand-ins.
         images: b encoded images, views into the arena.
         arrays: what the graph takes beside them, (b, ...) each.
+        mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
         fields: for each asked extension b values.
         bad: the planned samples that were found bad here, with the cause.
@@ -57,6 +58,7 @@ class EncodedBatch:
     valid: NDArray[np.bool_]
     images: Sequence[View]
     arrays: Mapping[str, NDArray[Any]]
+    mixing: Mixing | None
     labels: NDArray[np.int64] | None
     fields: Mapping[str, Sequence[Any]]
     bad: Mapping[int, str]
@@ -133,12 +135,36 @@ class Reader:
             valid=valid,
             images=images,
             arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1]),
-            labels=None if self._labels is None else self._labels.of(ids),
+            mixing=self._mixing(planned),
+            labels=None if self._labels is None else self._checked(self._labels.of(ids), ids),
             fields={name: [self._field(int(sample), name) for sample in ids] for name in self._fields},
             bad=bad,
             arena=arena,
             read_seconds=time.perf_counter() - started,
         )
+
+    def _mixing(self, planned: PlannedBatch) -> Mixing | None:
+        mix, cursor = self._preset.mix, planned.cursor
+        if mix is None:
+            return None
+        draw = Draws(self._plan.seed, cursor.epoch, planned.ids).of(Stream.MIX)
+        if mix.per == "batch":
+            batch = np.full_like(planned.ids, cursor.delivered // self._plan.global_batch)
+            draw = Draws(self._plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
+        return mix.draw(draw, *self._preset.shapes(cursor.epoch)[0])
+
+    def _checked(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels, if they are classes that the recipe can mix."""
+        mix = self._preset.mix
+        if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
+            row = int(np.argmax((labels < 0) | (labels >= mix.num_classes)))
+            place = self._shards.place(int(ids[row]))
+            raise LabelError(
+                f"{place.key!r} in {place.shard} has the label {labels[row]}, but the recipe's mix.num_classes is "
+                f"{mix.num_classes}: set it to the number of classes, such as "
+                f'preset_overrides={{"mix": {{"num_classes": ...}}}}'
+            )
+        return labels
 
     def _size_or_cause(self, sample: int, image: View, *, planned: int, epoch: int) -> tuple[int, int] | str:
         size = self._known_bad.get(sample) or self._gate(image)

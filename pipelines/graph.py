@@ -1,9 +1,10 @@
 """The graph: a pure function of (encoded bytes, drawn arrays), the same for training and evaluation.
 
-    encoded, region -> decode -> resize, cut, flip -> [jitter] -> normalise -> images
+    encoded, region -> decode -> for each view: resize, cut, pad, flip -> [change pixels] -> normalise -> [erase]
 
 What is in it depends on the recipe alone: a training crop is a drawn region, an evaluation crop the region that the
-centre needs, and an operation that the recipe lacks has no node. On the CPU one kernel does all behind the decoder.
+centre needs, and an operation that the recipe lacks has no node. The region is decoded once for all views. On the CPU
+one kernel does all behind the decoder, or two where pixels are changed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.late_imports import import_late
 from gpuloader.pipelines.gate import MAX_PIXELS
-from gpuloader.pipelines.operators import Nodes, decode_region, jitter, normalise, place_on_cpu, place_on_gpu
+from gpuloader.pipelines.operators import Nodes, cut_region, decode_region, view_on_cpu, view_on_gpu
 from gpuloader.recipe import Preset
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
@@ -42,8 +43,9 @@ def build(
     device_id: int | None,
     prefetch: int,
     largest_image: tuple[int, int] = (0, 0),
+    decoded: bool = False,
 ) -> Pipeline:
-    """A pipeline that takes batches from `source`, in the thread that runs it, and gives images of the recipe.
+    """A pipeline that takes batches from `source`, in the thread that runs it, and gives each view's images.
 
     Args:
         preset: the recipe.
@@ -54,45 +56,41 @@ def build(
         prefetch: batches that are worked on before they are asked for.
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
             such an image pass; 0 for none.
+        decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
     """
 
     if device_id is None:
         import_late("gpuloader.pipelines.resample")
+        if any(not view.in_one_pass for view in preset.each_view):
+            import_late("gpuloader.pipelines.augment")
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,
         num_threads=num_threads,
         device_id=device_id,
         prefetch_queue_depth=prefetch,
-        enable_conditionals=preset.jitter is not None,
+        enable_conditionals=device_id is not None,
         seed=0,
     )
-    def graph() -> DataNode:
-        encoded, *rest = fn.external_source(
+    def graph() -> tuple[DataNode, ...]:
+        image, *rest = fn.external_source(
             source=source,
             num_outputs=1 + len(drawn),
             dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in drawn.values())],
-            ndim=[1, *(array.ndim - 1 for array in drawn.values())],
+            ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
             no_copy=True,
         )
-        return images(encoded, dict(zip(drawn, rest)), preset, device_id, largest_image)
+        inputs = dict(zip(drawn, rest))
+        hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
+        device = "cpu" if device_id is None else "gpu"
+        region = cut_region(image, inputs, device) if decoded else decode_region(image, inputs, device, preset, hint)
+        one_view = view_on_cpu if device_id is None else view_on_gpu
+        return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
     return graph()
 
 
-def images(
-    encoded: DataNode, drawn: Nodes, preset: Preset, device_id: int | None, largest_image: tuple[int, int]
-) -> DataNode:
-    """The recipe as nodes: encoded files to images."""
-    if device_id is None:
-        region = decode_region(encoded, drawn, "cpu", preset.fast_idct)
-        image = place_on_cpu(region, drawn, preset)
-    else:
-        hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
-        region = decode_region(encoded, drawn, "mixed", preset.fast_idct, hint)
-        image = place_on_gpu(region, drawn, preset)
-    if preset.jitter is not None:
-        image = jitter(image, drawn, preset)
-    if device_id is None and preset.jitter is None:
-        return image
-    return normalise(image, preset)
+def of_view(drawn: Nodes, number: int) -> Nodes:
+    """The inputs that belong to a view, by the names that they have there."""
+    parts = (name.rpartition(".") for name in drawn)
+    return {name: drawn[f"{name}.{number}"] for name, _, view in parts if view == str(number)}

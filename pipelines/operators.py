@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe import Preset
-from gpuloader.recipe.jitter import CONTRAST, GRAY, HUE
+from gpuloader.recipe.placement import Placement
+from gpuloader.recipe.program import PARAMETERS, Op
+from gpuloader.recipe.view import ViewPlan
 
 Nodes: TypeAlias = Mapping[str, DataNode]
 Rgb: TypeAlias = tuple[float, float, float]
 
 _ZEROS: Rgb = (0.0, 0.0, 0.0)
 _ONES: Rgb = (1.0, 1.0, 1.0)
+_FILTERS = {
+    "nearest": types.INTERP_NN,
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+    "lanczos": types.INTERP_LANCZOS3,
+}
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT8}
 
 
 def decode_region(
-    encoded: DataNode, drawn: Nodes, device: str, fast_idct: bool, size_hint: tuple[int, int] = (0, 0)
+    encoded: DataNode, drawn: Nodes, device: str, preset: Preset, size_hint: tuple[int, int] = (0, 0)
 ) -> DataNode:
     """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
     return fn.decoders.image_slice(
@@ -28,122 +39,149 @@ def decode_region(
         start=drawn["region_start"],
         shape=drawn["region_shape"],
         axes=(0, 1),
-        device=device,
+        device="cpu" if device == "cpu" else "mixed",
         output_type=types.RGB,
         adjust_orientation=False,
-        use_fast_idct=fast_idct,
+        use_fast_idct=preset.fast_idct,
         preallocate_height_hint=size_hint[0],
         preallocate_width_hint=size_hint[1],
     )
 
 
-def place_on_cpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """Resized, cut and flipped; normalised too where nothing comes between."""
-    from gpuloader.pipelines.resample import resample  # Numba is not for those who only use a GPU
+def cut_region(image: DataNode, drawn: Nodes, device: str) -> DataNode:
+    """The same of an image that is decoded already."""
+    region = fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
+    return region if device == "cpu" else region.gpu()
 
-    last = preset.jitter is None
-    scale, offset = _normalising(preset) if last else (_ONES, _ZEROS)
-    return resample(
-        image,
+
+def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    """One view of a decoded region, by compiled kernels: one pass, and a second where pixels are changed."""
+    from gpuloader.pipelines.augment import augment  # Numba is not for those who only use a GPU
+    from gpuloader.pipelines.resample import resample
+
+    placement = view.how_placed
+    scale, offset = normalising(view, preset)
+    finish: dict[str, Any] = {
+        "scale": scale,
+        "offset": offset,
+        "dtype": preset.dtype,
+        "channels_first": preset.layout == "nchw",
+    }
+    levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
+    first = finish if view.in_one_pass else levels
+    image = resample(
+        region,
         drawn["roi"],
-        drawn["corner"],
-        drawn["mirror"],
-        size=preset.size,
-        antialias=preset.antialias,
-        scale=scale,
-        offset=offset,
-        dtype=preset.dtype if last else "float32",
-        channels_first=last and preset.layout == "nchw",
+        drawn["placed"],
+        _like_output(drawn["size"], first["channels_first"]),
+        interpolation=placement.interpolation,
+        antialias=placement.antialias,
+        padding_mode=placement.padding_mode,
+        fill=placement.fill,
+        **first,
     )
+    if view.in_one_pass:
+        return image
+    nothing = {
+        "ops": np.array([Op.IDENTITY], np.int32),
+        "parameters": np.zeros((1, PARAMETERS), np.float32),
+        "erase": np.zeros(6, np.int32),
+    }
+    given = {name: drawn.get(name, types.Constant(none, device="cpu")) for name, none in nothing.items()}
+    like_output = _like_output(drawn["size"], finish["channels_first"])
+    return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
 
 
-def place_on_gpu(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """Resized, cut and flipped, uint8 HWC. DALI's filter repeats the border where PIL's and torch's cut it off."""
-    size = [preset.size, preset.size]
+def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
+    value = 0.0 if view.erasing is None else view.erasing.value
+    return (value, value, value) if isinstance(value, (int, float)) else value
+
+
+def _like_output(size: DataNode, channels_first: bool) -> DataNode:
+    """A tensor that holds nothing: its dimensions tell the kernels the output's."""
+    parts = ([0, 3], size) if channels_first else ([0], size, [3])
+    shape = fn.cat(*(types.Constant(np.array(p, np.int32), device="cpu") if isinstance(p, list) else p for p in parts))
+    return fn.zeros(shape=shape, dtype=types.UINT8)
+
+
+def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    """One view of a decoded region, by DALI's operators."""
+    image = place_on_gpu(region, drawn, view.how_placed, view.pads)
+    if view.pixels:
+        image = run_steps(image, drawn["ops"], drawn["parameters"], view.choices)
+    if view.erasing is None:
+        return normalise(image, view, preset)
+    image = normalise(image, view, preset, dtype="float32")
+    image = erase(image, drawn["erase"], _erase_value(view), "CHW" if preset.layout == "nchw" else "HWC")
+    return fn.cast(image, dtype=_DTYPES[preset.dtype])
+
+
+def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> DataNode:
+    """Resized, cut, padded and flipped, uint8 HWC.
+
+    DALI's filter repeats the border where PIL's and torch's cut it off.
+    """
+    roi, size, placed = drawn["roi"], drawn["size"], drawn["placed"]
+    resized, corner = placed[0:2], placed[2:4]
+    # Of what is resized, the part that the output shows; where padding repeats pixels, all of it.
+    constant = how.padding_mode == "constant"
+    first = math.clamp(corner, 0, resized - 1) if constant else corner * 0
+    behind = math.max(math.min(corner + size, resized), first + 1) if constant else resized
+    scale = (roi[2:4] - roi[0:2]) / resized
     image = fn.resize(
-        image,
-        size=size,
-        interp_type=types.INTERP_LINEAR,
-        antialias=preset.antialias,
-        roi_start=fn.cast(drawn["roi"][0:2], dtype=types.FLOAT),
-        roi_end=fn.cast(drawn["roi"][2:4], dtype=types.FLOAT),
+        region,
+        size=fn.cast(behind - first, dtype=types.FLOAT),
+        interp_type=_FILTERS[how.interpolation],
+        antialias=how.antialias,
+        roi_start=fn.cast(roi[0:2] + first * scale, dtype=types.FLOAT),
+        roi_end=fn.cast(roi[0:2] + behind * scale, dtype=types.FLOAT),
     )
-    if preset.crop.kind == "random_padded":
-        image = fn.slice(image, start=drawn["corner"], shape=size, axes=(0, 1), out_of_bounds_policy="pad")
-    return fn.flip(image, horizontal=drawn["mirror"])
+    if not constant:
+        image, before = _repeated(image, resized, how.padding_mode)
+        image = fn.slice(image, start=corner + before, shape=size, axes=(0, 1))
+    elif pads:
+        image = fn.slice(
+            image,
+            start=corner - first,
+            shape=size,
+            axes=(0, 1),
+            out_of_bounds_policy="pad",
+            fill_values=[float(round(level)) for level in how.fill],
+        )
+    return fn.flip(image, vertical=placed[4], horizontal=placed[5])
 
 
-def jitter(image: DataNode, drawn: Nodes, preset: Preset) -> DataNode:
-    """Colour jitter, float HWC in [0, 255]; the arithmetic stands in `gpuloader.recipe.jitter`.
-
-    Must be traced by a pipeline with conditionals: only what a sample's step is gets computed.
-    """
-    assert preset.jitter is not None
-    operations = preset.jitter.operations
-    for step in range(len(operations)):
-        kind = drawn["jitter_kind"][step]
-        if kind == HUE:
-            image = turn_hue(image, drawn["jitter_hue"][step])
+def _repeated(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
+    """The image with as much more on each side as it is large, as the padding mode repeats it; and how much that is."""
+    for axis in (0, 1):
+        if padding_mode == "edge":
+            size = [fn.cast(resized[other], dtype=types.FLOAT) for other in (0, 1)]
+            ends = [image[:1], image[-1:]] if axis == 0 else [image[:, :1], image[:, -1:]]
+            before, behind = (fn.resize(end, size=fn.stack(*size), interp_type=types.INTERP_NN) for end in ends)
         else:
-            mean = drawn["jitter_mean"][step] * mean_gray(image)
-            image = fn.coord_transform(image, M=drawn["jitter_matrix"][step])
-            if kind == CONTRAST:
-                image = image + mean
-        image = math.clamp(image, 0.0, 255.0)
-    return image
+            before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
+            if padding_mode == "reflect":  # without repeating the border
+                before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
+        image = fn.cat(before, image, behind, axis=axis)
+    return image, resized - 1 if padding_mode == "reflect" else resized
 
 
-def mean_gray(image: DataNode) -> DataNode:
-    """The mean of the image's gray values, a scalar."""
-    red, green, blue = (fn.reductions.mean(image[:, :, channel]) for channel in range(3))
-    return GRAY[0] * red + GRAY[1] * green + GRAY[2] * blue
-
-
-def turn_hue(image: DataNode, turn: DataNode) -> DataNode:
-    """The hue turned by `turn` full circles, value and saturation kept.
-
-    With v the largest, c the largest less the smallest channel and h the hue in sixths of a circle, a channel is
-    v - c max(0, min(k, 4 - k, 1)), k = (n + h) mod 6, n = 5, 3, 1 for red, green, blue (Wikipedia, "HSL and HSV",
-    "HSV to RGB alternative").
-    """
-    image = fn.cast(image, dtype=types.FLOAT)
-    red, green, blue = (image[:, :, channel : channel + 1] for channel in range(3))
-    value = math.max(math.max(red, green), blue)
-    chroma = value - math.min(math.min(red, green), blue)
-    unit = 1.0 / math.max(chroma, 1e-6)
-    is_red = fn.cast(value == red, dtype=types.FLOAT)
-    is_green = fn.cast(value == green, dtype=types.FLOAT) * (1.0 - is_red)
-    is_blue = 1.0 - is_red - is_green
-    hue = (
-        is_red * ((green - blue) * unit)
-        + is_green * ((blue - red) * unit + 2.0)
-        + is_blue * ((red - green) * unit + 4.0)
-        + turn * 6.0
-    )
-    return fn.cat(*(_hsv_channel(value, chroma, hue + offset) for offset in (5.0, 3.0, 1.0)), axis=2)
-
-
-def _hsv_channel(value: DataNode, chroma: DataNode, k: DataNode) -> DataNode:
-    k = k - 6.0 * math.floor(k / 6.0)
-    return value - chroma * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0)
-
-
-def normalise(image: DataNode, preset: Preset) -> DataNode:
+def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str | None = None) -> DataNode:
     """HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
-    scale, offset = _normalising(preset)
+    scale, offset = normalising(view, preset)
     return fn.crop_mirror_normalize(
         image,
         mean=[-shift / factor for shift, factor in zip(offset, scale)],
         std=[1 / factor for factor in scale],
-        dtype=_DTYPES[preset.dtype],
+        dtype=_DTYPES[dtype or preset.dtype],
         output_layout="CHW" if preset.layout == "nchw" else "HWC",
     )
 
 
-def _normalising(preset: Preset) -> tuple[Rgb, Rgb]:
+def normalising(view: ViewPlan, preset: Preset) -> tuple[Rgb, Rgb]:
     """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
     if preset.dtype == "uint8":
         return _ONES, _ZEROS
-    mean, std = preset.mean or _ZEROS, preset.std or _ONES
+    mean, std = (_ZEROS, _ONES) if view.normalize is None else (view.normalize.mean, view.normalize.std)
     scale = (1 / (255 * std[0]), 1 / (255 * std[1]), 1 / (255 * std[2]))
     return scale, (-mean[0] / std[0], -mean[1] / std[1], -mean[2] / std[2])

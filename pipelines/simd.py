@@ -80,6 +80,17 @@ def prefetch(typing: Any, array: Any, place: Any) -> Any:  # noqa: ANN401
 
 
 @intrinsic
+def multiply_add(typing: Any, total: Any, value: Any, factor: Any) -> Any:  # noqa: ANN401
+    """(total, value, factor), float32 -> total + value * factor, rounded once; LLVM makes vectors of it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        total, value, factor = arguments
+        return builder.fma(value, factor, total)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic
 def multiply_add4(typing: Any, total: Any, vector: Any, factor: Any) -> Any:  # noqa: ANN401
     """(total, vector, factor) -> total + vector * factor, the factor being one float32."""
 
@@ -102,6 +113,32 @@ def scale4(typing: Any, vector: Any, scale: Any, offset: Any) -> Any:  # noqa: A
         return _multiply_add(builder, offset, vector, scale)
 
     return float4(float4, float4, float4), generate
+
+
+@intrinsic
+def clamp4(typing: Any, vector: Any) -> Any:  # noqa: ANN401
+    """(vector) -> its lanes, no less than 0 and no more than 255."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        [vector] = arguments
+        for comparison, bound in (("<", 0.0), (">", 255.0)):
+            bounds = ir.Constant(_FLOATS, [bound] * 4)
+            vector = builder.select(builder.fcmp_ordered(comparison, vector, bounds), bounds, vector)
+        return vector
+
+    return float4(float4), generate
+
+
+@intrinsic
+def store4(typing: Any, array: Any, place: Any, vector: Any) -> Any:  # noqa: ANN401
+    """(array, place, vector): array[place : place + 4] = vector, of a float32 array; not checked against its end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        array_value, place, vector = arguments
+        _store4(context, builder, signature.args[0], array_value, place, vector)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, float4), generate
 
 
 @intrinsic

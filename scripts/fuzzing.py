@@ -212,8 +212,8 @@ class _Decoder:
         from gpuloader.recipe import load_preset
 
         self._presets = (
-            load_preset("raw_uint8", {"size": _SIZE, "crop": {"resize": _SIZE}}),
-            load_preset("imagenet_train", {"size": _SIZE}),
+            load_preset("raw_uint8", {"Resize": {"size": _SIZE}, "CenterCrop": {"size": _SIZE}}),
+            load_preset("imagenet_train", {"RandomResizedCrop": {"size": _SIZE}}),
         )
 
     def examine(self, job: Job) -> Result:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from making import write_samples
 
-
 # A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

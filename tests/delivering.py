@@ -55,7 +55,7 @@ def deliver(
     """One epoch of evaluation, 32 pixels square, in values from 0 to 255; keys are those of all samples, in order."""
     log = _Messages()
     logging.getLogger("gpuloader").addHandler(log)
-    overrides = {"size": SIZE, "crop": {"resize": RESIZE}, "dtype": "uint8", "mean": None, "std": None}
+    overrides = {"CenterCrop": {"size": SIZE}, "Resize": {"size": RESIZE}, "dtype": "uint8", "Normalize": None}
     arguments = {"preset": "imagenet_eval", "preset_overrides": overrides, **kwargs}
     try:
         with GPULoader(list(tar), batch_size, device_id, output="dict", label_from=None, **arguments) as loader:

@@ -29,7 +29,12 @@ TRAINED_EPOCHS = 3
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     """A loader of small batches that loses no sample."""
-    given = {"preset_overrides": {"size": 32}, "output": "dict", "last_batch": "partial", **kwargs}
+    given = {
+        "preset_overrides": {"RandomResizedCrop": {"size": 32}},
+        "output": "dict",
+        "last_batch": "partial",
+        **kwargs,
+    }
     return GPULoader(tar, batch_size, None, **given)
 
 

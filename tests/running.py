@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +10,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.pipelines import build, gate
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, load_preset
-
-
-def preset_of(name: str, **overrides: Any) -> Preset:  # noqa: ANN401
-    """A preset with some of its values replaced."""
-    return load_preset(name, overrides)
+from gpuloader.recipe import Preset
 
 
 def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
@@ -37,7 +31,19 @@ def run_graph(
     device_id: int | None = None,
     num_threads: int = 2,
 ) -> torch.Tensor:
-    """The graph's output for one batch, as float32 (n, 3, size, size) on the CPU."""
+    """The graph's output for one batch, as float32 (n, 3, height, width) on the CPU."""
+    [images] = run_views(preset, images, arrays, device_id, num_threads)
+    return images
+
+
+def run_views(
+    preset: Preset,
+    images: Sequence[bytes],
+    arrays: dict[str, np.ndarray] | None = None,
+    device_id: int | None = None,
+    num_threads: int = 2,
+) -> list[torch.Tensor]:
+    """The same for each view of the recipe."""
     arrays = draw(preset, images) if arrays is None else arrays
     batch = (as_arrays(images), *arrays.values())
     pipeline = build(
@@ -49,8 +55,8 @@ def run_graph(
         device_id=device_id,
         prefetch=1,
     )
-    output = next(DALIGenericIterator(pipeline, ["image"], prepare_first_batch=False))[0]["image"]
-    assert output.dtype == getattr(torch, preset.dtype)
-    if preset.layout == "channels_last":
-        output = output.permute(0, 3, 1, 2)
-    return output.float().cpu().clone()
+    names = [str(view.number) for view in preset.each_view]
+    [outputs] = next(DALIGenericIterator(pipeline, names, prepare_first_batch=False))
+    assert all(output.dtype == getattr(torch, preset.dtype) for output in outputs.values())
+    order = (0, 3, 1, 2) if preset.layout == "channels_last" else (0, 1, 2, 3)
+    return [outputs[name].permute(order).float().cpu().clone() for name in names]

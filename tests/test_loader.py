@@ -37,7 +37,7 @@ from gpuloader import (
 from gpuloader.pipelines import is_decode_failure
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 
-SMALL = {"size": 32}
+SMALL = {"RandomResizedCrop": {"size": 32}}
 SAMPLES = 40
 
 
@@ -46,7 +46,7 @@ def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: 
 
 
 def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    overrides = {"size": 32, "crop": {"resize": 36}}
+    overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
     return loader(tar, batch_size, preset="imagenet_eval", preset_overrides=overrides, **kwargs)
 
 
@@ -132,7 +132,7 @@ def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
-    overrides = {"size": 32, "dtype": dtype, "layout": layout, "mean": None, "std": None}
+    overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
     with loader(shards, preset_overrides=overrides) as batches:
         images, _ = next(iter(batches))
     assert images.shape == (8, 3, 32, 32)
@@ -392,7 +392,7 @@ def test_set_epoch_of_a_restored_epoch_does_not_begin_it_anew(shards: list[Path]
     [
         ({"seed": 1}, "the state has seed=0, this loader has seed=1"),
         ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
-        ({"preset_overrides": {"size": 48}}, "the state has recipe="),
+        ({"preset_overrides": {"RandomResizedCrop": {"size": 48}}}, "the state has recipe="),
     ],
 )
 def test_a_state_of_another_run_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
@@ -577,7 +577,7 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ({"rank": "0", "world_size": "1"}, ConfigError, "rank='0', world_size='1'"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a folder, a pattern, or a list of those"),
-        ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Preset"),
+        ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
         ({"preset_overrides": 3}, PresetError, "preset_overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
         ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer from 1 to 64"),
@@ -711,7 +711,7 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
     script = (
         "import os, sys, warnings\n"
         "from gpuloader import GPULoader, LoaderError\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "warnings.simplefilter('ignore')\n"
         "child = os.fork()\n"
@@ -743,7 +743,7 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
     script = (
         "import slow_disk, sys\n"
         "from gpuloader import GPULoader\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "slow_disk.slow[0] = True\n"
         "next(epoch)"
@@ -757,7 +757,7 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
 def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:
     script = (
         "from gpuloader import GPULoader; import sys\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'size': 32})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
         "print(next(iter(loader))[0].shape)"
     )
     command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]

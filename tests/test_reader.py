@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from making import write_samples
-from running import preset_of
 
 from gpuloader.errors import BadImageError
 from gpuloader.pipelines import gate
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.reader import EncodedBatch, Reader
+from gpuloader.recipe import load_preset
 from gpuloader.shards import Arena, ShardSet, make_labels
 
 SAMPLES = 24
 DAMAGED_FROM_ROW = 40
-PRESET = preset_of("imagenet_train", size=32)
+PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 
 
 def damage_shows(images: Sequence[Any], arrays: Mapping[str, np.ndarray]) -> dict[int, str]:

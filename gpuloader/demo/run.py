@@ -24,8 +24,8 @@ BATCH_SIZE = 32
 EPOCHS = 6
 PEAK_LEARNING_RATE = 6e-3
 
-TRAIN: Mapping[str, Any] = {"size": 96, "crop": {"area": [0.35, 1.0]}}
-EVALUATE: Mapping[str, Any] = {"size": 96, "crop": {"resize": 110}}
+TRAIN: Mapping[str, Any] = {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}
+EVALUATE: Mapping[str, Any] = {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}
 
 Device = int | Literal["auto"] | None
 
@@ -136,7 +136,7 @@ def _evaluate(net: nn.Module, loader: GPULoader) -> tuple[float, int]:
 
 def _draw_grid(shards: list[Path], picture: Path, seed: int, rows: int = 4, columns: int = 8) -> None:
     """Training images as the net gets them, before they are normalised, with their labels."""
-    overrides = {**TRAIN, "size": 144, "dtype": "uint8", "mean": None, "std": None}
+    overrides = {"RandomResizedCrop": {**TRAIN["RandomResizedCrop"], "size": 144}, "dtype": "uint8", "Normalize": None}
     with GPULoader(shards, rows * columns, None, preset_overrides=overrides, seed=seed) as loader:
         images, labels = next(iter(loader))
     side, gap, text = 144, 8, 18

@@ -53,6 +53,7 @@ class Stream(IntEnum):
     TRIVIAL_AUGMENT = 22
     AUG_MIX = 23
     MIX = 24
+    NONE = 63
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ class Draw:
     Attributes:
         draws: the samples, n of them.
         stream: what the numbers are for.
+        blocks: the blocks of the stream that it may use, of 4 numbers each.
     """
 
     draws: Draws
     stream: int
+    blocks: range = range(_BLOCKS_PER_STREAM)
 
     @property
     def samples(self) -> int:
@@ -74,7 +77,16 @@ class Draw:
 
     def __call__(self, count: int) -> NDArray[np.float64]:
         """(n, count) multiples of 2**-32; the first c columns do not depend on `count`."""
-        return self.draws.uniform(self.stream, count)
+        if count > 4 * len(self.blocks):
+            raise ConfigError(
+                f"{count} random numbers for a sample, where {4 * len(self.blocks)} are left: nest fewer transforms"
+            )
+        return self.draws.uniform(self.stream, count, self.blocks.start)
+
+    def split(self, parts: int) -> list[Draw]:
+        """Draws for transforms within this one, that share no number with each other."""
+        size = len(self.blocks) // parts
+        return [Draw(self.draws, self.stream, self.blocks[part * size : (part + 1) * size]) for part in range(parts)]
 
 
 @dataclass(frozen=True)
@@ -99,9 +111,9 @@ class Draws:
             )
         return Draw(self, stream + _STREAMS * (occurrence + _OCCURRENCES * view))
 
-    def uniform(self, stream: int, count: int) -> NDArray[np.float64]:
+    def uniform(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.float64]:
         """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""
-        blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)
+        blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
         counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
         drawn = np.stack(philox4x32(counter, self.seed), axis=-1)

@@ -1,16 +1,19 @@
 """Recipes: how an image becomes a tensor, as validated values; no DALI."""
 
-from gpuloader.recipe.crops import CenterCrop, RandomPaddedCrop, RandomResizedCrop
-from gpuloader.recipe.jitter import ColorJitter
-from gpuloader.recipe.preset import Preset, load_preset, preset_names, preset_text
+from gpuloader.recipe.from_torchvision import preset_from_torchvision
+from gpuloader.recipe.mix import Mix, Mixing
+from gpuloader.recipe.preset import Preset, View
+from gpuloader.recipe.preset_files import TRANSFORMS, load_preset, preset_names, preset_text, preset_yaml
 
 __all__ = [
-    "CenterCrop",
-    "ColorJitter",
+    "TRANSFORMS",
+    "Mix",
+    "Mixing",
     "Preset",
-    "RandomPaddedCrop",
-    "RandomResizedCrop",
+    "View",
     "load_preset",
+    "preset_from_torchvision",
     "preset_names",
     "preset_text",
+    "preset_yaml",
 ]

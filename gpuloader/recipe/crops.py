@@ -1,109 +1,262 @@
-"""Which part of an image becomes the output, and how it is scaled: torchvision's crops as arithmetic on sizes.
-
-Each crop answers for a batch of image sizes with arrays that the graph takes, one row for each sample:
-
-    region_start, region_shape   (n, 2) int32    the rows and columns to decode: top, left; height, width
-    roi      (n, 4) float64   top, left, bottom, right of what is resized to size x size, in that region's pixels
-    corner   (n, 2) int32     where the output's top and left lie in the resized image; what lies outside it is black
-
-The arrays are contiguous, as DALI asks for.
-"""
+"""Resizing, cropping, padding and flipping, as torchvision names and draws them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
 
-from gpuloader.plan import Draws, Stream
-from gpuloader.recipe.model import Model, Pair
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-Ints: TypeAlias = NDArray[np.int64]
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.model import STRICT, Interpolation, Pair, Probability, Transform, Triple
+from gpuloader.recipe.placement import (
+    Ints,
+    PaddingMode,
+    Placement,
+    PlacingTransform,
+    Shape,
+    Side,
+    Size,
+    at_epoch,
+    rgb,
+    sides,
+)
 
 ATTEMPTS = 10
+Pixels: TypeAlias = Annotated[int, Field(ge=0, le=8192)]
+Padding: TypeAlias = (
+    Pixels
+    | Annotated[tuple[Pixels, Pixels], Field(strict=False)]
+    | Annotated[tuple[Pixels, Pixels, Pixels, Pixels], Field(strict=False)]
+)
+"""On all sides; left and right, top and bottom; or left, top, right, bottom."""
+Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
+Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
+"""A level of 0 to 255, or one for each channel."""
 
 
-class RandomResizedCrop(Model):
-    """A window of random area and aspect ratio, resized: torchvision's `RandomResizedCrop`.
+@dataclass(frozen=True, config=STRICT)
+class Resize(PlacingTransform):
+    """The image resized: a number is its shorter side, the longer one being rounded down; a pair is (height, width).
+
+    Filters are PIL's. Without `antialias` they are torch's, which look at the neighbouring pixels alone.
 
     Attributes:
-        area: bounds of the window's share of the image's area.
+        size: a side, (height, width), or sides from epochs on.
+        max_size: the longer side is at most this, and the shorter one smaller accordingly.
+    """
+
+    size: Size
+    interpolation: Interpolation = "bilinear"
+    max_size: Side | None = None
+    antialias: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Resize:
+        if self.max_size is not None:
+            if isinstance(self.size, tuple):
+                raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {list(self.size)}")
+            shorter = max(self.size.values()) if isinstance(self.size, dict) else self.size
+            if self.max_size <= shorter:
+                raise ValueError(f"max_size {self.max_size}: allowed is more than the shorter side, {shorter}")
+        _check_filter(self.interpolation, self.antialias)
+        return self
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        size = at_epoch(self.size, draw.draws.epoch)
+        if isinstance(size, tuple):
+            shape = np.broadcast_to(np.array(size, np.int64), at.shape.shape)
+        else:
+            shape = resized_shorter(at.shape, size, self.max_size)
+        return at.resize(shape, self.interpolation, self.antialias)
+
+    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+        size = at_epoch(self.size, epoch)
+        return size if isinstance(size, tuple) else None
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomResizedCrop(PlacingTransform):
+    """A window of random area and aspect ratio, resized.
+
+    Attributes:
+        size: of the output.
+        scale: bounds of the window's share of the image's area.
         ratio: bounds of its width over its height, drawn evenly on a logarithmic scale.
     """
 
-    kind: Literal["random_resized"]
-    area: Pair = (0.08, 1.0)
+    size: Size
+    scale: Pair = (0.08, 1.0)
     ratio: Pair = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    stream: ClassVar[Stream] = Stream.CROP
 
     @model_validator(mode="after")
     def _check(self) -> RandomResizedCrop:
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"area {list(self.area)}: allowed is [low, high] with 0 < low <= high <= 1")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise ValueError(f"ratio {list(self.ratio)}: allowed is [low, high] with 0 < low <= high")
+        _check_filter(self.interpolation, self.antialias)
         return self
 
-    def arrays(self, size: int, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
-        """See the module's text."""
-        windows = random_windows(draws, heights, widths, self.area, self.ratio)
-        return _whole_region(windows[:, :2], windows[:, 2:])
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        windows = random_windows(draw, at.shape, self.scale, self.ratio)
+        start = np.where(at.mirrored, at.shape - windows[:, :2] - windows[:, 2:], windows[:, :2])
+        at = replace(at, window=np.concatenate([start, start + windows[:, 2:]], 1))
+        shape = np.broadcast_to(np.array(sides(self.size, draw.draws.epoch), np.int64), at.shape.shape)
+        return at.resize(shape, self.interpolation, self.antialias)
+
+    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+        return sides(self.size, epoch)
 
 
-class CenterCrop(Model):
-    """The middle of the image after resizing its shorter side: torchvision's `Resize(resize)`, `CenterCrop(size)`.
+class _Crop(PlacingTransform):
+    size: Size
 
-    Only what the crop needs is decoded.
+    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+        return sides(self.size, epoch)
+
+    def _shape(self, draw: Draw) -> Ints:
+        return np.array([sides(self.size, draw.draws.epoch)], np.int64)
+
+
+@dataclass(frozen=True, config=STRICT)
+class CenterCrop(_Crop):
+    """The middle of the image; where that is smaller than the crop, black around it."""
+
+    size: Size
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        shape = self._shape(draw)
+        # torchvision's: the half is rounded to even where it cuts, and down where it pads.
+        start = np.where(shape > at.shape, -((shape - at.shape) // 2), np.rint((at.shape - shape) / 2).astype(np.int64))
+        return at.crop(start, shape)
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomCrop(_Crop):
+    """A window of the crop's size anywhere in the padded image.
+
+    An image smaller than the crop is padded on both sides by what it lacks, as with torchvision's `pad_if_needed=True`;
+    without that torchvision refuses it.
 
     Attributes:
-        resize: the shorter side in pixels, at least the output's size.
+        padding: pixels around the image: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: the padding's colour in levels of 0 to 255.
     """
 
-    kind: Literal["center"]
-    resize: Annotated[int, Field(ge=1, le=16384)] = 256
+    size: Size
+    padding: Padding = 0
+    fill: Fill = 0.0
+    padding_mode: PaddingMode = "constant"
+    stream: ClassVar[Stream] = Stream.CROP
 
-    def arrays(self, size: int, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
-        """See the module's text."""
-        resized_heights, resized_widths = resize_shorter(heights, widths, self.resize)
-        top, bottom, roi_top, roi_bottom = _source_of_center(heights, resized_heights, size)
-        left, right, roi_left, roi_right = _source_of_center(widths, resized_widths, size)
-        arrays = _whole_region(np.stack([top, left], 1), np.stack([bottom - top, right - left], 1))
-        return arrays | {"roi": np.stack([roi_top, roi_left, roi_bottom, roi_right], 1)}
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        at = _padded(at, self.padding, self.fill, self.padding_mode)
+        shape = self._shape(draw)
+        lacking = np.maximum(shape - at.shape, 0)
+        room = at.shape + 2 * lacking - shape
+        start = np.floor(draw(2) * (room + 1)).astype(np.int64) - lacking
+        return at.crop(start, shape)
 
 
-class RandomPaddedCrop(Model):
-    """The image resized to size x size, padded with black and cut to size x size again at a random place.
-
-    For images that are size x size already this is torchvision's `RandomCrop(size, padding)`.
+@dataclass(frozen=True, config=STRICT)
+class Pad(PlacingTransform):
+    """Pixels around the image.
 
     Attributes:
-        padding: pixels added on each side.
+        padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: its colour in levels of 0 to 255.
     """
 
-    kind: Literal["random_padded"]
-    padding: Annotated[int, Field(ge=0, le=16384)] = 4
+    padding: Padding
+    fill: Fill = 0.0
+    padding_mode: PaddingMode = "constant"
 
-    def arrays(self, size: int, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
-        """See the module's text."""
-        places = np.floor(draws.uniform(Stream.CROP, 2) * (2 * self.padding + 1)) - self.padding
-        arrays = _whole_region(np.zeros((len(heights), 2)), np.stack([heights, widths], 1))
-        return arrays | {"corner": places.astype(np.int32)}
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        return _padded(at, self.padding, self.fill, self.padding_mode)
+
+    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+        left, top, right, bottom = _four(self.padding)
+        return None if before is None else (before[0] + top + bottom, before[1] + left + right)
 
 
-Crop: TypeAlias = Annotated[RandomResizedCrop | CenterCrop | RandomPaddedCrop, Field(discriminator="kind")]
+@dataclass(frozen=True, config=STRICT)
+class RandomHorizontalFlip(PlacingTransform):
+    """Left and right exchanged, with probability p."""
+
+    p: Probability = 0.5
+    stream: ClassVar[Stream] = Stream.FLIP
+    axis: ClassVar[int] = 1
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        return at.flip(self.axis, draw(1)[:, 0] < self.p)
 
 
-def random_windows(draws: Draws, heights: Ints, widths: Ints, area: Pair, ratio: Pair) -> NDArray[np.int32]:
-    """(n, 4) int32: top, left, height, width, distributed as torchvision's `RandomResizedCrop.get_params`.
+@dataclass(frozen=True, config=STRICT)
+class RandomVerticalFlip(RandomHorizontalFlip):
+    """Top and bottom exchanged, with probability p."""
+
+    stream: ClassVar[Stream] = Stream.VERTICAL_FLIP
+    axis: ClassVar[int] = 0
+
+
+Corner: TypeAlias = Literal["top left", "top right", "bottom left", "bottom right"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class CornerCrop(_Crop):
+    """A corner of the image."""
+
+    size: Size
+    corner: Corner
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        shape = self._shape(draw)
+        at_end = np.array([["bottom" in self.corner, "right" in self.corner]])
+        return at.crop(np.where(at_end, at.shape - shape, 0), shape)
+
+
+@dataclass(frozen=True, config=STRICT)
+class FiveCrop(Transform):
+    """Five views: the four corners and the middle."""
+
+    size: Size
+
+    def variants(self) -> list[tuple[PlacingTransform, ...]]:
+        """What each view does in its place, in torchvision's order."""
+        corners: tuple[Corner, ...] = ("top left", "top right", "bottom left", "bottom right")
+        return [*((CornerCrop(self.size, corner),) for corner in corners), (CenterCrop(self.size),)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class TenCrop(Transform):
+    """Ten views: those of `FiveCrop`, and of the flipped image."""
+
+    size: Size
+    vertical_flip: bool = False
+
+    def variants(self) -> list[tuple[PlacingTransform, ...]]:
+        """What each view does in its place, in torchvision's order."""
+        flip = (RandomVerticalFlip if self.vertical_flip else RandomHorizontalFlip)(p=1.0)
+        five = FiveCrop(self.size).variants()
+        return five + [(flip, *crop) for crop in five]
+
+
+def random_windows(draw: Draw, shape: Ints, scale: Pair, ratio: Pair) -> Ints:
+    """(n, 4) int64: top, left, height, width, distributed as torchvision's `RandomResizedCrop.get_params`.
 
     Of ten windows drawn for an image the first that fits is taken; where none does, the largest centred window within
     the bounds of the ratio.
     """
-    uniform = draws.uniform(Stream.CROP, 2 + 2 * ATTEMPTS)
+    heights, widths = shape.T
+    uniform = draw(2 + 2 * ATTEMPTS)
     places, areas, ratios = uniform[:, :2], uniform[:, 2 : 2 + ATTEMPTS], uniform[:, 2 + ATTEMPTS :]
-    target = (heights * widths)[:, None] * (area[0] + areas * (area[1] - area[0]))
+    target = (heights * widths)[:, None] * (scale[0] + areas * (scale[1] - scale[0]))
     aspect = np.exp(np.log(ratio[0]) + ratios * (np.log(ratio[1]) - np.log(ratio[0])))
     tried_widths, tried_heights = np.rint(np.sqrt(target * aspect)), np.rint(np.sqrt(target / aspect))
     fits = (
@@ -119,42 +272,37 @@ def random_windows(draws: Draws, heights: Ints, widths: Ints, area: Pair, ratio:
     width = np.where(found, tried_widths[rows, first], fallback_width)
     top = np.where(found, np.floor(places[:, 0] * (heights - height + 1)), (heights - height) // 2)
     left = np.where(found, np.floor(places[:, 1] * (widths - width + 1)), (widths - width) // 2)
-    return np.stack([top, left, height, width], axis=1).astype(np.int32)
+    return np.stack([top, left, height, width], axis=1).astype(np.int64)
 
 
-def _largest_within(ratio: Pair, heights: Ints, widths: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _largest_within(ratio: Pair, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
     height = np.where(widths / heights < ratio[0], np.rint(widths / ratio[0]), heights)
     width = np.where(widths / heights > ratio[1], np.rint(heights * ratio[1]), widths)
-    return np.maximum(height, 1), np.maximum(width, 1)
+    return np.maximum(height, 1).astype(np.int64), np.maximum(width, 1).astype(np.int64)
 
 
-def resize_shorter(heights: Ints, widths: Ints, shorter: int) -> tuple[Ints, Ints]:
-    """The sizes after torchvision's `Resize(shorter)`: the longer side is rounded down."""
-    longer = (shorter * np.maximum(heights, widths) / np.minimum(heights, widths)).astype(np.int64)
-    return np.where(heights <= widths, shorter, longer), np.where(heights <= widths, longer, shorter)
+def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
+    """(n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`."""
+    longer = (shorter * shape.max(1) / shape.min(1)).astype(np.int64)
+    short = np.full_like(longer, shorter)
+    if max_size is not None:
+        short = np.where(longer > max_size, np.maximum(1, (max_size * shorter / longer).astype(np.int64)), short)
+        longer = np.minimum(longer, max_size)
+    return np.where((shape[:, 0] <= shape[:, 1])[:, None], np.stack([short, longer], 1), np.stack([longer, short], 1))
 
 
-def _source_of_center(
-    sizes: Ints, resized: Ints, size: int
-) -> tuple[Ints, Ints, NDArray[np.float64], NDArray[np.float64]]:
-    """Along one axis: the pixels that `size` centred pixels of the resized image come from.
-
-    Returns the first pixel and the one behind the last, with the antialiasing filter's reach, and within them the
-    bounds of the part that is scaled. The corner is torchvision's: the half rounded to even.
-    """
-    corner = np.rint((resized - size) / 2.0)
-    scale = sizes / resized
-    reach = np.maximum(scale, 1.0) + 1
-    first = np.maximum(0, np.floor(scale * corner - reach)).astype(np.int64)
-    end = np.minimum(sizes, np.ceil(scale * (corner + size) + reach)).astype(np.int64)
-    return first, end, scale * corner - first, scale * (corner + size) - first
+def _padded(at: Placement, padding: Padding, fill: float | Triple, mode: PaddingMode) -> Placement:
+    left, top, right, bottom = _four(padding)
+    before, after = np.array([[top, left]]), np.array([[bottom, right]])
+    return replace(at.crop(-before, at.shape + before + after), fill=rgb(fill), padding_mode=mode)
 
 
-def _whole_region(start: NDArray[Any], shape: NDArray[Any]) -> Arrays:
-    """All of a region, resized and not moved."""
-    return {
-        "region_start": start.astype(np.int32),
-        "region_shape": shape.astype(np.int32),
-        "roi": np.concatenate([np.zeros_like(shape), shape], 1).astype(np.float64),
-        "corner": np.zeros((len(shape), 2), np.int32),
-    }
+def _four(padding: Padding) -> tuple[int, int, int, int]:
+    if isinstance(padding, int):
+        return padding, padding, padding, padding
+    return padding if len(padding) == 4 else (padding[0], padding[1], padding[0], padding[1])
+
+
+def _check_filter(interpolation: Interpolation, antialias: bool) -> None:
+    if interpolation == "lanczos" and not antialias:
+        raise ValueError("interpolation 'lanczos' is PIL's, which antialiases: leave antialias at true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
@@ -18,23 +18,17 @@ Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
-class Model(BaseModel):
-    """A part of a recipe."""
-
-    model_config = ConfigDict(frozen=True, **STRICT)
-
-
-class Transform(ABC):
+class Transform:
     """An operation of a recipe, named as torchvision names it.
 
     Attributes:
         stream: which random numbers it draws.
     """
 
-    stream: ClassVar[Stream]
+    stream: ClassVar[Stream] = Stream.NONE
 
 
-class PixelTransform(Transform):
+class PixelTransform(Transform, ABC):
     """An operation on the pixels of the output's size, behind the crop and before normalising."""
 
     @abstractmethod

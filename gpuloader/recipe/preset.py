@@ -1,55 +1,69 @@
-"""`Preset`: a whole recipe, validated, and reading it from YAML."""
+"""`Preset`: a whole recipe, validated: the transforms in their order, and what they draw for a batch."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, InstanceOf, model_validator
+from pydantic.dataclasses import dataclass
 
-from gpuloader.errors import PresetError
-from gpuloader.plan import Draws, LastBatch, Shuffle, Stream
-from gpuloader.recipe.crops import Arrays, CenterCrop, Crop, RandomPaddedCrop, RandomResizedCrop
-from gpuloader.recipe.jitter import ColorJitter
-from gpuloader.recipe.model import Model, Triple
-from gpuloader.recipe.strict_yaml import load_yaml
+from gpuloader.plan import Draws, LastBatch, Shuffle
+from gpuloader.recipe.crops import FiveCrop, TenCrop
+from gpuloader.recipe.mix import Mix
+from gpuloader.recipe.model import STRICT, Transform
+from gpuloader.recipe.placement import Ints, Shape
+from gpuloader.recipe.plain import plain
+from gpuloader.recipe.view import ViewPlan
 
-_FOLDER = Path(__file__).resolve().parents[1] / "configs"
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+
 _NOT_PIXELS = {"layout", "shuffle", "last_batch"}
 
 
-class Preset(Model):
-    """How an image becomes a tensor, and the defaults of the epoch that suit it.
+@dataclass(frozen=True, config=STRICT)
+class View:
+    """One of several images that are made of each sample, or `count` of them that are drawn alike.
 
     Attributes:
-        size: height and width of the output in pixels.
-        crop: which part of the image, and how it is resized.
+        transforms: as in a recipe.
+        count: how many.
+    """
+
+    transforms: Transforms
+    count: Count = 1
+
+
+@dataclass(frozen=True, config=STRICT)
+class Preset:
+    """How an image becomes a tensor, and the defaults of the epoch that suit it.
+
+    The transforms stand in this order: those that place (resize, crop, pad, flip), which must end in a size that is the
+    same for all images; those that change pixels (colours, warps, policies; flips too); `Normalize`; `RandomErasing`.
+
+    Attributes:
+        transforms: what is done to each image.
+        views: how many images are made of each sample, drawn independently; or several `View`s, without `transforms`.
+            A batch then has a list of image tensors.
+        mix: MixUp and CutMix, or None.
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
-        antialias: whether the bilinear resizing filters what it shrinks, as PIL and torchvision do.
-        flip: the probability of a horizontal flip.
-        jitter: colour jitter, or None.
-        mean, std: of the three channels, for values in [0, 1]; None leaves those values as they are. Not for uint8.
-        dtype: of the output; "uint8" gives 0 to 255.
+        dtype: of the output; "uint8" gives levels of 0 to 255, the others values in [0, 1] where nothing normalises.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
         shuffle, last_batch: used where the loader is not told otherwise.
     """
 
-    size: Annotated[int, Field(ge=1, le=8192)]
-    crop: Crop
+    transforms: Transforms = ()
+    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False)] = 1
+    mix: Mix | None = None
     fast_idct: bool = False
-    antialias: bool = True
-    flip: Annotated[float, Field(ge=0, le=1)] = 0.0
-    jitter: ColorJitter | None = None
-    mean: Triple | None = None
-    std: Triple | None = None
     dtype: Literal["float32", "float16", "uint8"] = "float32"
     layout: Literal["nchw", "channels_last"] = "nchw"
     shuffle: Shuffle = "none"
@@ -57,131 +71,52 @@ class Preset(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        if isinstance(self.crop, CenterCrop) and self.crop.resize < self.size:
-            raise ValueError(
-                f"crop.resize {self.crop.resize} is below size {self.size}: the crop would leave the image"
-            )
-        if (self.mean is None) != (self.std is None):
-            raise ValueError("mean and std: give both or neither")
-        if self.mean is not None and self.dtype == "uint8":
-            raise ValueError('mean and std cannot be had in dtype "uint8": leave them out, or use a float dtype')
-        if self.std is not None and min(self.std) <= 0:
-            raise ValueError(f"std {list(self.std)}: allowed are numbers above 0")
+        if isinstance(self.views, tuple) == bool(self.transforms):
+            raise ValueError("give either `transforms` or `views` that have theirs")
+        views = self.each_view
+        if self.dtype == "uint8" and any(view.normalize or view.erasing for view in views):
+            raise ValueError('dtype "uint8" gives levels: leave Normalize and RandomErasing out, or use a float dtype')
+        if self.mix is not None and (len(views) > 1 or self.dtype == "uint8"):
+            raise ValueError('`mix` needs one view and a float dtype: leave `views` at 1 and dtype at "float32"')
         return self
+
+    @cached_property
+    def each_view(self) -> tuple[ViewPlan, ...]:
+        """The images that are made of a sample."""
+        views = self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
+        all_transforms = [each for view in views for _ in range(view.count) for each in _variants(view.transforms)]
+        return tuple(ViewPlan(transforms, number) for number, transforms in enumerate(all_transforms))
 
     @property
     def fingerprint(self) -> str:
         """Names the pixels: 32 hex digits, the same for recipes that make the same tensors."""
-        content = json.dumps(self.model_dump(exclude=_NOT_PIXELS), sort_keys=True)
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        content = {name: value for name, value in plain(self).items() if name not in _NOT_PIXELS}
+        return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
-    def arrays(self, draws: Draws, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """What the graph needs beside the encoded images, one row for each sample: the crop's and jitter's arrays, and
+    def shapes(self, epoch: int) -> list[Shape]:
+        """(height, width) of each view's output in an epoch."""
+        return [view.shape(epoch) for view in self.each_view]
 
-        mirror    (n,) int32    1 where the image is flipped
+    def arrays(self, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
+        """What the graph needs beside the encoded images, one row for each sample.
+
+        region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
+        NAME.V                       what view V needs; `ViewPlan.arrays` has the names
         """
-        arrays = self.crop.arrays(self.size, draws, heights, widths)
-        arrays["mirror"] = (draws.uniform(Stream.FLIP, 1)[:, 0] < self.flip).astype(np.int32)
-        if self.jitter is not None:
-            arrays |= self.jitter.arrays(draws)
+        placements = [view.place(draws, heights, widths) for view in self.each_view]
+        needed = np.stack([placement.needed() for placement in placements])
+        start, end = needed[:, :, :2].min(0), needed[:, :, 2:].max(0)
+        arrays: Arrays = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
+        for number, (view, placement) in enumerate(zip(self.each_view, placements)):
+            of_view = {**placement.arrays(start), **view.arrays(draws)}
+            arrays |= {f"{name}.{number}": array for name, array in of_view.items()}
         return arrays
 
 
-_CROPS: dict[str, type[Model]] = {
-    "random_resized": RandomResizedCrop,
-    "center": CenterCrop,
-    "random_padded": RandomPaddedCrop,
-}
-_MODELS: dict[tuple[str, ...], type[Model]] = {
-    (): Preset,
-    ("jitter",): ColorJitter,
-    **{("crop", kind): model for kind, model in _CROPS.items()},
-}
-
-
-def preset_names() -> list[str]:
-    """The names of the presets that come with the library."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
-
-
-def preset_text(name: str) -> str:
-    """The YAML of a preset that comes with the library.
-
-    Raises:
-        PresetError: there is none of that name.
-    """
-    if name not in preset_names():
-        raise PresetError(
-            f"no preset is called {name!r}{_did_you_mean(name, preset_names())}: there are "
-            f"{', '.join(preset_names())}; or give a path that ends in .yaml, or a Preset"
-        )
-    return (_FOLDER / f"{name}.yaml").read_text()
-
-
-def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None = None) -> Preset:
-    """A preset by name, by path of a YAML file, or as it is; `overrides` replaces values, in nested mappings too.
-
-    Raises:
-        PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
-    """
-    if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
-        raise PresetError(
-            f"preset={source!r}, preset_overrides={overrides!r}: allowed are a name, a path or a Preset, and a mapping"
-        )
-    if isinstance(source, Preset):
-        where, content = "the Preset", source.model_dump()
-    elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):
-        path = Path(source).expanduser()
-        if not path.is_file():
-            raise PresetError(f"no such preset file: {source}")
-        where, content = str(source), load_yaml(path.read_bytes(), str(source))
-    else:
-        where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
-    if overrides:
-        where, content = f"{where} with preset_overrides", _merged(content, overrides)
-    try:
-        return Preset.model_validate(content)
-    except ValidationError as error:
-        lines = dict.fromkeys(_explained(where, problem) for problem in error.errors())
-        raise PresetError("\n".join(lines)) from None
-
-
-def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(content)
-    for key, value in overrides.items():
-        old = content.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind") in (None, old.get("kind")):
-            merged[key] = _merged(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _explained(where: str, problem: ErrorDetails) -> str:
-    location = tuple(part for part in problem["loc"] if isinstance(part, str))
-    key = ".".join(part for part in location if part not in _CROPS)
-    found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        allowed = list(_MODELS[location[:-1]].model_fields)
-        return (
-            f"{where}: `{key}` is not a key of a preset{_did_you_mean(location[-1], allowed)}; "
-            f"allowed there are {', '.join(allowed)}"
-        )
-    if problem["type"] == "missing":
-        few = isinstance(problem["loc"][-1], int)
-        return f"{where}: `{key}`: found {found!r}: too few numbers" if few else f"{where}: the key `{key}` is missing"
-    if problem["type"] == "union_tag_not_found":
-        return f"{where}: the key `{key}.kind` is missing; allowed are {', '.join(map(repr, _CROPS))}"
-    if problem["type"] == "value_error":  # a rule on several keys, whose message says what was found
-        return f"{where}: {f'`{key}`: ' if key else ''}{message}"
-    if problem["type"] in ("literal_error", "union_tag_invalid"):
-        expected = problem["ctx"].get("expected", problem["ctx"].get("expected_tags", ""))
-        value = found.get("kind") if isinstance(found, dict) else found
-        hint = _did_you_mean(str(value), re.findall(r"'([^']*)'", expected))
-        return f"{where}: `{key}`: found {value!r}{hint}; allowed are {expected}"
-    return f"{where}: `{key}`: found {found!r}: {message[0].lower()}{message[1:]}"
-
-
-def _did_you_mean(name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
+    """The transforms of each view that they stand for: one, or those of a `FiveCrop` or `TenCrop`."""
+    variants: list[tuple[Transform, ...]] = [()]
+    for each in transforms:
+        ways = each.variants() if isinstance(each, (FiveCrop, TenCrop)) else [(each,)]
+        variants = [before + way for before in variants for way in ways]
+    return variants

@@ -1,13 +1,14 @@
 """What is done to the pixels of a sample, as numbers: a list of steps, each an operation and its parameters.
 
-Every transform that changes pixels and not their place writes steps; a policy such as RandAugment only draws which ones.
+Every transform that changes pixels and not only their place writes steps; a policy such as RandAugment draws which
+ones.
 The graph runs them on RGB images of uint8 levels. Each step's result is levels again, rounded as torchvision rounds it
 for uint8 tensors (`torchvision.transforms.v2.functional`). With x a level, f the first parameter, and
 gray = floor(0.2989 R + 0.587 G + 0.114 B):
 
     IDENTITY
     WARP          an output pixel is the input at M (column + 1/2, row + 1/2, 1), divided by its third component;
-                  parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3) for what is outside.
+                  parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3) outside.
     BRIGHTNESS    trunc(f x)
     CONTRAST      trunc(f x + (1 - f) mean(gray of the whole image))
     SATURATION    trunc(f x + (1 - f) gray)
@@ -112,3 +113,12 @@ def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
         np.stack([program.parameters for program in programs])[chosen, rows],
         tuple(frozenset().union(*choices) for choices in zip(*(program.choices for program in programs))),
     )
+
+
+def sometimes(program: Program, uniform: NDArray[np.float64], p: float) -> Program:
+    """The program for a share `p` of the samples, no operation for the others; `uniform` is (n,) in [0, 1)."""
+    if p == 1:
+        return program
+    if p == 0:
+        return chain([step(Op.IDENTITY, len(uniform))] * len(program.choices), len(uniform))
+    return program.where(uniform < p)

@@ -15,12 +15,18 @@ from typing import Any
 
 import facts
 from gpu import Gauges
-from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
+from peers import AUGMENTED, PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from report import summary, table
 
 _HERE = Path(__file__).resolve().parent
-RECIPES = {"train": ["train"], "train-antialias": ["train", "--antialias"], "eval": ["eval", "--antialias"]}
+RECIPES = {
+    "train": ["train"],
+    "train-antialias": ["train", "--antialias"],
+    "eval": ["eval", "--antialias"],
+    "resnet50_v2": ["resnet50_v2", "--antialias"],
+    "randaugment": ["randaugment", "--antialias"],
+}
 _TIMEOUT_SECONDS = 3600
 
 
@@ -90,6 +96,8 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     for recipe in arguments.recipes:
         for number in range(arguments.rounds):
             for name, command in list(runners.items()):
+                if recipe in AUGMENTED and not SYSTEMS[name].augments:
+                    continue
                 try:
                     run = _run([*command, "--recipe", *RECIPES[recipe], "--epochs", str(arguments.epochs)], device)
                 except RunError as why:

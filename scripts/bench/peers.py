@@ -10,6 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+AUGMENTED = ("resnet50_v2", "randaugment")
+"""The recipes that change pixels: colours, warps, erasing, mixing."""
+
 _TORCH = "torch==2.13.0"
 _TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
 _TORCHVISION = ("torchvision==0.28.0",)
@@ -40,6 +43,7 @@ class System:
         variant: the runner's variant.
         environment: None for the one that the benchmark itself runs in.
         gpu: whether it needs one.
+        augments: whether its runner has the recipes that change pixels, too.
         note: where it departs from the recipe.
     """
 
@@ -48,6 +52,7 @@ class System:
     variant: str = ""
     environment: Environment | None = None
     gpu: bool = False
+    augments: bool = False
     note: str = ""
 
     @property
@@ -69,12 +74,14 @@ PLOT = Environment("plot", ("matplotlib==3.11.2",))
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        System("gpuloader", "gpuloader_"),
+        System("gpuloader", "gpuloader_", augments=True),
         System("stock DALI", "stock_dali"),
         System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
-        System("torch + torchvision, Pillow", "torchvision_", "pil", _torchvision, note="always antialiases"),
-        System("torch + torchvision, decode_jpeg", "torchvision_", "decode_jpeg", _torchvision),
-        System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision),
+        System(
+            "torch + torchvision, Pillow", "torchvision_", "pil", _torchvision, augments=True, note="always antialiases"
+        ),
+        System("torch + torchvision, decode_jpeg", "torchvision_", "decode_jpeg", _torchvision, augments=True),
+        System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, augments=True),
         System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
         System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
         System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),

@@ -23,11 +23,9 @@ def epoch(shards: Any, device_id: int | None, **kwargs: Any) -> list[dict[str, A
         return [{**batch, "image": batch["image"].clone()} for batch in batches]
 
 
-@pytest.mark.parametrize(
-    "preset", ["imagenet_train", "imagenet_eval", "imagenet_train_jitter", "raw_uint8", "cifar_train"]
-)
+@pytest.mark.parametrize("preset", ["imagenet_train", "imagenet_eval", "imagenet_train_jitter", "raw_uint8", "cifar10"])
 def test_the_batches_are_those_of_the_cpu(shards: list[Path], gpu: int, preset: str) -> None:
-    overrides = {} if preset == "raw_uint8" else {"mean": None, "std": None}
+    overrides = {} if preset == "raw_uint8" else {"Normalize": None}
     levels = 1 if preset == "raw_uint8" else 255
     on_gpu, on_cpu = (epoch(shards, device, preset=preset, preset_overrides=overrides) for device in (gpu, None))
     for one, other in zip(on_gpu, on_cpu, strict=True):
@@ -43,7 +41,7 @@ def test_the_batches_are_those_of_the_cpu(shards: list[Path], gpu: int, preset: 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], gpu: int, dtype: str, layout: str) -> None:
-    overrides = {"dtype": dtype, "layout": layout, "mean": None, "std": None}
+    overrides = {"dtype": dtype, "layout": layout, "Normalize": None}
     with GPULoader(shards, 8, gpu, preset_overrides=overrides) as batches:
         images, labels = next(iter(batches))
     assert images.shape == (8, 3, 224, 224)

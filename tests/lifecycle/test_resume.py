@@ -182,7 +182,7 @@ def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
     assert sorted(received) == sorted(record for batch in whole for record in batch)
 
 
-@pytest.mark.parametrize("preset", ["imagenet_train_jitter", "imagenet_eval", "cifar_train", "raw_uint8"])
+@pytest.mark.parametrize("preset", ["imagenet_train_jitter", "imagenet_eval", "cifar10", "raw_uint8"])
 def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
     def epoch(*settings: dict[str, int]) -> list[str]:
         received = []
@@ -281,9 +281,9 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
         ("shuffle", {"shuffle": "none"}),
         ("shuffle", {"shuffle": "block"}),
         ("recipe", {"preset": "imagenet_train_jitter"}),
-        ("recipe", {"preset_overrides": {"size": 33}}),
-        ("recipe", {"preset_overrides": {"size": 32, "flip": 0.25}}),
-        ("recipe", {"preset_overrides": {"size": 32, "dtype": "float16"}}),
+        ("recipe", {"preset_overrides": {"RandomResizedCrop": {"size": 33}}}),
+        ("recipe", {"preset_overrides": {"RandomResizedCrop": {"size": 32}, "RandomHorizontalFlip": {"p": 0.25}}}),
+        ("recipe", {"preset_overrides": {"RandomResizedCrop": {"size": 32}, "dtype": "float16"}}),
         ("known_bad", known_bad),
     ],
 )

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from making import damaged_jpeg, jpeg
-from running import as_arrays, draw, preset_of
+from running import as_arrays, draw
 
 from gpuloader.pipelines import gate, undecodable
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Preset, load_preset
 
-PRESET = preset_of("imagenet_eval", size=32, crop={"resize": 32})
+PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
 
 def test_the_damaged_image_passes_the_gate() -> None:
@@ -16,7 +16,7 @@ def test_the_damaged_image_passes_the_gate() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], [0], [3], [7], [2, 3], [0, 1, 2, 3, 4, 5, 6, 7]])
-@pytest.mark.parametrize("preset", [PRESET, preset_of("imagenet_train_jitter", size=32)])
+@pytest.mark.parametrize("preset", [PRESET, load_preset("imagenet_train_jitter", {"RandomResizedCrop": {"size": 32}})])
 def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(8)]
     causes = undecodable(preset, as_arrays(images), draw(preset, images), device_id=None)

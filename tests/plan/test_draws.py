@@ -83,3 +83,23 @@ def test_the_columns_are_independent() -> None:
 def test_a_seed_that_is_no_64_bit_number_is_refused(seed: object) -> None:
     with pytest.raises(ConfigError, match=r"seed=.*allowed is an integer in \[0, 2\*\*64\)"):
         Plan(samples=10, batch_size=1, seed=seed)  # type: ignore[arg-type]
+
+
+def test_the_parts_of_a_draw_share_no_number_with_each_other() -> None:
+    draw = Draws(1, 2, np.arange(500)).of(Stream.CHOICE, 1, 3)
+    first, second, third = draw.split(3)
+    parts = [part(9) for part in (first, *second.split(2), third)]
+    np.testing.assert_array_equal(parts[0], draw(9))
+    together = np.concatenate(parts, 1)
+    assert len(np.unique(together)) >= together.size - 1  # two of 18,000 numbers of 32 bits may be the same by chance
+    assert np.abs(np.corrcoef(together.T) - np.eye(36)).max() < 0.2
+
+
+def test_a_draw_does_not_reach_beyond_its_part() -> None:
+    draw = Draws(1, 2, np.arange(5)).of(Stream.CHOICE)
+    inner = draw
+    for _ in range(15):
+        inner = inner.split(2)[1]
+    assert inner(8).shape == (5, 8)
+    with pytest.raises(ConfigError, match="9 random numbers for a sample, where 8 are left: nest fewer transforms"):
+        inner(9)

@@ -96,9 +96,9 @@ def test_no_shell_and_no_network(tmp_path: Path, tar: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "size: !!python/object/apply:builtins.open [{}/opened, w]",
-        "a: &a [x, x]\nb: &b [*a, *a]\nsize: *b",
-        "size: 1\n" + "# " + "x" * 2_000_000,
+        "transforms: !!python/object/apply:builtins.open [{}/opened, w]",
+        "a: &a [x, x]\nb: &b [*a, *a]\ntransforms: *b",
+        "transforms: [Grayscale]\n" + "# " + "x" * 2_000_000,
     ],
     ids=["tag", "aliases", "size"],
 )

@@ -13,7 +13,7 @@ EPOCH = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from gpuloader import GPULoader
-loader = GPULoader(sys.argv[1], 250, None, preset="cifar_train", last_batch="partial", output="dict")
+loader = GPULoader(sys.argv[1], 250, None, preset="cifar10", last_batch="partial", output="dict")
 seen = [index for batch in loader for index in batch["index"].tolist()]
 print(len(seen), len(set(seen)))
 """

@@ -217,7 +217,11 @@ def test_no_good_sample_is_lost_when_training_shuffled(tmp_path: Path, loaders: 
     # A random window may lie beside damage that evaluation meets: such an image is delivered. A good one always is.
     samples = laid_out(4, "first")
     tar = shard(tmp_path, "mixed", samples)
-    arguments = {"preset": "imagenet_train", "preset_overrides": {"size": SIZE}, "last_batch": "partial"}
+    arguments = {
+        "preset": "imagenet_train",
+        "preset_overrides": {"RandomResizedCrop": {"size": SIZE}},
+        "last_batch": "partial",
+    }
     run = loaders.submit(deliver, [tar], 32, [key for key, _ in samples], **arguments, **REPLACE).result()
     keys = [key for key, _ in run.images]
     assert len(keys) == len(set(keys))

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from processes import peak_rss_bytes, seconds_since_start, tree_cpu_seconds
 
+RECIPES = ("train", "eval", "resnet50_v2", "randaugment")
 SIZE = 224
 RESIZE = 256
 MEAN = (0.485, 0.456, 0.406)
@@ -35,7 +36,7 @@ class Task:
 
     Attributes:
         shards: WebDataset tars of `key.jpg`, `key.cls`; one may be named several times.
-        recipe: "train" or "eval".
+        recipe: one of `RECIPES`.
         antialias: whether the bilinear resizing filters what it shrinks.
         batch: images in a batch.
         threads: threads or worker processes that decode.
@@ -57,8 +58,8 @@ class Task:
 
     @property
     def train(self) -> bool:
-        """Whether the recipe is the one for training."""
-        return self.recipe == "train"
+        """Whether the recipe is one for training."""
+        return self.recipe != "eval"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> N
     """Runs the loader as the command line says: a line of JSON on the loader, then one for each epoch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", nargs="+", type=Path, required=True)
-    parser.add_argument("--recipe", choices=("train", "eval"), default="train")
+    parser.add_argument("--recipe", choices=RECIPES, default="train")
     parser.add_argument("--antialias", action="store_true")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=3)

@@ -26,7 +26,7 @@ _PREFETCH = 2
 def make(task: Task) -> Loader:
     """The floor that the task's variant names."""
     shards = ShardSet.open(sorted(task.shards))
-    preset = load_preset(f"imagenet_{task.recipe}", {"antialias": task.antialias})
+    preset = load_preset(f"imagenet_{task.recipe}")
     plan = Plan(len(shards), task.batch, shuffle=preset.shuffle, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
@@ -112,7 +112,7 @@ def decode(
         else:
             image = fn.decoders.image_slice(encoded, start=window[0], shape=window[1], axes=(0, 1), **options)
         if resize:
-            image = fn.resize(image, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=preset.antialias)
+            image = fn.resize(image, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=task.antialias)
         return fn.transpose(image[0:1, 0:1], perm=[2, 0, 1])
 
     iterator = DALIGenericIterator(graph(), ["image"], prepare_first_batch=False)

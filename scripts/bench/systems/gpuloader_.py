@@ -11,12 +11,14 @@ from systems.common import Images, Loader, Task, main
 def make(task: Task) -> Loader:
     """Everything as a user has it by default, but for the last batch, which is handed out too."""
     prefetch = task.prefetch or 2
+    preset = task.recipe if task.recipe == "resnet50_v2" else f"imagenet_{task.recipe}"
+    resizing = "RandomResizedCrop" if task.train else "Resize"
     loader = GPULoader(
         [str(shard) for shard in task.shards],
         task.batch,
         None if task.device == "cpu" else "auto",
-        preset=f"imagenet_{task.recipe}",
-        preset_overrides={"antialias": task.antialias},
+        preset=preset,
+        preset_overrides={resizing: {"antialias": task.antialias}},
         last_batch="partial",
         num_threads=task.threads,
         prefetch=prefetch,

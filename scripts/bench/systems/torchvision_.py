@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from peers import AUGMENTED
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -49,15 +50,24 @@ def make(task: Task) -> Loader:
         prefetch_factor=prefetch,
         persistent_workers=True,
         pin_memory=task.device == "cuda",
+        collate_fn=_mixed if task.recipe == "resnet50_v2" else None,
     )
     mean, std = (255 * torch.tensor(values, device=task.device).view(3, 1, 1) for values in (MEAN, STD))
 
     def epoch(number: int) -> Iterator[Images]:
         for images in loader:
-            yield images.to(task.device, non_blocking=True).float().sub_(mean).div_(std)
+            moved = images.to(task.device, non_blocking=True)
+            yield moved if moved.is_floating_point() else moved.float().sub_(mean).div_(std)
 
     settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
     return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg"))
+
+
+def _mixed(samples: list[torch.Tensor]) -> torch.Tensor:
+    """A batch with MixUp or CutMix, in the worker, as torchvision's reference does."""
+    mix = v2.RandomChoice([v2.MixUp(alpha=0.2, num_classes=1000), v2.CutMix(alpha=1.0, num_classes=1000)])
+    images, _ = mix(torch.stack(samples), torch.zeros(len(samples), dtype=torch.int64))
+    return images
 
 
 class Pictures(Dataset[torch.Tensor]):
@@ -76,7 +86,14 @@ class Pictures(Dataset[torch.Tensor]):
 
 
 def _transforms(task: Task) -> list[torch.nn.Module]:
+    """Those of torchvision's reference training scripts, on Pillow's images or on tensors of levels."""
     to_tensor = [v2.PILToTensor()] if task.variant == "pil" else []
+    if task.recipe in AUGMENTED:
+        size, policy = (176, v2.TrivialAugmentWide()) if task.recipe == "resnet50_v2" else (SIZE, v2.RandAugment())
+        crop = [v2.RandomResizedCrop(size, antialias=task.antialias), v2.RandomHorizontalFlip()]
+        finish = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+        erasing = [v2.RandomErasing(0.1)] if task.recipe == "resnet50_v2" else []
+        return [*crop, policy, *to_tensor, *finish, *erasing]
     if task.train:
         return [v2.RandomResizedCrop(SIZE, antialias=task.antialias), v2.RandomHorizontalFlip(), *to_tensor]
     return [v2.Resize(RESIZE, antialias=task.antialias), v2.CenterCrop(SIZE), *to_tensor]

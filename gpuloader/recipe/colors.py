@@ -1,0 +1,225 @@
+"""Transforms that change colours: torchvision's, their parameters drawn by the plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+import pydantic
+from pydantic import Field
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.model import STRICT, Pair, PixelTransform, Probability
+from gpuloader.recipe.program import PARAMETERS, Op, Program, sometimes, step
+
+# The operation, and its parameter that changes nothing.
+_JITTERS = {
+    "brightness": (Op.BRIGHTNESS, 1.0),
+    "contrast": (Op.CONTRAST, 1.0),
+    "saturation": (Op.SATURATION, 1.0),
+    "hue": (Op.HUE, 0.0),
+}
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class ColorJitter(PixelTransform):
+    """torchvision's `ColorJitter`: its operations one after the other, in an order drawn for each sample.
+
+    A strength of 0 leaves an operation out.
+
+    Attributes:
+        brightness, contrast, saturation: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the
+            given [low, high].
+        hue: the turn is drawn from [-hue, hue] full circles, or from the given [low, high].
+    """
+
+    stream: ClassVar[Stream] = Stream.JITTER
+
+    brightness: float | Pair = 0.0
+    contrast: float | Pair = 0.0
+    saturation: float | Pair = 0.0
+    hue: float | Pair = 0.0
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> ColorJitter:
+        for name in _JITTERS:
+            least, most = (-0.5, 0.5) if name == "hue" else (0.0, np.inf)
+            low, high = self.bounds(name)
+            if not least <= low <= high <= most:
+                allowed = (
+                    "a number from 0 to 0.5, or [low, high] with -0.5 <= low <= high <= 0.5"
+                    if name == "hue"
+                    else "a number from 0, or [low, high] with 0 <= low <= high"
+                )
+                raise ValueError(f"{name} {getattr(self, name)}: allowed is {allowed}")
+        return self
+
+    def bounds(self, name: str) -> Pair:
+        """The least and greatest parameter of an operation."""
+        strength: float | Pair = getattr(self, name)
+        if isinstance(strength, tuple):
+            return strength
+        return (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """k is the number of operations.
+
+        Columns: by what brightness, contrast, saturation and hue are ordered; then their parameters.
+        """
+        on = [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
+        columns = [list(_JITTERS).index(name) for name in on]
+        ops = [_JITTERS[name][0] for name in on]
+        low, high = np.array([self.bounds(name) for name in on]).reshape(-1, 2).T
+        uniform = draw(8)
+        order = np.argsort(uniform[:, :4][:, columns], axis=1, kind="stable")
+        parameters = np.zeros((draw.samples, len(on), PARAMETERS), np.float32)
+        parameters[:, :, 0] = np.take_along_axis(low + uniform[:, 4:][:, columns] * (high - low), order, 1)
+        return Program(np.array(ops, np.int32)[order], parameters, (frozenset(ops),) * len(on))
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class Grayscale(PixelTransform):
+    """torchvision's `Grayscale(num_output_channels=3)`: R = G = B."""
+
+    stream: ClassVar[Stream] = Stream.GRAYSCALE
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return step(Op.GRAYSCALE, draw.samples)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomGrayscale(PixelTransform):
+    """torchvision's `RandomGrayscale`."""
+
+    stream: ClassVar[Stream] = Stream.GRAYSCALE
+
+    p: Probability = 0.1
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class GaussianBlur(PixelTransform):
+    """torchvision's `GaussianBlur`.
+
+    Attributes:
+        kernel_size: pixels of the kernel's side, odd; half of it must fit into the image.
+        sigma: the standard deviation in pixels, or [low, high] that it is drawn from.
+    """
+
+    stream: ClassVar[Stream] = Stream.BLUR
+
+    kernel_size: Annotated[int, Field(ge=1)]
+    sigma: float | Pair = (0.1, 2.0)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> GaussianBlur:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size {self.kernel_size}: allowed are odd numbers")
+        low, high = self._bounds
+        if not 0 < low <= high:
+            raise ValueError(f"sigma {self.sigma}: allowed is a number above 0, or [low, high] with 0 < low <= high")
+        return self
+
+    @property
+    def _bounds(self) -> Pair:
+        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma, self.sigma)
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step.
+
+        Raises:
+            ConfigError: the border that is reflected is not within the image.
+        """
+        if self.kernel_size // 2 >= min(height, width):
+            raise ConfigError(
+                f"GaussianBlur's kernel_size {self.kernel_size} does not fit into images of {height} x {width} pixels: "
+                f"allowed is up to {2 * min(height, width) - 1}"
+            )
+        low, high = self._bounds
+        return step(Op.BLUR, draw.samples, low + draw(1)[:, 0] * (high - low), self.kernel_size)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomSolarize(PixelTransform):
+    """torchvision's `RandomSolarize`: what is at least the threshold, of 255, is inverted."""
+
+    stream: ClassVar[Stream] = Stream.SOLARIZE
+
+    threshold: Annotated[float, Field(ge=0, le=255)]
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomPosterize(PixelTransform):
+    """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay."""
+
+    stream: ClassVar[Stream] = Stream.POSTERIZE
+
+    bits: Annotated[int, Field(ge=0, le=8)]
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomEqualize(PixelTransform):
+    """torchvision's `RandomEqualize`."""
+
+    stream: ClassVar[Stream] = Stream.EQUALIZE
+
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomAutocontrast(PixelTransform):
+    """torchvision's `RandomAutocontrast`."""
+
+    stream: ClassVar[Stream] = Stream.AUTOCONTRAST
+
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomAdjustSharpness(PixelTransform):
+    """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens."""
+
+    stream: ClassVar[Stream] = Stream.SHARPNESS
+
+    sharpness_factor: Annotated[float, Field(ge=0)]
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomInvert(PixelTransform):
+    """torchvision's `RandomInvert`."""
+
+    stream: ClassVar[Stream] = Stream.INVERT
+
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        return sometimes(step(Op.INVERT, draw.samples), draw(1)[:, 0], self.p)

@@ -1,0 +1,83 @@
+"""MixUp and CutMix: a sample and its neighbour in the epoch's order, mixed, and their labels with them.
+
+The positions 2i and 2i + 1 of an epoch are each other's partners. As batches of an even size never part them, what is
+mixed depends on the plan alone: not on the batch size, and not on how many ranks share the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from gpuloader.plan import Draw
+from gpuloader.recipe.distributions import beta
+from gpuloader.recipe.model import STRICT, Probability
+
+
+@plain_dataclass(frozen=True, eq=False)
+class Mixing:
+    """How n samples are mixed, each with its neighbour: (0, 1), (2, 3), and so on.
+
+    Attributes:
+        weight: (n,) float32, the sample's own share: of its pixels, and of its label.
+        box: (n, 4) int32, top, left, bottom, right of what CutMix takes from the neighbour; all 0 where MixUp mixes.
+    """
+
+    weight: NDArray[np.float32]
+    box: NDArray[np.int32]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Mix:
+    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) on normalised images; labels become shares by class.
+
+    Attributes:
+        num_classes: the width of the labels.
+        mixup_alpha, cutmix_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves that one out.
+        p: the probability of mixing at all.
+        switch_p: that of CutMix where both are there.
+        per: whether each sample draws, or each global batch does, as timm calls `elem` and `batch`. With "batch" the
+            draws follow the global batch, so that a run repeats exactly while that has the same size.
+        label_smoothing: what is taken from the labels and spread evenly over all classes.
+    """
+
+    num_classes: Annotated[int, Field(ge=1)]
+    mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
+    cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0
+    p: Probability = 1.0
+    switch_p: Probability = 0.5
+    per: Literal["sample", "batch"] = "batch"
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Mix:
+        if not self.mixup_alpha and not self.cutmix_alpha:
+            raise ValueError("mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out")
+        return self
+
+    def draw(self, draw: Draw, height: int, width: int) -> Mixing:
+        """The mixing of the samples of a draw, images of height x width.
+
+        The box of CutMix is torchvision's: its centre anywhere, its sides sqrt(1 - share) of the image's, cut off at
+        the border; and the share is what is left then.
+        """
+        uniform = draw(6)
+        switch = {(True, True): self.switch_p, (True, False): 0.0, (False, True): 1.0}
+        cut = uniform[:, 1] < switch[self.mixup_alpha > 0, self.cutmix_alpha > 0]
+        mixup = beta(uniform[:, 2:4], self.mixup_alpha) if self.mixup_alpha else np.ones(draw.samples)
+        cutmix = beta(uniform[:, 2:4], self.cutmix_alpha) if self.cutmix_alpha else np.ones(draw.samples)
+        mixed = uniform[:, 0] < self.p
+        weight = np.where(mixed, np.where(cut, cutmix, mixup), 1.0)
+        sides = np.array([height, width])
+        centre = np.floor(uniform[:, 4:6] * sides)
+        half = np.floor(0.5 * np.sqrt(1 - weight)[:, None] * sides)
+        box = np.concatenate([np.clip(centre - half, 0, sides), np.clip(centre + half, 0, sides)], 1)
+        box = np.where((mixed & cut)[:, None], box, 0)
+        area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
+        weight = np.where(mixed & cut, 1 - area / (height * width), weight)
+        return Mixing(weight.astype(np.float32), box.astype(np.int32))

@@ -1,0 +1,76 @@
+"""What is done to the finished image: normalising, and erasing a part of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.model import STRICT, Pair, Probability, Transform, Triple
+
+ATTEMPTS = 10
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Normalize(Transform):
+    """(x - mean) / std by channel, for values in [0, 1]."""
+
+    mean: Triple
+    std: Triple
+
+    @model_validator(mode="after")
+    def _check(self) -> Normalize:
+        if min(self.std) <= 0:
+            raise ValueError(f"std {list(self.std)}: allowed are numbers above 0")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomErasing(Transform):
+    """A rectangle of the output set to a value, with probability p.
+
+    Attributes:
+        scale: bounds of the rectangle's share of the area.
+        ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
+        value: of the output, so 0 is the mean where it is normalised; or three of them; or "random", standard normal
+            noise for each pixel and channel.
+    """
+
+    p: Probability = 0.5
+    scale: Pair = (0.02, 0.33)
+    ratio: Pair = (0.3, 3.3)
+    value: float | Triple | Literal["random"] = 0.0
+    stream: ClassVar[Stream] = Stream.ERASING
+
+    @model_validator(mode="after")
+    def _check(self) -> RandomErasing:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio {list(self.ratio)}: allowed is [low, high] with 0 < low <= high")
+        return self
+
+    def arrays(self, draw: Draw, height: int, width: int) -> Arrays:
+        """What the graph takes, one row for each sample.
+
+        erase   (n, 6) int32   top, left, height, width of the rectangle, all 0 for none; two words, its noise's key
+
+        Of ten rectangles drawn the first that is smaller than the image is taken, and none if there is none.
+        """
+        uniform = draw(5 + 2 * ATTEMPTS)
+        places, areas, ratios = uniform[:, 3:5], uniform[:, 5 : 5 + ATTEMPTS], uniform[:, 5 + ATTEMPTS :]
+        area = height * width * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
+        low, high = np.log(self.ratio)
+        ratio = np.exp(low + ratios * (high - low))
+        boxes = np.rint(np.sqrt(np.stack([area * ratio, area / ratio], 2)))  # (n, ATTEMPTS, 2)
+        fits = (boxes < (height, width)).all(2)
+        box = boxes[np.arange(draw.samples), fits.argmax(1)]
+        start = np.floor(places * ((height, width) - box + 1))
+        box, key = np.concatenate([start, box], 1), (uniform[:, 1:3] * 2**32).astype(np.uint32)
+        erased = fits.any(1) & (uniform[:, 0] < self.p)
+        return {"erase": np.concatenate([np.where(erased[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)}

@@ -1,0 +1,143 @@
+"""`Placement`: which part of an image becomes the output, and how it is scaled, as arithmetic on sizes.
+
+Resizing, cropping, padding and flipping change no pixel: they say where the output's pixels come from. A recipe's
+transforms of that kind are folded into one `Placement`, and the graph makes one pass over the pixels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from gpuloader.plan import Draw
+from gpuloader.recipe.model import Interpolation, Transform, Triple
+
+Ints: TypeAlias = NDArray[np.int64]
+Shape: TypeAlias = tuple[int, int]
+PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
+
+SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
+"""How far a filter reaches to each side, in pixels of the coarser of the two images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where the pixels of n samples come from; rows first, then columns.
+
+    Attributes:
+        window: (n, 4) int64 top, left, bottom, right of the part of the image that is resized.
+        resized: (n, 2) int64, that part's size after resizing.
+        corner: (n, 2) int64, where the output begins in the resized part; what lies outside of it is padding.
+        shape: (n, 2) int64, the output's size.
+        mirrored: (n, 2) bool, whether the output's rows, columns are reversed.
+        interpolation, antialias: how it is resized.
+        padding_mode, fill: what the padding shows; the fill in levels of 0 to 255, for "constant".
+    """
+
+    window: Ints
+    resized: Ints
+    corner: Ints
+    shape: Ints
+    mirrored: NDArray[np.bool_]
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    padding_mode: PaddingMode = "constant"
+    fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    @classmethod
+    def whole(cls, heights: Ints, widths: Ints) -> Placement:
+        """The images as they are."""
+        size = np.stack([heights, widths], 1)
+        zero = np.zeros_like(size)
+        return cls(np.concatenate([zero, size], 1), size, zero, size, zero.astype(bool))
+
+    def resize(self, shape: Ints, interpolation: Interpolation, antialias: bool) -> Placement:
+        """All of the output resized to a shape; nothing may have been resized, cropped or padded before."""
+        return replace(self, resized=shape, shape=shape, interpolation=interpolation, antialias=antialias)
+
+    def crop(self, start: Ints, shape: Ints) -> Placement:
+        """A part of the output, or more than it: `start` (n, 2) may be negative."""
+        offset = np.where(self.mirrored, self.shape - start - shape, start)
+        return replace(self, corner=self.corner + offset, shape=np.broadcast_to(shape, self.shape.shape))
+
+    def flip(self, axis: int, flipped: NDArray[np.bool_]) -> Placement:
+        """Rows (0) or columns (1) reversed where `flipped`, (n,)."""
+        mirrored = self.mirrored.copy()
+        mirrored[:, axis] ^= flipped
+        return replace(self, mirrored=mirrored)
+
+    def needed(self) -> Ints:
+        """(n, 4) int64 top, left, bottom, right of the pixels of the image that the output depends on."""
+        start, end = self.window[:, :2], self.window[:, 2:]
+        scale = (end - start) / self.resized
+        first, last = np.zeros_like(self.resized), self.resized
+        if self.padding_mode == "constant":
+            first, last = (np.clip(side, 0, self.resized) for side in (self.corner, self.corner + self.shape))
+        reach = SUPPORT[self.interpolation] * (np.maximum(scale, 1) if self.antialias else 1) + 1
+        low = np.clip(np.floor(start + scale * first - reach), start, end - 1)
+        high = np.clip(np.ceil(start + scale * last + reach), low + 1, end)
+        return np.concatenate([low, high], 1).astype(np.int64)
+
+    def arrays(self, region_start: Ints) -> dict[str, NDArray[Any]]:
+        """What the graph takes, one row for each sample, when it has decoded the image from `region_start`, (n, 2), on.
+
+        roi      (n, 4) float64   top, left, bottom, right of what is resized, in the region's pixels; the region need
+                                  not hold all of it
+        placed   (n, 6) int32     that part's height and width after resizing; the row and column in it where the output
+                                  begins; 1 where the rows, where the columns are reversed
+        size     (n, 2) int32     the output's height and width
+        """
+        return {
+            "roi": (self.window - np.tile(region_start, 2)).astype(np.float64),
+            "placed": np.concatenate([self.resized, self.corner, self.mirrored], 1).astype(np.int32),
+            "size": np.ascontiguousarray(self.shape, np.int32),
+        }
+
+
+class PlacingTransform(Transform, ABC):
+    """An operation that changes no pixel, only where the output's pixels come from."""
+
+    @abstractmethod
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        """The placement with this operation behind it, drawn for each sample."""
+
+    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+        """(height, width) behind it, if it does not depend on the image; `before` is that in front of it."""
+        return before
+
+
+Side: TypeAlias = Annotated[int, Field(ge=1, le=8192)]
+
+
+def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
+    if 0 not in schedule or min(schedule) < 0:
+        raise ValueError(f"sizes by epoch {schedule}: allowed are epochs from 0 on, and 0 must be among them")
+    return dict(sorted(schedule.items()))
+
+
+Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
+Size: TypeAlias = Side | Annotated[tuple[Side, Side], Field(strict=False)] | Schedule
+"""A side, (height, width), or sides from epochs on: `{0: 128, 30: 224}`."""
+
+
+def at_epoch(size: int | Shape | dict[int, int], epoch: int) -> int | Shape:
+    """A size in an epoch: of a schedule, the one that began last."""
+    if isinstance(size, dict):
+        return size[max(start for start in size if start <= epoch)]
+    return size
+
+
+def sides(size: int | Shape | dict[int, int], epoch: int) -> Shape:
+    """(height, width) of a size in an epoch; one number is a square."""
+    now = at_epoch(size, epoch)
+    return (now, now) if isinstance(now, int) else now
+
+
+def rgb(fill: float | Triple) -> tuple[float, float, float]:
+    """A fill for three channels."""
+    return (fill, fill, fill) if isinstance(fill, (int, float)) else fill

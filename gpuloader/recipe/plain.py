@@ -1,0 +1,35 @@
+"""A recipe's parts as plain values, as they stand in YAML and in JSON."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from gpuloader.recipe.model import Transform
+
+
+def plain(value: object, brief: bool = False) -> Any:  # noqa: ANN401
+    """A transform as {its name: its parameters}, another part as {its keys: their values}; tuples are lists.
+
+    Args:
+        brief: leave out what is at its default; a transform without parameters is its name alone.
+    """
+    if isinstance(value, (list, tuple)):
+        return [plain(each, brief) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each, brief) for key, each in value.items()}
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    content = {
+        field.name: plain(getattr(value, field.name), brief)
+        for field in fields(value)  # type: ignore[arg-type]
+        if not (brief and getattr(value, field.name) == _default(field.default))
+    }
+    if isinstance(value, Transform):
+        name = type(value).__name__
+        return {name: content} if content else name
+    return content
+
+
+def _default(default: Any) -> Any:  # noqa: ANN401 - pydantic keeps it in a field of its own
+    return getattr(default, "default", default) if default is not MISSING else MISSING

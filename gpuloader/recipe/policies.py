@@ -1,0 +1,389 @@
+"""Augmentation policies: which operations a sample gets is drawn, too.
+
+AutoAugment, RandAugment, TrivialAugmentWide and AugMix are torchvision's. Each chooses from a table of steps, one for
+every operation, magnitude and sign, so that what is drawn for a sample is only the numbers of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import pydantic
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, InstanceOf
+
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.auto_augment import POLICIES
+from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
+from gpuloader.recipe.model import STRICT, PixelTransform, Probability
+from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
+from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling, rotation, shear, translate, warp
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+OPERATIONS = {
+    "Identity": Op.IDENTITY,
+    "ShearX": Op.WARP,
+    "ShearY": Op.WARP,
+    "TranslateX": Op.WARP,
+    "TranslateY": Op.WARP,
+    "Rotate": Op.WARP,
+    "Brightness": Op.BRIGHTNESS,
+    "Color": Op.SATURATION,
+    "Contrast": Op.CONTRAST,
+    "Sharpness": Op.SHARPNESS,
+    "Posterize": Op.POSTERIZE,
+    "Solarize": Op.SOLARIZE,
+    "SolarizeAdd": Op.SOLARIZE_ADD,
+    "AutoContrast": Op.AUTOCONTRAST,
+    "Equalize": Op.EQUALIZE,
+    "Invert": Op.INVERT,
+}
+
+
+def operation(name: str, argument: Floats, height: int, width: int, sampling: ArrayLike, fill: Fill) -> Program:
+    """One step for each argument, (n,), of an operation by its name in the papers.
+
+    The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
+    the parameter that `program` says; it is 0 where there is none.
+    """
+    match name:
+        case "ShearX":
+            return warp(shear(argument, 0), sampling, fill)
+        case "ShearY":
+            return warp(shear(0, argument), sampling, fill)
+        case "TranslateX":
+            return warp(translate(argument, 0), sampling, fill)
+        case "TranslateY":
+            return warp(translate(0, argument), sampling, fill)
+        case "Rotate":
+            return warp(rotation(argument, (width / 2, height / 2)), sampling, fill)
+        case _:
+            return step(OPERATIONS[name], len(argument), argument)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The operations that a policy chooses from, and their greatest magnitudes.
+
+    Attributes:
+        names: of the operations.
+        shear: pixels per pixel.
+        move: pixels, as a function of the image's width or height.
+        degrees: of a rotation.
+        factor: how far brightness, colour, contrast and sharpness go from 1.
+        bits: that posterizing leaves at magnitude 0 and at the greatest.
+    """
+
+    names: tuple[str, ...]
+    shear: float
+    move: Callable[[int], float]
+    degrees: float
+    factor: float
+    bits: tuple[int, int]
+
+    def arguments(self, name: str, bins: int, height: int, width: int) -> Floats:
+        """(bins, 2): an operation's arguments by magnitude; the second is the negative, of those that have a sign."""
+        signs = np.array([1.0, -1.0])
+        match name:
+            case "ShearX" | "ShearY":
+                return _linspace(0.0, self.shear, bins) * signs
+            case "TranslateX":
+                return np.trunc(_linspace(0.0, self.move(width), bins)) * signs
+            case "TranslateY":
+                return np.trunc(_linspace(0.0, self.move(height), bins)) * signs
+            case "Rotate":
+                return _linspace(0.0, self.degrees, bins) * signs
+            case "Brightness" | "Color" | "Contrast" | "Sharpness":
+                return 1 + _linspace(0.0, self.factor, bins) * signs
+            case "Posterize":
+                most, least = self.bits
+                bits = most - np.arange(bins) / ((bins - 1) / (most - least))
+                return np.rint(bits)[:, None] * np.ones(2)
+            case "Solarize":
+                return 255 * _linspace(1.0, 0.0, bins) * np.ones(2)
+            case _:
+                return np.zeros((bins, 2))
+
+
+def _linspace(start: float, end: float, count: int) -> Floats:
+    """(count, 1): torch.linspace of float32, to the bit: the integer part of a move depends on it.
+
+    It goes from both ends to the middle, by fused multiplication and addition; here that is float64, rounded once.
+    """
+    index = np.arange(count)
+    step_size = np.float64((np.float32(end) - np.float32(start)) / np.float32(count - 1))
+    from_start = np.float32(start) + step_size * index
+    from_end = np.float32(end) - step_size * (count - 1 - index)
+    return np.where(index < count // 2, from_start, from_end).astype(np.float32).astype(np.float64)[:, None]
+
+
+def _paper_move(size: int) -> float:
+    return 150.0 / 331.0 * size
+
+
+_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+_FACTORS = ("Brightness", "Color", "Contrast", "Sharpness")
+_TABLES = ("Posterize", "Solarize", "AutoContrast", "Equalize")
+
+AUTO_SPACE = Space((*_WARPS, *_FACTORS, *_TABLES, "Invert"), 0.3, _paper_move, 30.0, 0.9, (8, 4))
+RAND_SPACE = Space(("Identity", *_WARPS, *_FACTORS, *_TABLES), 0.3, _paper_move, 30.0, 0.9, (8, 4))
+WIDE_SPACE = Space(("Identity", *_WARPS, *_FACTORS, *_TABLES), 0.99, lambda size: 32.0, 135.0, 0.99, (8, 2))
+MIX_SPACE = Space((*_WARPS, *_TABLES, *_FACTORS), 0.3, lambda size: size / 3.0, 30.0, 0.9, (4, 0))
+PARTIAL_MIX_SPACE = Space((*_WARPS, *_TABLES), 0.3, lambda size: size / 3.0, 30.0, 0.9, (4, 0))
+
+
+@dataclass(frozen=True)
+class Table:
+    """All steps of a space: row ((operation * bins) + magnitude) * 2 + sign, 1 for negative; the last does nothing."""
+
+    steps: Program
+    bins: int
+
+    def rows(self, operations: Ints, magnitudes: Ints, negative: NDArray[np.bool_]) -> Ints:
+        """The rows of operations by their place in the space, of magnitudes and of signs."""
+        return (operations * self.bins + magnitudes) * 2 + negative
+
+    def program(self, rows: Ints, choices: tuple[frozenset[Op], ...]) -> Program:
+        """The steps of the rows, (n, k); -1 does nothing."""
+        return Program(self.steps.ops[rows, 0], self.steps.parameters[rows, 0], choices)
+
+
+@lru_cache(maxsize=64)
+def table(space: Space, bins: int, height: int, width: int, interpolation: Sampling, fill: Fill) -> Table:
+    """A space's steps for images of a size."""
+    parts = [
+        operation(
+            name, space.arguments(name, bins, height, width).ravel(), height, width, SAMPLINGS[interpolation], fill
+        )
+        for name in space.names
+    ]
+    parts.append(step(Op.IDENTITY, 1))
+    ops, parameters = (np.concatenate([getattr(part, field) for part in parts]) for field in ("ops", "parameters"))
+    return Table(Program(ops, parameters, ()), bins)
+
+
+def _ops(names: tuple[str, ...]) -> frozenset[Op]:
+    return frozenset(OPERATIONS[name] for name in names)
+
+
+def _below(count: int, uniform: Floats) -> Ints:
+    """Integers from 0 to below the count."""
+    return (uniform * count).astype(np.int64)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class AutoAugment(PixelTransform):
+    """torchvision's `AutoAugment`: one of 25 pairs of operations, each with its probability and magnitude.
+
+    Attributes:
+        policy: the data for which the pairs were found.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+    """
+
+    stream: ClassVar[Stream] = Stream.AUTO_AUGMENT
+
+    policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
+    interpolation: Sampling = "nearest"
+    fill: Fill = 0.0
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """Two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
+        policies, names = POLICIES[self.policy], AUTO_SPACE.names
+        steps = table(AUTO_SPACE, 10, height, width, self.interpolation, self.fill)
+        operations = np.array([[names.index(name) for name, _, _ in pair] for pair in policies])
+        magnitudes = np.array([[magnitude or 0 for _, _, magnitude in pair] for pair in policies])
+        probabilities = np.array([[p for _, p, _ in pair] for pair in policies])
+        uniform = draw(5)
+        pair = _below(len(policies), uniform[:, 0])
+        rows = steps.rows(operations[pair], magnitudes[pair], uniform[:, [2, 4]] < 0.5)
+        applied = uniform[:, [1, 3]] < probabilities[pair]
+        choices = tuple(
+            frozenset({OPERATIONS[name] for name, p, _ in trials if p > 0}) | {Op.IDENTITY} for trials in zip(*policies)
+        )
+        return steps.program(np.where(applied, rows, -1), choices)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandAugment(PixelTransform):
+    """torchvision's `RandAugment`: some operations one after the other, all of the same magnitude.
+
+    Attributes:
+        num_ops: how many.
+        magnitude: from 0 to below `num_magnitude_bins`.
+        num_magnitude_bins: how many magnitudes there are, at least 2.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+    """
+
+    stream: ClassVar[Stream] = Stream.RAND_AUGMENT
+
+    num_ops: Annotated[int, Field(ge=0)] = 2
+    magnitude: Annotated[int, Field(ge=0)] = 9
+    num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
+    interpolation: Sampling = "nearest"
+    fill: Fill = 0.0
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> RandAugment:
+        if self.magnitude >= self.num_magnitude_bins:
+            raise ValueError(
+                f"magnitude {self.magnitude}: allowed is 0 to {self.num_magnitude_bins - 1}, below num_magnitude_bins"
+            )
+        return self
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """`num_ops` steps. Columns for each: the operation, the sign."""
+        steps = table(RAND_SPACE, self.num_magnitude_bins, height, width, self.interpolation, self.fill)
+        uniform = draw(2 * self.num_ops).reshape(draw.samples, self.num_ops, 2)
+        operations = _below(len(RAND_SPACE.names), uniform[..., 0])
+        rows = steps.rows(operations, np.full_like(operations, self.magnitude), uniform[..., 1] < 0.5)
+        return steps.program(rows, (_ops(RAND_SPACE.names),) * self.num_ops)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class TrivialAugmentWide(PixelTransform):
+    """torchvision's `TrivialAugmentWide`: one operation of any magnitude.
+
+    Attributes:
+        num_magnitude_bins: how many magnitudes there are, at least 2.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+    """
+
+    stream: ClassVar[Stream] = Stream.TRIVIAL_AUGMENT
+
+    num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
+    interpolation: Sampling = "nearest"
+    fill: Fill = 0.0
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step. Columns: the operation, the magnitude, the sign."""
+        steps = table(WIDE_SPACE, self.num_magnitude_bins, height, width, self.interpolation, self.fill)
+        uniform = draw(3)
+        operations, magnitudes = _below(len(WIDE_SPACE.names), uniform[:, 0]), _below(steps.bins, uniform[:, 1])
+        rows = steps.rows(operations, magnitudes, uniform[:, 2] < 0.5)
+        return steps.program(rows[:, None], (_ops(WIDE_SPACE.names),))
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class AugMix(PixelTransform):
+    """torchvision's `AugMix`: the image and some chains of operations on it, mixed.
+
+    Attributes:
+        severity: magnitudes are drawn from the lowest `severity` of 10.
+        mixture_width: the number of chains.
+        chain_depth: operations in each; 0 or less draws 1, 2 or 3.
+        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's.
+        all_ops: brightness, colour, contrast and sharpness, too.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+    """
+
+    stream: ClassVar[Stream] = Stream.AUG_MIX
+
+    severity: Annotated[int, Field(ge=1, le=10)] = 3
+    mixture_width: Annotated[int, Field(ge=1)] = 3
+    chain_depth: int = -1
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    all_ops: bool = True
+    interpolation: Sampling = "bilinear"
+    fill: Fill = 0.0
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """3 + `mixture_width` (depth + 1) steps, with the depth 3 where it is drawn.
+
+        Columns: two for the image's weight; for each chain its depth, and for each of its operations the operation, the
+        magnitude and the sign; then those of the chains' weights.
+        """
+        space = MIX_SPACE if self.all_ops else PARTIAL_MIX_SPACE
+        steps = table(space, 10, height, width, self.interpolation, self.fill)
+        n, chains, depth = draw.samples, self.mixture_width, self.chain_depth if self.chain_depth > 0 else 3
+        in_chains = 2 + chains * (1 + 3 * depth)
+        columns = gamma_columns(self.alpha)
+        uniform = draw(in_chains + chains * columns)
+        image_weight = beta(uniform[:, :2], self.alpha)
+        weights = dirichlet(uniform[:, in_chains:].reshape(n, chains, columns), self.alpha) * (
+            1 - image_weight[:, None]
+        )
+        drawn = uniform[:, 2:in_chains].reshape(n, chains, 1 + 3 * depth)
+        numbers = drawn[..., 1:].reshape(n, chains, depth, 3)
+        rows = steps.rows(
+            _below(len(space.names), numbers[..., 0]), _below(self.severity, numbers[..., 1]), numbers[..., 2] < 0.5
+        )
+        ops = _ops(space.names)
+        choices = (ops,) * depth
+        if self.chain_depth <= 0:
+            rows = np.where(np.arange(depth) <= _below(depth, drawn[..., :1]), rows, -1)
+            choices = (ops, ops | {Op.IDENTITY}, ops | {Op.IDENTITY})
+        parts = [step(Op.MIX_BEGIN, n), step(Op.MIX_ADD, n, image_weight)]
+        for number in range(chains):
+            parts += [steps.program(rows[:, number], choices), step(Op.MIX_ADD, n, weights[:, number])]
+        return chain([*parts, step(Op.MIX_END, n)], n)
+
+
+Transforms = Annotated[tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1)]
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomApply(PixelTransform):
+    """torchvision's `RandomApply`: all of the transforms, or none.
+
+    Attributes:
+        transforms: at least one.
+        p: the probability.
+    """
+
+    stream: ClassVar[Stream] = Stream.APPLY
+
+    transforms: Transforms
+    p: Probability = 0.5
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """The steps of the transforms."""
+        own, *draws = draw.split(1 + len(self.transforms))
+        parts = [transform.program(part, height, width) for transform, part in zip(self.transforms, draws)]
+        return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomChoice(PixelTransform):
+    """torchvision's `RandomChoice`: one of the transforms.
+
+    Attributes:
+        transforms: at least one.
+        p: weights of the transforms, not negative; None is equal ones.
+    """
+
+    stream: ClassVar[Stream] = Stream.CHOICE
+
+    transforms: Transforms
+    p: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(strict=False)] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> RandomChoice:
+        if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
+            raise ValueError(
+                f"p {list(self.p)}: allowed are {len(self.transforms)} weights, one for each transform, "
+                "not all of them 0"
+            )
+        return self
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """The steps of the longest transform."""
+        weights = np.array(self.p or (1.0,) * len(self.transforms))
+        own, *draws = draw.split(1 + len(self.transforms))
+        programs = [
+            transform.program(part, height, width)
+            for transform, part, weight in zip(self.transforms, draws, weights)
+            if weight > 0
+        ]
+        steps = max(len(program.choices) for program in programs)
+        padded = [
+            chain([program, *[step(Op.IDENTITY, draw.samples)] * (steps - len(program.choices))], draw.samples)
+            for program in programs
+        ]
+        bounds = np.cumsum(weights[weights > 0])
+        return choose(padded, np.searchsorted(bounds[:-1] / bounds[-1], own(1)[:, 0], side="right"))

@@ -1,0 +1,168 @@
+"""`ViewPlan`: the transforms that make one image of a sample, sorted by what they do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.plan import Draw, Draws
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    CornerCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+from gpuloader.recipe.model import PixelTransform, Transform
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.placement import Ints, Placement, PlacingTransform, Shape
+from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
+from gpuloader.recipe.warps import mirror, warp
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+class ViewPlan:
+    """What one view does, in the order in which the graph does it.
+
+    Args:
+        transforms: as the recipe has them.
+        number: of the view; other views draw other numbers.
+
+    Attributes:
+        number: of the view.
+        placing: the transforms that say where the pixels come from.
+        pixels: those that change them; flips among them.
+        normalize, erasing: what is done to the finished image, or None.
+
+    Raises:
+        ValueError: they stand in an order that cannot be run, or leave images of different sizes.
+    """
+
+    def __init__(self, transforms: Sequence[Transform], number: int) -> None:
+        self._transforms = transforms
+        self.number = number
+        placing = next(
+            (n for n, each in enumerate(transforms) if not isinstance(each, PlacingTransform)), len(transforms)
+        )
+        self.placing = [each for each in transforms[:placing] if isinstance(each, PlacingTransform)]
+        behind = transforms[placing:]
+        self.pixels = [each for each in behind if isinstance(each, (PixelTransform, RandomHorizontalFlip))]
+        self.normalize = next((each for each in behind if isinstance(each, Normalize)), None)
+        self.erasing = next((each for each in behind if isinstance(each, RandomErasing)), None)
+        self._check()
+
+    def _check(self) -> None:
+        in_order = [*self.placing, *self.pixels, *(each for each in (self.normalize, self.erasing) if each is not None)]
+        for wanted, each in zip(in_order, self._transforms):
+            if each is not wanted:
+                raise ValueError(
+                    f"{_name(each)} stands where it cannot: allowed are resizing, cropping, padding and flips first, "
+                    f"then what changes pixels, then Normalize once, then RandomErasing once"
+                )
+        names = [_name(each) for each in self.placing]
+        resizing = [n for n, each in enumerate(self.placing) if isinstance(each, (Resize, RandomResizedCrop))]
+        cutting = [n for n, each in enumerate(self.placing) if isinstance(each, _CROPS)]
+        padding = [
+            n
+            for n, each in enumerate(self.placing)
+            if isinstance(each, Pad) or (isinstance(each, RandomCrop) and each.padding)
+        ]
+        if len(resizing) > 1 or len(cutting) > 1 or len(padding) > 1:
+            raise ValueError(
+                f"{', '.join(names)}: allowed are one resize, one crop and one padding; fold them into one"
+            )
+        if resizing and min([*cutting, *padding, resizing[0]]) < resizing[0]:
+            raise ValueError(f"{', '.join(names)}: {names[resizing[0]]} must come before cropping and padding")
+        if cutting and padding and cutting[0] < padding[0]:
+            raise ValueError(f"{', '.join(names)}: padding must come before the crop")
+        if self._shape(0) is None:
+            raise ValueError(
+                f"{', '.join(names) or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
+                f"take RandomResizedCrop, or Resize to [height, width]"
+            )
+
+    @cached_property
+    def choices(self) -> tuple[frozenset[Op], ...]:
+        """For each step of the pixels' program the operations that it can be."""
+        return self._program(Draws(0, 0, np.ones(1, np.int64))).choices
+
+    @cached_property
+    def how_placed(self) -> Placement:
+        """A placement whose filter, padding and fill are those of all."""
+        one = np.ones(1, np.int64)
+        return self.place(Draws(0, 0, one), one, one)
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether nothing is done to the pixels but placing and normalising."""
+        return not self.pixels and self.erasing is None
+
+    @property
+    def pads(self) -> bool:
+        """Whether the output can show what is not in the image."""
+        return any(isinstance(each, (Pad, *_CROPS)) for each in self.placing)
+
+    def shape(self, epoch: int) -> Shape:
+        """(height, width) of the output in an epoch."""
+        shape = self._shape(epoch)
+        assert shape is not None
+        return shape
+
+    def place(self, draws: Draws, heights: Ints, widths: Ints) -> Placement:
+        """Where the output's pixels come from, for images of these sizes."""
+        at = Placement.whole(heights, widths)
+        for transform in self.placing:
+            at = transform.place(at, self._draw(transform, draws))
+        return at
+
+    def arrays(self, draws: Draws) -> Arrays:
+        """What the graph takes beside the placement, one row for each sample; only what the view uses.
+
+        ops, parameters   the program, see `gpuloader.recipe.program`
+        erase             see `RandomErasing`
+        """
+        arrays: Arrays = {}
+        if self.pixels:
+            program = self._program(draws)
+            arrays |= {"ops": program.ops, "parameters": program.parameters}
+        if self.erasing is not None:
+            arrays |= self.erasing.arrays(self._draw(self.erasing, draws), *self.shape(draws.epoch))
+        return arrays
+
+    def _program(self, draws: Draws) -> Program:
+        height, width = self.shape(draws.epoch)
+        programs = []
+        for transform in self.pixels:
+            draw = self._draw(transform, draws)
+            if isinstance(transform, PixelTransform):
+                programs.append(transform.program(draw, height, width))
+            else:
+                horizontal = np.full(draw.samples, transform.axis == 1)
+                flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, 0.0)
+                programs.append(sometimes(flip, draw(1)[:, 0], transform.p))
+        return chain(programs, len(draws.ids))
+
+    def _shape(self, epoch: int) -> Shape | None:
+        shape = None
+        for transform in self.placing:
+            shape = transform.output_shape(shape, epoch)
+        return shape
+
+    def _draw(self, transform: Transform, draws: Draws) -> Draw:
+        stream = transform.stream
+        before = self._transforms[: next(n for n, each in enumerate(self._transforms) if each is transform)]
+        return draws.of(stream, sum(each.stream == stream for each in before), self.number)
+
+
+_CROPS = (CenterCrop, RandomCrop, CornerCrop)
+
+
+def _name(transform: Transform) -> str:
+    return type(transform).__name__

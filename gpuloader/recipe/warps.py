@@ -1,0 +1,250 @@
+"""Transforms that move pixels: torchvision's rotation, affine and perspective maps, and flips, as matrices.
+
+A matrix is that of `program`'s WARP, (n, 3, 3): it says for the centre of an output pixel, in pixels from the left and
+the top, from where in the input it comes. So it is the inverse of what is done to the picture.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import pydantic
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.model import STRICT, Pair, PixelTransform, Probability
+from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
+
+Matrices: TypeAlias = NDArray[np.float64]
+Sampling: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
+Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
+Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
+Four: TypeAlias = Annotated[tuple[float, float, float, float], Field(strict=False)]
+
+SAMPLINGS: dict[Sampling, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
+
+
+def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill) -> Program:
+    """One step that moves pixels.
+
+    Args:
+        matrices: (n, 3, 3).
+        sampling: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
+        fill: the level of what is outside, one for all channels or one for each.
+    """
+    fills = fill if isinstance(fill, tuple) else (fill,) * 3
+    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *fills)
+
+
+def rotation(degrees: ArrayLike, center: Pair) -> Matrices:
+    """The picture turned counter-clockwise about a point (x, y) in pixels."""
+    return affine(-np.asarray(degrees), (0, 0), 1.0, (0, 0), center)
+
+
+def affine(
+    degrees: ArrayLike,
+    translate: tuple[ArrayLike, ArrayLike],
+    scale: ArrayLike,
+    shear: tuple[ArrayLike, ArrayLike],
+    center: Pair,
+) -> Matrices:
+    """The picture sheared, scaled, turned clockwise about a point, and moved; torchvision's `affine`.
+
+    Its inverse is C (R(degrees) scale Y(shear y) X(shear x))^-1 C^-1 T^-1, with C and T moves by `center` and
+    `translate`, and X = [[1, -tan(shear x)], [0, 1]], Y = [[1, 0], [-tan(shear y), 1]]: `_get_inverse_affine_matrix` of
+    torchvision.transforms.v2.functional.
+
+    Args:
+        degrees, scale: numbers, or (n,).
+        translate: x and y in pixels.
+        shear: along x and y in degrees.
+        center: x and y of the point in pixels.
+    """
+    angle, shear_x, shear_y = np.radians(degrees), np.radians(shear[0]), np.radians(shear[1])
+    a = np.cos(angle - shear_y) / np.cos(shear_y)
+    c = np.sin(angle - shear_y) / np.cos(shear_y)
+    b = -(a * np.tan(shear_x) + np.sin(angle))
+    d = np.cos(angle) - c * np.tan(shear_x)
+    a, b, c, d = d / scale, -b / scale, -c / scale, a / scale
+    x, y = center[0] + np.asarray(translate[0]), center[1] + np.asarray(translate[1])
+    return _matrices(a, b, center[0] - a * x - b * y, c, d, center[1] - c * x - d * y)
+
+
+def shear(x: ArrayLike, y: ArrayLike) -> Matrices:
+    """An output pixel is the input at (column + x row, row + y column)."""
+    return _matrices(1, x, 0, y, 1, 0)
+
+
+def translate(x: ArrayLike, y: ArrayLike) -> Matrices:
+    """The picture moved by x pixels to the right and y down."""
+    return _matrices(1, 0, np.negative(x), 0, 1, np.negative(y))
+
+
+def mirror(horizontal: ArrayLike, vertical: ArrayLike, height: int, width: int) -> Matrices:
+    """The picture flipped left to right where `horizontal`, and upside down where `vertical`."""
+    x, y = np.where(horizontal, -1, 1), np.where(vertical, -1, 1)
+    return _matrices(x, 0, np.where(horizontal, width, 0), 0, y, np.where(vertical, height, 0))
+
+
+def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matrices:
+    """The picture's corner pixels brought to other places: what torchvision's `_get_perspective_coeffs` solves for.
+
+    With the corners P as (x, y, 1) and [A B C] a determinant, Q = ([P1 P2 P3] P0, [P0 P2 P3] P1, ...) are multiples of
+    theirs for which Q0 - Q1 + Q2 - Q3 = 0. So (Q1 - Q0, Q3 - Q0, Q0) are the columns of the map of the unit square onto
+    the corners, and cross products of them are the rows of its inverse.
+
+    Args:
+        corners: (n, 4, 2) integers: x and y in pixels of the new top left, top right, bottom right and bottom left.
+            Where three of a sample's lie on one line there is no such map, and its picture stays as it is.
+        height, width: of the picture in pixels.
+    """
+    points = np.concatenate([corners, np.ones((len(corners), 4, 1))], 2)
+    triangles = points[:, [1, 0, 0, 0]] * np.cross(points[:, [2, 2, 1, 1]], points[:, [3, 3, 3, 2]])
+    determinants = triangles.sum(axis=2, keepdims=True)
+    top_left, top_right, _, bottom_left = np.moveaxis(determinants * points, 1, 0)
+    rows = np.cross(
+        np.stack([bottom_left, top_left, top_right - top_left], 1),
+        np.stack([top_left, top_right, bottom_left - top_left], 1),
+    )
+    matrices = rows * np.array([width - 1, height - 1, 1])[:, None]
+    last = matrices[:, 2:, 2:]
+    matrices = matrices / np.where(last == 0, 1, last)
+    return np.where((determinants != 0).all(axis=1, keepdims=True), matrices, np.eye(3))
+
+
+def _matrices(*rows: ArrayLike) -> Matrices:
+    """(n, 3, 3) of the six numbers of the upper two rows, each a number or (n,)."""
+    return np.stack(np.broadcast_arrays(*rows, 0.0, 0.0, np.ones(1)), -1).astype(np.float64).reshape(-1, 3, 3)
+
+
+def _spread(values: float | tuple[float, ...]) -> tuple[float, ...]:
+    return values if isinstance(values, tuple) else (-values, values)
+
+
+def _between(uniform: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    return low + uniform * (high - low)
+
+
+def _increasing(name: str, values: float | tuple[float, ...]) -> None:
+    """Raises ValueError if a number is negative, or a pair among the values is not [low, high]."""
+    spread = _spread(values)
+    if any(low > high for low, high in zip(spread[::2], spread[1::2])):
+        raise ValueError(f"{name} {values}: allowed is a number from 0, or [low, high] with low <= high")
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomRotation(PixelTransform):
+    """torchvision's `RandomRotation`, without `expand`.
+
+    Attributes:
+        degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
+        interpolation: of the input's pixels.
+        center: x and y in pixels of the point that stays; None is the middle.
+        fill: the level from 0 to 255 of what is outside, or one for each channel.
+    """
+
+    stream: ClassVar[Stream] = Stream.ROTATION
+
+    degrees: float | Pair
+    interpolation: Sampling = "nearest"
+    center: Pair | None = None
+    fill: Fill = 0.0
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> RandomRotation:
+        _increasing("degrees", self.degrees)
+        return self
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step."""
+        low, high = _spread(self.degrees)
+        degrees = _between(draw(1)[:, 0], low, high)
+        matrices = rotation(degrees, self.center or (width / 2, height / 2))
+        return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomAffine(PixelTransform):
+    """torchvision's `RandomAffine`.
+
+    Attributes:
+        degrees: clockwise, drawn from [-degrees, degrees] or from the given [low, high].
+        translate: the greatest moves to each side, as shares of width and height; drawn in whole pixels.
+        scale: [low, high] of the factor, above 0.
+        shear: degrees along x, drawn from [-shear, shear] or from the given [low, high]; with four numbers the last two
+            are for y.
+        interpolation: of the input's pixels.
+        fill: the level from 0 to 255 of what is outside, or one for each channel.
+        center: x and y in pixels of the point about which is turned, scaled and sheared; None is the middle.
+    """
+
+    stream: ClassVar[Stream] = Stream.AFFINE
+
+    degrees: float | Pair
+    translate: Pair | None = None
+    scale: Pair | None = None
+    shear: float | Pair | Four | None = None
+    interpolation: Sampling = "nearest"
+    fill: Fill = 0.0
+    center: Pair | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> RandomAffine:
+        _increasing("degrees", self.degrees)
+        _increasing("shear", self.shear or 0.0)
+        if self.translate is not None and not all(0 <= share <= 1 for share in self.translate):
+            raise ValueError(f"translate {list(self.translate)}: allowed are two shares from 0 to 1")
+        if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high")
+        return self
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step. Columns: degrees, move along x and y, scale, shear along x and y."""
+        uniform = draw(6).T
+        low, high = _spread(self.degrees)
+        x, y = self.translate or (0.0, 0.0)
+        least, most = self.scale or (1.0, 1.0)
+        shears = (*_spread(self.shear or 0.0), 0.0, 0.0)
+        matrices = affine(
+            _between(uniform[0], low, high),
+            (
+                np.rint(_between(uniform[1], -x * width, x * width)),
+                np.rint(_between(uniform[2], -y * height, y * height)),
+            ),
+            _between(uniform[3], least, most),
+            (_between(uniform[4], shears[0], shears[1]), _between(uniform[5], shears[2], shears[3])),
+            self.center or (width / 2, height / 2),
+        )
+        return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class RandomPerspective(PixelTransform):
+    """torchvision's `RandomPerspective`: each corner is drawn towards the middle, in whole pixels.
+
+    Attributes:
+        distortion_scale: how far, as a share of half the width and half the height.
+        p: the probability.
+        interpolation: of the input's pixels.
+        fill: the level from 0 to 255 of what is outside, or one for each channel.
+    """
+
+    stream: ClassVar[Stream] = Stream.PERSPECTIVE
+
+    distortion_scale: Annotated[float, Field(ge=0, le=1)] = 0.5
+    p: Probability = 0.5
+    interpolation: Sampling = "bilinear"
+    fill: Fill = 0.0
+
+    def program(self, draw: Draw, height: int, width: int) -> Program:
+        """One step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""
+        uniform = draw(9)
+        reach_x = int(self.distortion_scale * (width // 2)) + 1
+        reach_y = int(self.distortion_scale * (height // 2)) + 1
+        right, bottom = width - reach_x, height - reach_y
+        inwards = np.floor(uniform[:, 1:].reshape(-1, 4, 2) * (reach_x, reach_y))
+        corners = inwards + np.array([(0, 0), (right, 0), (right, bottom), (0, bottom)])
+        warped = warp(perspective(corners, height, width), SAMPLINGS[self.interpolation], self.fill)
+        return sometimes(warped, uniform[:, 0], self.p)

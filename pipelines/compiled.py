@@ -1,0 +1,99 @@
+"""Numba-compiled kernels as operators of the graph: they run in DALI's threads, without Python's lock."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit
+from numba import types as numba_types
+from nvidia.dali import fn, types
+from nvidia.dali.data_node import DataNode
+from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
+
+from gpuloader.pipelines.resample_kernel import OPTIONS
+
+_POINTER = numba_types.uint64
+_COUNT = numba_types.int32
+RUN = numba_types.void(_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT)
+_SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
+
+_DTYPES = {
+    "float32": (np.float32, types.FLOAT),
+    # The plugin refuses to declare float16, so it is declared as the integers that hold its bits.
+    "float16": (np.uint16, types.UINT16),
+    "uint8": (np.uint8, types.UINT8),
+}
+
+
+def kept_as(dtype: str) -> type[Any]:
+    """The type of the array that a kernel writes an image of a recipe's dtype to."""
+    return _DTYPES[dtype][0]
+
+
+def sources(*modules: ModuleType) -> str:
+    """What a compiled kernel is made of beside its own file, which is all that Numba's cache looks at."""
+    return "".join(inspect.getsource(module) for module in modules)
+
+
+def call(
+    run: Any,  # noqa: ANN401
+    inputs: Sequence[DataNode],
+    in_types: Sequence[Any],
+    ins_ndim: Sequence[int],
+    dtype: str,
+) -> DataNode:
+    """An image of three dimensions, by a function that Numba compiled to the signature `RUN`, sample by sample.
+
+    Args:
+        inputs: at most six, of `in_types` and `ins_ndim`. The last holds nothing, (0, a, b, c): its dimensions tell
+            the kernel the output's, (a, b, c).
+        dtype: "float32", "float16", "uint8".
+    """
+    operator = _Compiled(
+        run_fn=run,
+        setup_fn=_setup,
+        out_types=[_DTYPES[dtype][1]],
+        in_types=list(in_types),
+        outs_ndim=[3],
+        ins_ndim=list(ins_ndim),
+    )
+    image = operator(*inputs)
+    return fn.reinterpret(image, dtype=types.FLOAT16) if dtype == "float16" else image
+
+
+class _Compiled(NumbaFunction):
+    """DALI's operator around functions that Numba compiled and cached.
+
+    DALI compiles a wrapper of its own at every start, which takes seconds: these two methods are where it does.
+    """
+
+    def _get_run_fn_cpu(self, run_fn: Any, *_: Any) -> int:  # noqa: ANN401
+        address: int = run_fn.address
+        return address
+
+    def _get_setup_fn_cpu(self, setup_fn: Any) -> int:  # noqa: ANN401
+        address: int = setup_fn.address
+        return address
+
+
+@njit(**{**OPTIONS, "cache": False})  # type: ignore[untyped-decorator]
+def output(out_pointer: int, out_shapes: int) -> Any:  # noqa: ANN401
+    """(pointer, shape) of the output."""
+    shapes = carray(address_as_void_pointer(out_shapes), 1, np.int64)
+    shape = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
+    return carray(address_as_void_pointer(out_pointer), 1, np.int64)[0], shape
+
+
+@cfunc(_SETUP, **OPTIONS)  # type: ignore[untyped-decorator]
+def _setup(out_shapes: int, out_dims: int, outs: int, in_shapes: int, in_dims: int, ins: int, samples: int) -> None:
+    outputs = carray(address_as_void_pointer(out_shapes), samples, np.int64)
+    inputs = carray(address_as_void_pointer(in_shapes), (ins, samples), np.int64)
+    for sample in range(samples):
+        shape = carray(address_as_void_pointer(outputs[sample]), 3, np.int64)
+        like_output = carray(address_as_void_pointer(inputs[ins - 1, sample]), 4, np.int64)
+        for dimension in range(3):
+            shape[dimension] = like_output[dimension + 1]

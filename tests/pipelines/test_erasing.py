@@ -1,0 +1,96 @@
+"""Erasing, against numpy, on DALI's backend for the CPU; a GPU's is meant to be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.pipeline import Pipeline
+from scipy import stats
+
+from gpuloader.pipelines.erasing import erase
+
+BOXES = np.array([[2, 3, 10, 20], [0, 0, 0, 0], [16, 0, 1, 9], [0, 0, 24, 30], [23, 29, 1, 1]], np.int32)
+SIZES = [(24, 30), (24, 30), (17, 9), (24, 30), (24, 30)]
+KEYS = np.array([[0, 0], [1, 2], [2**32 - 1, 2**32 - 1], [123456789, 987654321], [2**31, 7]], np.uint32)
+
+
+def build(
+    images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str, device_id: int | None = None
+) -> Pipeline:
+    drawn = [boxes, KEYS[: len(images)]] if value == "random" else [boxes]
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, enable_conditionals=True)
+    def graph() -> object:
+        image, box, *key = fn.external_source(
+            source=lambda: (list(images), *drawn),
+            num_outputs=1 + len(drawn),
+            ndim=[3, 1, 1][: 1 + len(drawn)],
+            dtype=[types.FLOAT, types.INT32, types.UINT32][: 1 + len(drawn)],
+            layout=[layout, "", ""][: 1 + len(drawn)],
+        )
+        return erase(image if device_id is None else image.gpu(), box, key[0] if key else None, value, layout)
+
+    return graph()
+
+
+def erased(images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str) -> list[np.ndarray]:
+    """HWC in and out."""
+    to, back = {"HWC": ((0, 1, 2), (0, 1, 2)), "CHW": ((2, 0, 1), (1, 2, 0))}[layout]
+    inputs = [np.ascontiguousarray(image.transpose(to)) for image in images]
+    (output,) = build(inputs, boxes, value, layout).run()
+    return [np.array(output.at(row)).transpose(back) for row in range(len(images))]
+
+
+def images() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(*size, 3)).astype(np.float32) for size in SIZES]
+
+
+def lowbias32(x: int) -> int:
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ x >> shift) * factor % 2**32
+    return x ^ x >> 16
+
+
+def noise(row: int, column: int, channel: int, width: int, key: Sequence[int]) -> float:
+    """The formula in exact integers."""
+    index = (row * width + column) * 3 + channel
+    a, b = lowbias32(index ^ key[0]), lowbias32((index + key[1]) % 2**32)
+    return float(np.sqrt(-2 * np.log((a + 1) / 2**32)) * np.cos(2 * np.pi * b / 2**32))
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_a_colour_fills_the_box(layout: str) -> None:
+    colour = (0.5, -1.25, 2.0)
+    for image, (top, left, height, width), output in zip(
+        images(), BOXES, erased(images(), BOXES, colour, layout), strict=True
+    ):
+        image[top : top + height, left : left + width] = colour
+        assert np.array_equal(output, image)
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_noise_fills_the_box_and_is_the_formula(layout: str) -> None:
+    for image, (top, left, height, width), key, output in zip(
+        images(), BOXES, KEYS.tolist(), erased(images(), BOXES, "random", layout), strict=True
+    ):
+        for row in range(top, top + height):
+            for column in range(left, left + width):
+                image[row, column] = [noise(row, column, channel, image.shape[1], key) for channel in range(3)]
+        np.testing.assert_allclose(output, image, atol=1e-6, rtol=0)
+
+
+def test_noise_is_normal_and_independent_of_its_neighbours() -> None:
+    blank, whole = np.zeros((300, 300, 3), np.float32), [0, 0, 300, 300]
+    values = erased([blank] * 4, np.array([whole] * 4, np.int32), "random", "HWC")[3]  # a key such as is drawn
+    assert stats.kstest(values.ravel(), "norm").pvalue > 0.01
+    shifted = np.concatenate([values[:-1, :-1], values[1:, :-1], values[:-1, 1:]], axis=2).reshape(-1, 9)
+    assert np.abs(np.corrcoef(shifted.T) - np.eye(9)).max() < 0.02
+
+
+@pytest.mark.parametrize("value", ["random", (0.0, 0.0, 0.0)])
+def test_the_graph_for_a_gpu_can_be_defined_anywhere(value: object) -> None:
+    build([np.zeros((4, 4, 3), np.float32)], BOXES[:1], value, "HWC", device_id=0)

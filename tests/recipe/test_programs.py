@@ -1,0 +1,120 @@
+"""What holds of the program of every transform."""
+
+import numpy as np
+import pytest
+
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe.colors import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from gpuloader.recipe.model import PixelTransform
+from gpuloader.recipe.policies import (
+    AugMix,
+    AutoAugment,
+    RandAugment,
+    RandomApply,
+    RandomChoice,
+    TrivialAugmentWide,
+)
+from gpuloader.recipe.program import PARAMETERS, Op, Program
+from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
+
+COUNTS = {Op.WARP: 13, Op.BLUR: 2} | dict.fromkeys(
+    (Op.IDENTITY, Op.INVERT, Op.AUTOCONTRAST, Op.EQUALIZE, Op.GRAYSCALE, Op.MIX_BEGIN, Op.MIX_END), 0
+)  # the others have 1
+DRAWN = [
+    ColorJitter(0.4, 0.4, 0.4, 0.1),
+    RandomGrayscale(),
+    GaussianBlur(23),
+    RandomSolarize(128),
+    RandomPosterize(4),
+    RandomEqualize(),
+    RandomAutocontrast(),
+    RandomAdjustSharpness(2),
+    RandomInvert(),
+    RandomRotation(30),
+    RandomAffine(30, (0.1, 0.1), (0.5, 1.5), 10),
+    RandomPerspective(),
+    RandomPerspective(p=1.0),
+    AutoAugment("imagenet"),
+    AutoAugment("cifar10"),
+    AutoAugment("svhn"),
+    RandAugment(),
+    TrivialAugmentWide(),
+    AugMix(),
+    AugMix(chain_depth=2, all_ops=False, alpha=0.5),
+    RandomApply([ColorJitter(0.4, 0.4), RandAugment(1)], 0.8),
+    RandomApply([RandomInvert(), Grayscale()], 1.0),
+    RandomChoice([RandomInvert(), ColorJitter(0.1, 0.1), AugMix(mixture_width=1, chain_depth=1)], (1, 2, 0)),
+    TimmRandAugment(),
+    TimmRandAugment(prob=1.0, num_ops=1),
+    ThreeAugment(),
+    ThreeAugment(0.0),
+]
+FIXED = [
+    ColorJitter(),
+    Grayscale(),
+    RandomInvert(0.0),
+    RandomInvert(1.0),
+    RandAugment(0),
+    RandomApply([RandomInvert(), Grayscale()], 0.0),
+    TimmRandAugment(prob=0.0),
+]
+everything = pytest.mark.parametrize("transform", DRAWN + FIXED, ids=lambda transform: type(transform).__name__)
+
+
+def program(transform: PixelTransform, ids: np.ndarray, epoch: int = 1) -> Program:
+    return transform.program(Draws(3, epoch, ids).of(transform.stream), 64, 48)
+
+
+@everything
+def test_each_step_is_one_of_its_choices_and_each_choice_is_drawn(transform: PixelTransform) -> None:
+    steps = program(transform, np.arange(3000))
+    assert [set(column.tolist()) for column in steps.ops.T] == [set(choices) for choices in steps.choices]
+
+
+@everything
+def test_arrays_are_as_said(transform: PixelTransform) -> None:
+    steps = program(transform, np.arange(1000))
+    k = len(steps.choices)
+    assert steps.ops.shape == (1000, k)
+    assert steps.parameters.shape == (1000, k, PARAMETERS)
+    assert (steps.ops.dtype, steps.parameters.dtype) == (np.int32, np.float32)
+    assert np.isfinite(steps.parameters).all()
+    for op in Op:
+        assert not steps.parameters[steps.ops == op][:, COUNTS.get(op, 1) :].any() or op == Op.IDENTITY
+
+
+@everything
+def test_a_sample_draws_the_same_alone_and_among_others(transform: PixelTransform) -> None:
+    ids = np.array([9_000_000_000, *range(200)])
+    together = program(transform, ids)
+    for some in (slice(0, 1), slice(5, 6), slice(7, 19), slice(73, 201)):
+        alone = program(transform, ids[some])
+        np.testing.assert_array_equal(alone.ops, together.ops[some])
+        np.testing.assert_array_equal(alone.parameters, together.parameters[some])
+
+
+@pytest.mark.parametrize("transform", DRAWN, ids=lambda transform: type(transform).__name__)
+def test_another_epoch_and_another_stream_draw_anew(transform: PixelTransform) -> None:
+    ids = np.arange(200)
+    one, other = program(transform, ids), program(transform, ids, epoch=2)
+    third = transform.program(Draws(3, 1, ids).of(Stream.ORDER), 64, 48)
+    assert one.choices == other.choices == third.choices  # a graph is made once
+    for steps in (other, third):
+        assert not (np.array_equal(one.ops, steps.ops) and np.array_equal(one.parameters, steps.parameters))
+
+
+@everything
+def test_no_samples_have_no_steps(transform: PixelTransform) -> None:
+    assert len(program(transform, np.arange(0)).ops) == 0

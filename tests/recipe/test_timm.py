@@ -1,0 +1,188 @@
+"""timm's policies: parameters by level, worked out from the text of timm.data.auto_augment, and how they are drawn."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from reference import run_program
+from scipy import stats
+
+from gpuloader.plan import Draws
+from gpuloader.recipe.model import PixelTransform
+from gpuloader.recipe.policies import operation
+from gpuloader.recipe.program import BICUBIC, BILINEAR, Op, Program
+from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+
+HEIGHT, WIDTH = 30, 40
+RAND = TimmRandAugment()
+FILL = (124, 116, 104)
+
+
+def program(transform: PixelTransform, count: int = 4000) -> Program:
+    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_0", "at_5", "at_9", "at_10"),
+    [
+        ("AutoContrast", 0, 0, 0, 0),
+        ("Equalize", 0, 0, 0, 0),
+        ("Invert", 0, 0, 0, 0),
+        ("Rotate", 0, 15, 27, 30),
+        ("Posterize", 4, 2, 1, 0),
+        ("Solarize", 256, 128, 26, 0),
+        ("SolarizeAdd", 0, 55, 99, 110),
+        ("Color", 1, 1.45, 1.81, 1.9),
+        ("Contrast", 1, 1.45, 1.81, 1.9),
+        ("Brightness", 1, 1.45, 1.81, 1.9),
+        ("Sharpness", 1, 1.45, 1.81, 1.9),
+        ("ShearX", 0, 0.15, 0.27, 0.3),
+        ("ShearY", 0, 0.15, 0.27, 0.3),
+        ("TranslateX", 0, 0.225 * WIDTH, 0.405 * WIDTH, 0.45 * WIDTH),
+        ("TranslateY", 0, 0.225 * HEIGHT, 0.405 * HEIGHT, 0.45 * HEIGHT),
+    ],
+)
+def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, at_10: float) -> None:
+    levels = np.array([0, 5, 9, 10]) / 10
+    expected = np.array([at_0, at_5, at_9, at_10])
+    np.testing.assert_allclose(RAND.argument(name, levels, np.ones(4), HEIGHT, WIDTH), expected)
+    negative = RAND.argument(name, levels, -np.ones(4), HEIGHT, WIDTH)
+    if name in ("Color", "Contrast", "Brightness", "Sharpness"):
+        np.testing.assert_allclose(negative, 2 - expected)
+    else:
+        signed = name in ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+        np.testing.assert_allclose(negative, -expected if signed else expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_0", "at_5", "at_10"),
+    [("Posterize", 0, 2, 4), ("Solarize", 0, 128, 256), ("Color", 0.1, 1.0, 1.9), ("Sharpness", 0.1, 1.0, 1.9)],
+)
+def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at_10: float) -> None:
+    transform = TimmRandAugment(increasing=False)
+    arguments = transform.argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), HEIGHT, WIDTH)
+    np.testing.assert_allclose(arguments, [at_0, at_5, at_10])
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)],
+)
+def test_levels_above_10_go_to_the_end_of_the_range(name: str, argument: float) -> None:
+    assert RAND.argument(name, np.array([3.0]), -np.ones(1), HEIGHT, WIDTH).tolist() == [argument]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "affine"),
+    [
+        ("ShearX", 0.3, (1, 0.3, 0, 0, 1, 0)),
+        ("ShearY", -0.3, (1, 0, 0, -0.3, 1, 0)),
+        ("TranslateX", -7.25, (1, 0, 7.25, 0, 1, 0)),
+        ("TranslateY", 3.5, (1, 0, 0, 0, 1, -3.5)),
+        ("Rotate", 25.0, None),
+    ],
+)
+def test_pixels_move_as_pil_moves_them(name: str, argument: float, affine: tuple[float, ...] | None) -> None:
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    picture = np.stack([3 * x + 2 * y, 2 * x + 60, 4 * y + 50], -1).astype(np.uint8)
+    image, bilinear = Image.fromarray(picture), Image.Resampling.BILINEAR
+    if affine is None:
+        theirs = image.rotate(argument, bilinear, fillcolor=FILL)
+    else:
+        theirs = image.transform(image.size, Image.Transform.AFFINE, affine, bilinear, fillcolor=FILL)
+    steps = operation(name, np.array([argument]), HEIGHT, WIDTH, BILINEAR, FILL)
+    ours = run_program(steps, 0, torch.from_numpy(picture).permute(2, 0, 1)).permute(1, 2, 0).numpy()
+    apart = np.abs(ours.astype(int) - np.asarray(theirs, int)).max(axis=2)
+    assert (apart <= 1).mean() > 0.93  # PIL's pictures end sharply, torchvision's fade into the fill over a pixel
+
+
+def test_every_operation_is_drawn_equally_often_and_applied_half_of_the_time() -> None:
+    ops, counts = np.unique(program(RAND, 10_000).ops, return_counts=True)
+    share = {Op.IDENTITY: 15, Op.WARP: 5}  # of 30; the rest has one operation each
+    expected = np.array([share.get(Op(op), 1) / 30 for op in ops]) * 20_000
+    assert len(ops) == 12
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_every_way_to_move_pixels_is_drawn_equally_often() -> None:
+    steps = program(RAND, 20_000)
+    matrices = steps.parameters[steps.ops == Op.WARP, :9].astype(float)
+    still = np.eye(3).ravel()
+    for changed in ([1], [3], [2], [5], [1, 0, 2, 3, 4, 5]):  # shears, moves, rotation
+        others = [number for number in range(9) if number not in changed]
+        of_kind = matrices[
+            (matrices[:, changed] != still[changed]).all(1) & (matrices[:, others] == still[others]).all(1)
+        ]
+        assert stats.binomtest(len(of_kind), len(matrices), 1 / 5).pvalue > 1e-3
+        assert stats.binomtest(int((of_kind[:, changed[0]] < 0).sum()), len(of_kind)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("magnitude", "std", "most"), [(9.0, 0.5, 10.0), (5.0, 3.0, 10.0), (20.0, 4.0, 30.0)])
+def test_magnitudes_are_normal_and_cut_off(magnitude: float, std: float, most: float) -> None:
+    transform = TimmRandAugment(magnitude, 4, std, prob=1.0, magnitude_max=most)
+    steps = program(transform, 10_000)
+    shear_x = (steps.ops == Op.WARP) & (steps.parameters[..., 0] == 1) & (steps.parameters[..., 1] != 0)
+    levels = np.abs(steps.parameters[shear_x, 1].astype(float)) / 0.3 * 10
+    of_normal = stats.norm(magnitude, std)
+    cut = np.abs(levels - most) < 1e-4
+    assert stats.binomtest(int(cut.sum()), len(levels), of_normal.sf(most) / of_normal.sf(0)).pvalue > 1e-3
+    between = stats.truncnorm(-magnitude / std, (most - magnitude) / std, magnitude, std)
+    assert stats.kstest(levels[~cut], between.cdf).pvalue > 1e-3
+
+
+def test_without_a_deviation_all_have_the_magnitude() -> None:
+    steps = program(TimmRandAugment(5, magnitude_std=0))
+    assert set(steps.parameters[steps.ops == Op.SOLARIZE, 0].tolist()) == {128}
+    assert set(steps.parameters[steps.ops == Op.CONTRAST, 0].tolist()) == {np.float32(1.45), np.float32(0.55)}
+
+
+@pytest.mark.parametrize("prob", [0.0, 0.2, 1.0])
+def test_operations_are_applied_as_often_as_said(prob: float) -> None:
+    applied = int((program(TimmRandAugment(num_ops=3, prob=prob)).ops != Op.IDENTITY).sum())
+    assert stats.binomtest(applied, 12_000, prob).pvalue > 1e-3
+
+
+def test_interpolation_is_bilinear_or_bicubic_and_outside_is_the_mean_of_imagenet() -> None:
+    steps = program(RAND, 10_000)
+    warps = steps.parameters[steps.ops == Op.WARP]
+    codes, counts = np.unique(warps[:, 9], return_counts=True)
+    assert codes.tolist() == [BILINEAR, BICUBIC]
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert (warps[:, 10:] == FILL).all()
+    fixed = program(TimmRandAugment(interpolation="bicubic", fill=1))
+    assert np.unique(fixed.parameters[fixed.ops == Op.WARP][:, 9:], axis=0).tolist() == [[BICUBIC, 1, 1, 1]]
+
+
+def test_three_augment_draws_one_of_three_and_then_jitter() -> None:
+    steps = program(ThreeAugment())
+    first, counts = np.unique(steps.ops[:, 0], return_counts=True)
+    assert first.tolist() == [Op.SOLARIZE, Op.GRAYSCALE, Op.BLUR]
+    assert stats.chisquare(counts).pvalue > 1e-3
+    orders, counts = np.unique(steps.ops[:, 1:], axis=0, return_counts=True)
+    assert len(orders) == 6
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert stats.kstest(steps.parameters[:, 1:, 0].ravel(), "uniform", (0.7, 0.6)).pvalue > 1e-3
+    assert set(steps.parameters[steps.ops == Op.SOLARIZE, 0].tolist()) == {128}
+    sigmas = steps.parameters[steps.ops == Op.BLUR, 0]
+    assert stats.kstest(sigmas, "uniform", (0.1, 1.9)).pvalue > 1e-3
+
+
+def test_three_augment_without_jitter() -> None:
+    assert program(ThreeAugment(0.0), 10).ops.shape == (10, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TimmRandAugment(-1), "greater than or equal to 0 .*-1"),
+        (lambda: TimmRandAugment(magnitude_std=101), "less than or equal to 100 .*101"),
+        (lambda: TimmRandAugment(magnitude_max=0), "greater than 0 .*0"),
+        (lambda: TimmRandAugment(interpolation="lanczos"), "'nearest', 'bilinear' or 'bicubic'"),  # type: ignore[arg-type]
+        (lambda: ThreeAugment(-0.1), "greater than or equal to 0 .*-0.1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

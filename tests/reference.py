@@ -1,0 +1,76 @@
+"""What a program does to an image, by torchvision's own operations: the oracle of the kernels and of the policies.
+
+It shares nothing with the library but the numbers of the operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from oracle import functional
+from torchvision.transforms.v2.functional._geometry import _apply_grid_transform
+
+from gpuloader.recipe.program import Op, Program
+
+_MODES = ("nearest", "bilinear", "bicubic")
+
+
+def run_program(program: Program, row: int, image: torch.Tensor) -> torch.Tensor:
+    """The image, (3, height, width) uint8, after the steps of one sample."""
+    noted, total = image, torch.zeros(image.shape)
+    for op, values in zip(program.ops[row].tolist(), program.parameters[row].tolist(), strict=True):
+        if op == Op.MIX_BEGIN:
+            noted, total = image, torch.zeros(image.shape)
+        elif op == Op.MIX_ADD:
+            image, total = noted, total + values[0] * image
+        elif op == Op.MIX_END:
+            image = total.clamp(0, 255).to(torch.uint8)
+        else:
+            image = run_step(Op(op), values, image)
+    return image
+
+
+def run_step(op: Op, values: list[float], image: torch.Tensor) -> torch.Tensor:
+    """The image after one step that is not of a mix."""
+    f = values[0]
+    match op:
+        case Op.IDENTITY:
+            return image
+        case Op.WARP:
+            return _warp(image, torch.tensor(values[:9], dtype=torch.float64), _MODES[int(values[9])], values[10:13])
+        case Op.BRIGHTNESS:
+            return functional.adjust_brightness(image, f)
+        case Op.CONTRAST:
+            return functional.adjust_contrast(image, f)
+        case Op.SATURATION:
+            return functional.adjust_saturation(image, f)
+        case Op.HUE:
+            return functional.adjust_hue(image, f)
+        case Op.SHARPNESS:
+            return functional.adjust_sharpness(image, f)
+        case Op.POSTERIZE:
+            return functional.posterize(image, int(f))
+        case Op.SOLARIZE:
+            return functional.solarize(image, f) if f <= 255 else image
+        case Op.SOLARIZE_ADD:
+            return torch.where(image < 128, (image + f).clamp(max=255), image).to(torch.uint8)
+        case Op.INVERT:
+            return functional.invert(image)
+        case Op.AUTOCONTRAST:
+            return functional.autocontrast(image)
+        case Op.EQUALIZE:
+            return functional.equalize(image)
+        case Op.GRAYSCALE:
+            return functional.rgb_to_grayscale(image, 3)
+        case Op.BLUR:
+            return functional.gaussian_blur(image, [int(values[1])] * 2, [f, f])
+        case _:
+            raise ValueError(f"{op!r} is no step of its own")
+
+
+def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float]) -> torch.Tensor:
+    """In float64, so that the places are those of the matrix; torchvision's own are float32."""
+    height, width = image.shape[-2:]
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    mapped = torch.stack([x, y, torch.ones_like(x)], -1).double() @ matrix.reshape(3, 3).T
+    grid = mapped[..., :2] / mapped[..., 2:] / torch.tensor([width / 2, height / 2]).double() - 1
+    return _apply_grid_transform(image.double(), grid[None], mode, fill).round().clamp(0, 255).to(torch.uint8)
