@@ -378,8 +378,8 @@ class GPULoader:
             views = [images.permute(0, 3, 1, 2) for images in views]
         labels = None if batch.labels is None else self._on_device(batch.labels)
         if self.preset.mix is not None and batch.mixing is not None and labels is not None:
-            weight, box = self._on_device(batch.mixing.weight), self._on_device(batch.mixing.box)
-            mix_images(views[0], weight, box)
+            mix_images(views[0], batch.mixing)
+            weight = self._on_device(batch.mixing.weight)
             labels = soft_labels(labels, weight, self.preset.mix.num_classes, self.preset.mix.label_smoothing)
         images = views[0] if len(views) == 1 else views
         if self._output == "tuple":

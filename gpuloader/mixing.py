@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
+
+from gpuloader.recipe import Mixing
 
 
-def mix_images(images: torch.Tensor, weight: torch.Tensor, box: torch.Tensor) -> None:
+def mix_images(images: torch.Tensor, mixing: Mixing) -> None:
     """Mixes each image with its neighbour, 0 with 1, 2 with 3 and so on, in place.
 
     Args:
         images: (n, 3, h, w), float, n even.
-        weight: (n,) float32, what stays of an image where it has no box.
-        box: (n, 4) int32 top, left, bottom, right of what comes from the neighbour; all 0 for none.
+        mixing: of the n samples.
     """
-    height, width = images.shape[2:]
-    rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
+    if images.device.type == "cpu":
+        _mix_one_by_one(images.numpy(), mixing)
+    else:
+        _mix_together(images, torch.from_numpy(mixing.weight), torch.from_numpy(mixing.box))
+
+
+def _mix_one_by_one(images: NDArray[Any], mixing: Mixing) -> None:
+    """On a CPU: a pair stays in its caches, and torch's threads would be in the way of DALI's."""
+    for first in range(0, len(images), 2):
+        pair = images[first : first + 2].copy(order="K")
+        for row in (first, first + 1):
+            image, own, neighbour = images[row], pair[row - first], pair[first + 1 - row]
+            top, left, bottom, right = mixing.box[row]
+            if bottom:
+                image[:, top:bottom, left:right] = neighbour[:, top:bottom, left:right]
+            elif mixing.weight[row] < 1:
+                difference = neighbour - own
+                difference *= 1 - mixing.weight[row]
+                image += difference
+
+
+def _mix_together(images: torch.Tensor, weight: torch.Tensor, box: torch.Tensor) -> None:
+    """On a GPU: as few launches as can be."""
+    weight, box = (each.to(images.device, non_blocking=True) for each in (weight, box))
+    rows, columns = (torch.arange(size, device=images.device) for size in images.shape[2:])
     top, left, bottom, right = (side[:, None] for side in box.unbind(1))
     inside = ((rows >= top) & (rows < bottom))[:, None, :, None] & ((columns >= left) & (columns < right))[
         :, None, None
     ]
-    cut = (box[:, 2] > 0)[:, None, None, None]
+    cut = (bottom > 0)[:, :, None, None]
     share = torch.where(cut, inside.to(images.dtype), (1 - weight)[:, None, None, None].to(images.dtype))
-    # On a CPU a pair at a time, which its caches hold.
-    together = 2 if images.device.type == "cpu" else max(2, len(images))
-    room = torch.empty_like(images[: together // 2])
-    for pairs, shares in zip(torch.split(images, together), torch.split(share, together)):
-        first, second = pairs[0::2], pairs[1::2]
-        difference = torch.sub(second, first, out=room)
-        first.addcmul_(shares[0::2], difference)
-        second.addcmul_(shares[1::2], difference, value=-1)
+    first, second = images[0::2], images[1::2]
+    difference = second - first
+    first.addcmul_(share[0::2], difference)
+    second.addcmul_(share[1::2], difference, value=-1)
 
 
 def soft_labels(labels: torch.Tensor, weight: torch.Tensor, num_classes: int, smoothing: float) -> torch.Tensor:

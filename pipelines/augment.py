@@ -13,7 +13,6 @@ from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[att
 
 from gpuloader.pipelines import augment_kernel, colour_kernel, compiled, filter_kernel, simd, warp_kernel
 from gpuloader.pipelines.augment_kernel import augment_image
-from gpuloader.pipelines.resample_kernel import OPTIONS
 from gpuloader.recipe import program
 from gpuloader.recipe.program import PARAMETERS
 
@@ -65,7 +64,7 @@ _SOURCES = compiled.sources(augment_kernel, colour_kernel, filter_kernel, warp_k
 def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     kept_as = compiled.kept_as(dtype)
 
-    @cfunc(compiled.RUN, **OPTIONS)  # type: ignore[untyped-decorator]
+    @cfunc(compiled.RUN, **compiled.OPTIONS)  # type: ignore[untyped-decorator]
     def run(
         out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
     ) -> None:

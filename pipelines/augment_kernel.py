@@ -69,7 +69,7 @@ def _run(
     kept = len(image) if ops.max() > _IDENTITY else 0
     mixed = len(image) if ops.max() >= _MIX_BEGIN else 0
     source, target, other = image, np.empty(kept, np.uint8), np.empty(kept, np.uint8)
-    noted, total = np.empty(mixed, np.uint8), np.empty(mixed, np.float32)
+    noted, total = np.zeros(mixed, np.uint8), np.zeros(mixed, np.float32)
     for step in range(len(ops)):
         op = ops[step]
         if op == _MIX_BEGIN:

@@ -16,8 +16,7 @@ from gpuloader.pipelines.resample_kernel import OPTIONS
 from gpuloader.pipelines.simd import multiply_add
 from gpuloader.recipe.program import Op
 
-# Not cached one by one: a function in Numba's cache does not notice changes of another file's functions that it calls.
-EXACT: dict[str, Any] = {**OPTIONS, "fastmath": False, "cache": False}
+EXACT: dict[str, Any] = {**OPTIONS, "fastmath": False}
 INLINED: dict[str, Any] = {**EXACT, "forceinline": True}
 
 # Unsigned, or Numba looks at each index whether it counts from the end, and LLVM finds no vectors.

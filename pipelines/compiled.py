@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -14,8 +15,20 @@ from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
 
-from gpuloader.pipelines.resample_kernel import OPTIONS
+_log = logging.getLogger("gpuloader")
 
+
+def _can_cache() -> bool:
+    """Whether Numba finds a folder for what it compiles; it needs one beside this file or in the user's home."""
+    try:
+        njit(cache=True)(_can_cache)
+    except RuntimeError:
+        _log.warning("kernels are compiled at every start: Numba finds no folder to keep them in; set NUMBA_CACHE_DIR")
+        return False
+    return True
+
+
+OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "cache": _can_cache()}
 _POINTER = numba_types.uint64
 _COUNT = numba_types.int32
 RUN = numba_types.void(_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT)
@@ -80,7 +93,7 @@ class _Compiled(NumbaFunction):
         return address
 
 
-@njit(**{**OPTIONS, "cache": False})  # type: ignore[untyped-decorator]
+@njit(boundscheck=False, error_model="numpy")  # type: ignore[untyped-decorator]
 def output(out_pointer: int, out_shapes: int) -> Any:  # noqa: ANN401
     """(pointer, shape) of the output."""
     shapes = carray(address_as_void_pointer(out_shapes), 1, np.int64)

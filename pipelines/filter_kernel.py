@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuloader.pipelines.colour_kernel import BLUE, CHANNELS, EXACT, GREEN, INLINED, copy, level
 from gpuloader.pipelines.simd import multiply_add
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ONE = np.float32(1)
 _TAPS_AT_ONCE = 4
 
 

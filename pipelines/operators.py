@@ -155,9 +155,10 @@ def _repeated(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[Da
     """The image with as much more on each side as it is large, as the padding mode repeats it; and how much that is."""
     for axis in (0, 1):
         if padding_mode == "edge":
-            size = [fn.cast(resized[other], dtype=types.FLOAT) for other in (0, 1)]
-            ends = [image[:1], image[-1:]] if axis == 0 else [image[:, :1], image[:, -1:]]
-            before, behind = (fn.resize(end, size=fn.stack(*size), interp_type=types.INTERP_NN) for end in ends)
+            ends = (image[:1], image[-1:]) if axis == 0 else (image[:, :1], image[:, -1:])
+            rows = resized[0] if axis == 0 else 3 * resized[0]  # they are threefold by then
+            size = fn.cast(fn.stack(rows, resized[1]), dtype=types.FLOAT)
+            before, behind = (fn.resize(end, size=size, interp_type=types.INTERP_NN) for end in ends)
         else:
             before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
             if padding_mode == "reflect":  # without repeating the border

@@ -12,7 +12,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
 
 from gpuloader.pipelines import compiled, resample_kernel, simd
-from gpuloader.pipelines.resample_kernel import OPTIONS, resample_image
+from gpuloader.pipelines.resample_kernel import resample_image
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # by the kernel's numbers
 _PADDINGS = ("constant", "edge", "reflect", "symmetric")
@@ -62,7 +62,7 @@ def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     kept_as = compiled.kept_as(dtype)
     align_bytes = 4 * np.dtype(kept_as).itemsize
 
-    @cfunc(compiled.RUN, **OPTIONS)  # type: ignore[untyped-decorator]
+    @cfunc(compiled.RUN, **compiled.OPTIONS)  # type: ignore[untyped-decorator]
     def run(
         out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
     ) -> None:

@@ -10,7 +10,6 @@ image comes from main memory, so its rows are asked for beforehand; the output g
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -32,19 +31,8 @@ from gpuloader.pipelines.simd import (
     zero4,
 )
 
-
-def _can_cache() -> bool:
-    """Whether Numba finds a folder for what it compiles; it needs one beside this file or in the user's home."""
-    try:
-        njit(cache=True)(_can_cache)
-    except RuntimeError:
-        _log.warning("the kernel is compiled at every start: Numba finds no folder to keep it in; set NUMBA_CACHE_DIR")
-        return False
-    return True
-
-
-_log = logging.getLogger("gpuloader")
-OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy", "cache": _can_cache()}
+# Not cached one by one: a function in Numba's cache does not notice changes of another file's functions that it calls.
+OPTIONS: dict[str, Any] = {"fastmath": True, "boundscheck": False, "error_model": "numpy"}
 _INLINED = {**OPTIONS, "forceinline": True}
 NEAREST, BILINEAR, BICUBIC, LANCZOS = 0, 1, 2, 3
 CONSTANT, EDGE, REFLECT, SYMMETRIC = 0, 1, 2, 3

@@ -136,8 +136,8 @@ def _weighed(
                     total = multiply_add4(total, pixel, row_weights[i, x] * column_weights[j, x])
             store4(line, CHANNELS * x, total)
         for x in range(np.uintp(width)):
-            mask, at = row_mask[x] * column_mask[x], CHANNELS * x
+            outside, at = 1 - row_mask[x] * column_mask[x], CHANNELS * x
             to = np.uintp(3 * width * y) + at
-            target[to] = level(np.rint(mask * (line[at] - red) + red))
-            target[to + GREEN] = level(np.rint(mask * (line[at + GREEN] - green) + green))
-            target[to + BLUE] = level(np.rint(mask * (line[at + BLUE] - blue) + blue))
+            target[to] = level(np.rint(line[at] + outside * red))
+            target[to + GREEN] = level(np.rint(line[at + GREEN] + outside * green))
+            target[to + BLUE] = level(np.rint(line[at + BLUE] + outside * blue))

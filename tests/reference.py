@@ -5,10 +5,17 @@ It shares nothing with the library but the numbers of the operations.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
-from oracle import functional
+from oracle import functional, transforms
+from PIL import Image
 from torchvision.transforms.v2.functional._geometry import _apply_grid_transform
 
+from gpuloader.recipe.placement import PlacingTransform
 from gpuloader.recipe.program import Op, Program
 
 _MODES = ("nearest", "bilinear", "bicubic")
@@ -73,4 +80,33 @@ def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     mapped = torch.stack([x, y, torch.ones_like(x)], -1).double() @ matrix.reshape(3, 3).T
     grid = mapped[..., :2] / mapped[..., 2:] / torch.tensor([width / 2, height / 2]).double() - 1
-    return _apply_grid_transform(image.double(), grid[None], mode, fill).round().clamp(0, 255).to(torch.uint8)
+    # What is outside is blended with the fill by its share, as torchvision does where it is given none.
+    fills = torch.tensor(fill).double()[:, None, None]
+    warped = _apply_grid_transform(image - fills, grid[None], mode, None) + fills
+    return warped.round().clamp(0, 255).to(torch.uint8)
+
+
+def placed_by_torchvision(
+    transform: PlacingTransform, image: bytes, arrays: Mapping[str, np.ndarray[Any, Any]], row: int
+) -> torch.Tensor:
+    """What resizing, cropping, padding and flipping a Pillow image gives, float32 (3, h, w) levels, as was drawn."""
+    image_functional = transforms.functional
+    picture = Image.open(io.BytesIO(image)).convert("RGB")
+    start = np.tile(arrays["region_start"][row], 2)
+    top, left, bottom, right = (arrays["roi.0"][row] + start).astype(int).tolist()
+    height, width, first_row, first_column, upside_down, mirrored = arrays["placed.0"][row].tolist()
+    rows, columns = arrays["size.0"][row].tolist()
+    filter_name = getattr(transform, "interpolation", "bilinear")
+    picture = image_functional.resized_crop(
+        picture, top, left, bottom - top, right - left, [height, width], transforms.InterpolationMode(filter_name)
+    )
+    room = [max(0, -first_column), max(0, -first_row)]
+    room += [max(0, first_column + columns - width), max(0, first_row + rows - height)]
+    fill = getattr(transform, "fill", 0.0)
+    colour = tuple(map(int, fill)) if isinstance(fill, tuple) else (int(fill),) * 3
+    mode = getattr(transform, "padding_mode", "constant")
+    picture = image_functional.pad(picture, room, colour if mode == "constant" else 0, mode)
+    picture = image_functional.crop(picture, first_row + room[1], first_column + room[0], rows, columns)
+    picture = image_functional.hflip(picture) if mirrored else picture
+    picture = image_functional.vflip(picture) if upside_down else picture
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()

@@ -1,0 +1,70 @@
+"""What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
+
+from gpuloader.recipe.colors import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    CornerCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    TenCrop,
+)
+from gpuloader.recipe.mix import Mix
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
+from gpuloader.recipe.preset import View
+from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
+
+__all__ = [
+    "AugMix",
+    "AutoAugment",
+    "CenterCrop",
+    "ColorJitter",
+    "CornerCrop",
+    "FiveCrop",
+    "GaussianBlur",
+    "Grayscale",
+    "Mix",
+    "Normalize",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPerspective",
+    "RandomPosterize",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "RandomVerticalFlip",
+    "Resize",
+    "TenCrop",
+    "ThreeAugment",
+    "TimmRandAugment",
+    "TrivialAugmentWide",
+    "View",
+]

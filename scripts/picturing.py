@@ -1,0 +1,200 @@
+"""Every operation of a recipe: how far it is from torchvision's, and what it looks like.
+
+`scripts/operations` writes docs/operations/differences.json, a picture of each, and the page's generated part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from gpu_operators import run_gpu_operators  # noqa: E402
+from making import encoded  # noqa: E402
+from reference import placed_by_torchvision, run_program  # noqa: E402
+from running import draw, run_views  # noqa: E402
+
+from gpuloader import Compose  # noqa: E402
+from gpuloader import transforms as T  # noqa: E402, N812
+from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
+from gpuloader.recipe import Preset  # noqa: E402
+from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
+from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
+from gpuloader.recipe.plain import plain  # noqa: E402
+from gpuloader.recipe.program import Program  # noqa: E402
+
+PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
+BEGIN, END = "<!-- written by scripts/operations -->\n", "<!-- end -->\n"
+SIDE, TILE, GAP = 224, 112, 4
+
+EXAMPLES: dict[str, Sequence[Transform]] = {
+    "Resize": [T.Resize((side, SIDE), "bicubic") for side in (32, 64, 112, 168, 300)],
+    "RandomResizedCrop": [T.RandomResizedCrop(SIDE, (scale, scale)) for scale in (0.08, 0.2, 0.4, 0.7, 1.0)],
+    "CenterCrop": [T.CenterCrop(side) for side in (64, 112, 168, 224, 280)],
+    "RandomCrop": [T.RandomCrop(SIDE, padding) for padding in (0, 16, 32, 64, 96)],
+    "Pad": [T.Pad(40, (90, 140, 200), mode) for mode in ("constant", "edge", "reflect", "symmetric")]
+    + [T.Pad((0, 40), 255)],
+    "RandomHorizontalFlip": [T.RandomHorizontalFlip(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    "RandomVerticalFlip": [T.RandomVerticalFlip(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    "CornerCrop": [T.CornerCrop(112, corner) for corner in ("top left", "top right", "bottom left", "bottom right")]
+    + [T.CenterCrop(112)],
+    "RandomRotation": [T.RandomRotation((angle, angle), "bilinear") for angle in (5, 15, 30, 60, 120)],
+    "RandomAffine": [
+        T.RandomAffine(0, (0.2, 0.2), interpolation="bilinear"),
+        T.RandomAffine(0, scale=(0.6, 0.6), interpolation="bilinear"),
+        T.RandomAffine(0, shear=(20, 20), interpolation="bilinear"),
+        T.RandomAffine(20, (0.1, 0.1), (0.7, 1.3), 10, "bilinear"),
+        T.RandomAffine(20, (0.1, 0.1), (0.7, 1.3), 10, "bilinear", (124, 116, 104)),
+    ],
+    "RandomPerspective": [T.RandomPerspective(distortion, 1.0) for distortion in (0.1, 0.25, 0.5, 0.75, 1.0)],
+    "ColorJitter": [
+        T.ColorJitter(brightness=0.5),
+        T.ColorJitter(contrast=0.5),
+        T.ColorJitter(saturation=(0.0, 2.0)),
+        T.ColorJitter(hue=0.5),
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    ],
+    "Grayscale": [T.Grayscale()] * 5,
+    "RandomGrayscale": [T.RandomGrayscale(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    "GaussianBlur": [T.GaussianBlur(23, sigma) for sigma in (0.5, 1.0, 2.0, 4.0, 8.0)],
+    "RandomSolarize": [T.RandomSolarize(threshold, 1.0) for threshold in (224, 192, 128, 64, 0)],
+    "RandomPosterize": [T.RandomPosterize(bits, 1.0) for bits in (7, 5, 3, 2, 1)],
+    "RandomEqualize": [T.RandomEqualize(1.0)] * 5,
+    "RandomAutocontrast": [T.RandomAutocontrast(1.0)] * 5,
+    "RandomAdjustSharpness": [T.RandomAdjustSharpness(factor, 1.0) for factor in (0.0, 0.5, 2.0, 4.0, 8.0)],
+    "RandomInvert": [T.RandomInvert(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    "AutoAugment": [T.AutoAugment(policy) for policy in ("imagenet", "cifar10", "svhn", "imagenet", "cifar10")],
+    "RandAugment": [T.RandAugment(2, magnitude) for magnitude in (1, 5, 9, 15, 30)],
+    "TrivialAugmentWide": [T.TrivialAugmentWide()] * 5,
+    "AugMix": [T.AugMix(severity) for severity in (1, 3, 5, 8, 10)],
+    "RandomApply": [T.RandomApply((T.GaussianBlur(23, 4.0),), p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
+    "RandomChoice": [T.RandomChoice((T.RandomSolarize(128, 1.0), T.Grayscale(), T.RandomInvert(1.0)))] * 5,
+    "TimmRandAugment": [T.TimmRandAugment(magnitude, interpolation="bilinear") for magnitude in (1, 3, 5, 7, 9)],
+    "ThreeAugment": [T.ThreeAugment(strength) for strength in (0.0, 0.2, 0.3, 0.5, 0.8)],
+    "RandomErasing": [T.RandomErasing(1.0, (share, share), value=0.5) for share in (0.02, 0.1, 0.2, 0.33)]
+    + [T.RandomErasing(1.0, value="random")],
+}
+"""Five strengths of every operation that changes what one sees."""
+
+
+def main() -> None:
+    """Measures, draws, and rewrites the page's generated part."""
+    FOLDER.mkdir(exist_ok=True)
+    measured = {name: measure(examples) for name, examples in EXAMPLES.items()}
+    (FOLDER / "differences.json").write_text(json.dumps(measured, indent=1) + "\n")
+    for name, examples in EXAMPLES.items():
+        picture(examples).save(FOLDER / f"{name}.jpg", quality=85)
+        sys.stderr.write(f"{name}: {measured[name]}\n")
+    PAGE.write_text(replaced(PAGE.read_text(), page(measured)))
+
+
+def recipe(transform: Transform | None) -> Preset:
+    """The transform alone on an image of one size, in levels; values of 0 to 1 where it needs them."""
+    fixed = T.Resize((SIDE, SIDE))
+    if transform is None:
+        return Preset((fixed,), dtype="uint8")
+    if isinstance(transform, PixelTransform):
+        return Preset((fixed, transform), dtype="uint8")
+    if isinstance(transform, PlacingTransform):
+        sized = transform.output_shape(None, 0) is not None
+        return Preset((transform,) if sized else (fixed, transform), dtype="uint8")
+    return Preset((fixed, transform))
+
+
+def pictures(seeds: Sequence[int]) -> list[bytes]:
+    """Drawn pictures of 240 x 320, without loss, and noise."""
+    images = [Image.fromarray(draw_picture(seed % 10, np.random.default_rng(seed))) for seed in seeds]
+    noise = np.random.default_rng(0).integers(0, 256, (240, 320, 3), np.uint8)
+    return [encoded(image.resize((320, 240)), "PNG") for image in images] + [encoded(Image.fromarray(noise), "PNG")]
+
+
+def measure(examples: Sequence[Transform], repeat: int = 4) -> dict[str, list[float]]:
+    """The largest and the mean difference to torchvision's in levels, of the CPU's graph and the GPU's operators."""
+    images = pictures(range(3)) * repeat
+    found: dict[str, list[NDArray[np.float64]]] = {"cpu": [], "gpu_operators": []}
+    for transform in examples:
+        preset = recipe(transform)
+        arrays = draw(preset, images)
+        for graph, run in (("cpu", run_views), ("gpu_operators", run_gpu_operators)):
+            [ours] = run(preset, images, arrays)
+            theirs = _by_torchvision(transform, images, arrays, run)
+            levels = 1 if preset.dtype == "uint8" else 255
+            found[graph].append(levels * (ours.numpy() - theirs.numpy()).ravel())
+    differences = {graph: np.abs(np.concatenate(parts)) for graph, parts in found.items()}
+    return {
+        graph: [round(float(np.nanmax(each)), 2), round(float(np.nanmean(each)), 4)]
+        for graph, each in differences.items()
+    }
+
+
+def _by_torchvision(transform: Transform, images: list[bytes], arrays: dict[str, Any], run: Any) -> torch.Tensor:  # noqa: ANN401
+    if isinstance(transform, PlacingTransform):
+        return torch.stack([placed_by_torchvision(transform, image, arrays, row) for row, image in enumerate(images)])
+    without = {name: array for name, array in arrays.items() if name.partition(".")[0] in _PLACED}
+    if isinstance(transform, PixelTransform):
+        [levels] = run(recipe(None), images, without)
+        program = Program(arrays["ops.0"], arrays["parameters.0"], ())
+        return torch.stack([run_program(program, row, image.byte()).float() for row, image in enumerate(levels)])
+    [levels] = run(Preset(recipe(None).transforms), images, without)
+    value = getattr(transform, "value")  # noqa: B009 - of RandomErasing; noise has no counterpart
+    for image, (top, left, height, width, *_) in zip(levels, arrays["erase.0"].tolist()):
+        image[:, top : top + height, left : left + width] = np.nan if value == "random" else value
+    return levels
+
+
+_PLACED = ("region_start", "region_shape", "roi", "placed", "size")
+
+
+def picture(examples: Sequence[Transform]) -> Image.Image:
+    """A drawn picture, and what becomes of it at each strength."""
+    [encoded_picture, _] = pictures([4])
+    tiles = [recipe(None), *(recipe(transform) for transform in examples)]
+    strip = Image.new("RGB", (len(tiles) * (TILE + GAP) - GAP, TILE), "white")
+    for number, preset in enumerate(tiles):
+        shown = Compose.load(preset)(encoded_picture, sample=number)
+        assert isinstance(shown, torch.Tensor)
+        levels = (shown if preset.dtype == "uint8" else (255 * shown).clamp(0, 255)).byte()
+        tile = Image.fromarray(levels.permute(1, 2, 0).numpy())
+        tile.thumbnail((TILE, TILE))
+        strip.paste(tile, (number * (TILE + GAP) + (TILE - tile.width) // 2, (TILE - tile.height) // 2))
+    return strip
+
+
+def page(measured: dict[str, dict[str, list[float]]]) -> str:
+    """The table of differences, then the pictures."""
+    lines = ["| operation | CPU: largest | mean | GPU's operators: largest | mean | GPU |", "|---" * 6 + "|"]
+    for name, found in measured.items():
+        cells = [f"{value:g}" for graph in ("cpu", "gpu_operators") for value in found[graph]]
+        lines.append(f"| [`{name}`](#{name.lower()}) | {' | '.join(cells)} | |")
+    for name, examples in EXAMPLES.items():
+        summary = (type(examples[0]).__doc__ or "").partition("\n")[0]
+        shown = "; ".join(dict.fromkeys(f"`{_in_yaml(transform)}`" for transform in examples))
+        lines += ["", f"### {name}", "", summary, "", f"![{name}](operations/{name}.jpg)", "", f"The image; {shown}."]
+    return "\n".join(lines) + "\n"
+
+
+def _in_yaml(transform: Transform) -> str:
+    text = yaml.safe_dump(plain(transform, brief=True), sort_keys=False, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip().removeprefix("{").removesuffix("}")
+
+
+def replaced(text: str, generated: str) -> str:
+    """The page with its generated part."""
+    pattern = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
+    return pattern.sub(lambda _: generated, text)
+
+
+if __name__ == "__main__":
+    main()
