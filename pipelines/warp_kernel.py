@@ -121,7 +121,7 @@ def _weighed(
     column_mask, row_mask = np.empty(width, np.float32), np.empty(width, np.float32)
     # One float more, for pixels are read and written as vectors of four.
     image, line = np.zeros(len(source) + 1, np.float32), np.empty(3 * width + 1, np.float32)
-    red, green, blue = parameters[10], parameters[11], parameters[12]
+    red, green, blue, again = parameters[10], parameters[11], parameters[12], parameters[13]
     for value in range(np.uintp(len(source))):
         image[value] = source[value]
     for y in range(height):
@@ -136,8 +136,8 @@ def _weighed(
                     total = multiply_add4(total, pixel, row_weights[i, x] * column_weights[j, x])
             store4(line, CHANNELS * x, total)
         for x in range(np.uintp(width)):
-            outside, at = 1 - row_mask[x] * column_mask[x], CHANNELS * x
-            to = np.uintp(3 * width * y) + at
-            target[to] = level(np.rint(line[at] + outside * red))
-            target[to + GREEN] = level(np.rint(line[at + GREEN] + outside * green))
-            target[to + BLUE] = level(np.rint(line[at + BLUE] + outside * blue))
+            mask, at = row_mask[x] * column_mask[x], CHANNELS * x
+            to, share = np.uintp(3 * width * y) + at, mask if again else np.float32(1)
+            target[to] = level(np.rint(share * line[at] + (1 - mask) * red))
+            target[to + GREEN] = level(np.rint(share * line[at + GREEN] + (1 - mask) * green))
+            target[to + BLUE] = level(np.rint(share * line[at + BLUE] + (1 - mask) * blue))

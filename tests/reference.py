@@ -43,7 +43,12 @@ def run_step(op: Op, values: list[float], image: torch.Tensor) -> torch.Tensor:
         case Op.IDENTITY:
             return image
         case Op.WARP:
-            return _warp(image, torch.tensor(values[:9], dtype=torch.float64), _MODES[int(values[9])], values[10:13])
+            return _warp(
+                image,
+                torch.tensor(values[:9], dtype=torch.float64),
+                _MODES[int(values[9])],
+                values[10:13] if values[13] else None,
+            )
         case Op.BRIGHTNESS:
             return functional.adjust_brightness(image, f)
         case Op.CONTRAST:
@@ -74,15 +79,13 @@ def run_step(op: Op, values: list[float], image: torch.Tensor) -> torch.Tensor:
             raise ValueError(f"{op!r} is no step of its own")
 
 
-def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float]) -> torch.Tensor:
+def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float] | None) -> torch.Tensor:
     """In float64, so that the places are those of the matrix; torchvision's own are float32."""
     height, width = image.shape[-2:]
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     mapped = torch.stack([x, y, torch.ones_like(x)], -1).double() @ matrix.reshape(3, 3).T
     grid = mapped[..., :2] / mapped[..., 2:] / torch.tensor([width / 2, height / 2]).double() - 1
-    # What is outside is blended with the fill by its share, as torchvision does where it is given none.
-    fills = torch.tensor(fill).double()[:, None, None]
-    warped = _apply_grid_transform(image - fills, grid[None], mode, None) + fills
+    warped = _apply_grid_transform(image.double(), grid[None], mode, fill)
     return warped.round().clamp(0, 255).to(torch.uint8)
 
 

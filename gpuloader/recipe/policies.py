@@ -46,7 +46,7 @@ OPERATIONS = {
 }
 
 
-def operation(name: str, argument: Floats, height: int, width: int, sampling: ArrayLike, fill: Fill) -> Program:
+def operation(name: str, argument: Floats, height: int, width: int, sampling: ArrayLike, fill: Fill | None) -> Program:
     """One step for each argument, (n,), of an operation by its name in the papers.
 
     The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
@@ -155,7 +155,7 @@ class Table:
 
 
 @lru_cache(maxsize=64)
-def table(space: Space, bins: int, height: int, width: int, interpolation: Sampling, fill: Fill) -> Table:
+def table(space: Space, bins: int, height: int, width: int, interpolation: Sampling, fill: Fill | None) -> Table:
     """A space's steps for images of a size."""
     parts = [
         operation(
@@ -190,7 +190,7 @@ class AutoAugment(PixelTransform):
 
     policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
     interpolation: Sampling = "nearest"
-    fill: Fill = 0.0
+    fill: Fill | None = None
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """Two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
@@ -226,7 +226,7 @@ class RandAugment(PixelTransform):
     magnitude: Annotated[int, Field(ge=0)] = 9
     num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
     interpolation: Sampling = "nearest"
-    fill: Fill = 0.0
+    fill: Fill | None = None
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> RandAugment:
@@ -258,7 +258,7 @@ class TrivialAugmentWide(PixelTransform):
 
     num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
     interpolation: Sampling = "nearest"
-    fill: Fill = 0.0
+    fill: Fill | None = None
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step. Columns: the operation, the magnitude, the sign."""
@@ -290,7 +290,7 @@ class AugMix(PixelTransform):
     alpha: Annotated[float, Field(gt=0)] = 1.0
     all_ops: bool = True
     interpolation: Sampling = "bilinear"
-    fill: Fill = 0.0
+    fill: Fill | None = None
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """3 + `mixture_width` (depth + 1) steps, with the depth 3 where it is drawn.

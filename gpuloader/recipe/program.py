@@ -8,7 +8,9 @@ gray = floor(0.2989 R + 0.587 G + 0.114 B):
 
     IDENTITY
     WARP          an output pixel is the input at M (column + 1/2, row + 1/2, 1), divided by its third component;
-                  parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3) outside.
+                  parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3), s (1).
+                  Of a pixel that lies in the input by the share m, the fill gets 1 - m, and the input's pixels
+                  what they weigh: where s is 1, times m again, as in torchvision with a fill that is given
     BRIGHTNESS    trunc(f x)
     CONTRAST      trunc(f x + (1 - f) mean(gray of the whole image))
     SATURATION    trunc(f x + (1 - f) gray)
@@ -40,7 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 NEAREST, BILINEAR, BICUBIC = 0, 1, 2
-PARAMETERS = 13
+PARAMETERS = 14
 
 
 class Op(IntEnum):

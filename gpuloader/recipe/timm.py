@@ -52,7 +52,7 @@ class TimmRandAugment(PixelTransform):
         prob: p, the probability that an operation that was chosen is applied.
         magnitude_max: mmax.
         interpolation: of the operations that move pixels; "random" is bilinear or bicubic.
-        fill: the level from 0 to 255 of what is outside, or one for each channel.
+        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black.
     """
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
@@ -64,7 +64,7 @@ class TimmRandAugment(PixelTransform):
     prob: Probability = 0.5
     magnitude_max: Annotated[float, Field(gt=0)] = 10.0
     interpolation: Sampling | Literal["random"] = "random"
-    fill: Fill = (124.0, 116.0, 104.0)
+    fill: Fill | None = (124.0, 116.0, 104.0)
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """`num_ops` steps.

@@ -145,7 +145,7 @@ class ViewPlan:
                 programs.append(transform.program(draw, height, width))
             else:
                 horizontal = np.full(draw.samples, transform.axis == 1)
-                flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, 0.0)
+                flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
                 programs.append(sometimes(flip, draw(1)[:, 0], transform.p))
         return chain(programs, len(draws.ids))
 

@@ -26,16 +26,16 @@ Four: TypeAlias = Annotated[tuple[float, float, float, float], Field(strict=Fals
 SAMPLINGS: dict[Sampling, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
 
-def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill) -> Program:
+def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill | None) -> Program:
     """One step that moves pixels.
 
     Args:
         matrices: (n, 3, 3).
         sampling: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
-        fill: the level of what is outside, one for all channels or one for each.
+        fill: the level of what is outside, one for all channels or one for each; None is black, see `program`.
     """
-    fills = fill if isinstance(fill, tuple) else (fill,) * 3
-    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *fills)
+    fills = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
+    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *fills, fill is not None)
 
 
 def rotation(degrees: ArrayLike, center: Pair) -> Matrices:
@@ -142,7 +142,8 @@ class RandomRotation(PixelTransform):
         degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
         interpolation: of the input's pixels.
         center: x and y in pixels of the point that stays; None is the middle.
-        fill: the level from 0 to 255 of what is outside, or one for each channel.
+        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+            level, torchvision blends a bilinear border differently than with None.
     """
 
     stream: ClassVar[Stream] = Stream.ROTATION
@@ -150,7 +151,7 @@ class RandomRotation(PixelTransform):
     degrees: float | Pair
     interpolation: Sampling = "nearest"
     center: Pair | None = None
-    fill: Fill = 0.0
+    fill: Fill | None = 0.0
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> RandomRotation:
@@ -176,7 +177,8 @@ class RandomAffine(PixelTransform):
         shear: degrees along x, drawn from [-shear, shear] or from the given [low, high]; with four numbers the last two
             are for y.
         interpolation: of the input's pixels.
-        fill: the level from 0 to 255 of what is outside, or one for each channel.
+        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+            level, torchvision blends a bilinear border differently than with None.
         center: x and y in pixels of the point about which is turned, scaled and sheared; None is the middle.
     """
 
@@ -187,7 +189,7 @@ class RandomAffine(PixelTransform):
     scale: Pair | None = None
     shear: float | Pair | Four | None = None
     interpolation: Sampling = "nearest"
-    fill: Fill = 0.0
+    fill: Fill | None = 0.0
     center: Pair | None = None
 
     @pydantic.model_validator(mode="after")
@@ -228,7 +230,8 @@ class RandomPerspective(PixelTransform):
         distortion_scale: how far, as a share of half the width and half the height.
         p: the probability.
         interpolation: of the input's pixels.
-        fill: the level from 0 to 255 of what is outside, or one for each channel.
+        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+            level, torchvision blends a bilinear border differently than with None.
     """
 
     stream: ClassVar[Stream] = Stream.PERSPECTIVE
@@ -236,7 +239,7 @@ class RandomPerspective(PixelTransform):
     distortion_scale: Annotated[float, Field(ge=0, le=1)] = 0.5
     p: Probability = 0.5
     interpolation: Sampling = "bilinear"
-    fill: Fill = 0.0
+    fill: Fill | None = 0.0
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""

@@ -162,8 +162,11 @@ def test_blur_reflects_the_border_as_often_as_it_takes() -> None:
     assert differences(run(images, step(Op.BLUR, len(images), 3.0, 23)), theirs).max() <= 1
 
 
-def warp(images: Images, matrices: Sequence[Sequence[float]], interpolation: int, fill: Sequence[float]) -> Program:
-    return step(Op.WARP, len(images), *np.array(matrices, np.float64).T, interpolation, *fill)
+def warp(
+    images: Images, matrices: Sequence[Sequence[float]], interpolation: int, fill: Sequence[float] | None
+) -> Program:
+    fills = (0, 0, 0, 0) if fill is None else (*fill, 1)
+    return step(Op.WARP, len(images), *np.array(matrices, np.float64).T, interpolation, *fills)
 
 
 def affine_matrix(
@@ -196,25 +199,23 @@ PERSPECTIVE = [
 MODES = {NEAREST: "nearest", BILINEAR: "bilinear"}
 
 
-@pytest.mark.parametrize("fill", [(0, 0, 0), (255, 3, 128)])
+@pytest.mark.parametrize("fill", [None, (0, 0, 0), (255, 3, 128)])
 @pytest.mark.parametrize("interpolation", MODES, ids=MODES.get)
-def test_warps_are_torchvisions_but_for_ties(interpolation: int, fill: tuple[int, int, int]) -> None:
-    def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Without a fill, torchvision blends with black; so the fill is made black."""
-        fills = torch.tensor(fill, dtype=torch.float32)[:, None, None]
-        return lambda image, *arguments, **options: (function(image - fills, *arguments, **options) + fills).round()
-
-    options = {"interpolation": MODES[interpolation]}
+def test_warps_are_torchvisions_but_for_ties(interpolation: int, fill: tuple[int, int, int] | None) -> None:
+    options = {
+        "interpolation": MODES[interpolation],
+        "fill": None if fill is None else [float(level) for level in fill],
+    }
     rows = [
         (
             [affine_matrix(image, angle, translate, scale, shear) for image in IMAGES],
-            by_torchvision(IMAGES, filled(functional.affine), angle, list(translate), scale, [shear, 0.0], **options),
+            by_torchvision(IMAGES, functional.affine, angle, list(translate), scale, [shear, 0.0], **options),
         )
         for angle, translate, scale, shear in AFFINE
     ] + [
         (
             [[*values, 1]] * len(IMAGES),
-            by_torchvision(IMAGES, filled(functional.perspective), None, None, coefficients=list(values), **options),
+            by_torchvision(IMAGES, functional.perspective, None, None, coefficients=list(values), **options),
         )
         for values in PERSPECTIVE
     ]
@@ -236,7 +237,7 @@ def bicubic(image: np.ndarray, matrix: Sequence[float], fill: Sequence[float]) -
     opaque = np.concatenate([image, np.ones_like(image[..., :1])], -1).transpose(2, 0, 1).astype(np.float64)
     sampled = torch.nn.functional.grid_sample(torch.from_numpy(opaque)[None], grid, "bicubic", align_corners=False)
     *channels, mask = sampled[0].numpy()
-    blended = [channel + (1 - mask) * value for channel, value in zip(channels, fill, strict=True)]
+    blended = [mask * (channel - value) + value for channel, value in zip(channels, fill, strict=True)]
     return np.stack(blended, -1).clip(0, 255).round()
 
 

@@ -32,7 +32,7 @@ from gpuloader.recipe.policies import (
     TrivialAugmentWide,
     table,
 )
-from gpuloader.recipe.program import Op, Program
+from gpuloader.recipe.program import PARAMETERS, Op, Program
 
 v2 = transforms.v2
 HEIGHT, WIDTH = 30, 40
@@ -74,12 +74,12 @@ def assert_drawn_as(expected: dict[Any, float], drawn: list[Any]) -> None:
 
 def rows_of(space: Space, bins: int) -> dict[tuple[str, int, int], bytes]:
     """A space's steps by operation, magnitude and sign; `test_every_step_is_torchvisions` says what they do."""
-    steps = table(space, bins, HEIGHT, WIDTH, "nearest", 0.0).steps
+    steps = table(space, bins, HEIGHT, WIDTH, "nearest", None).steps
     keys = [(name, magnitude, sign) for name in space.names for magnitude in range(bins) for sign in (0, 1)]
     return dict(zip(keys, (name for (name,) in names_of(steps)[:-1]), strict=True))
 
 
-NOTHING = names_of(Program(np.zeros((1, 1), np.int32), np.zeros((1, 1, 13), np.float32), ()))[0][0]
+NOTHING = names_of(Program(np.zeros((1, 1), np.int32), np.zeros((1, 1, PARAMETERS), np.float32), ()))[0][0]
 
 
 @pytest.mark.parametrize(("space", "theirs", "bins"), SPACES)

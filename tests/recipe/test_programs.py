@@ -29,7 +29,7 @@ from gpuloader.recipe.program import PARAMETERS, Op, Program
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
-COUNTS = {Op.WARP: 13, Op.BLUR: 2} | dict.fromkeys(
+COUNTS = {Op.WARP: 14, Op.BLUR: 2} | dict.fromkeys(
     (Op.IDENTITY, Op.INVERT, Op.AUTOCONTRAST, Op.EQUALIZE, Op.GRAYSCALE, Op.MIX_BEGIN, Op.MIX_END), 0
 )  # the others have 1
 DRAWN = [

@@ -150,9 +150,9 @@ def test_interpolation_is_bilinear_or_bicubic_and_outside_is_the_mean_of_imagene
     codes, counts = np.unique(warps[:, 9], return_counts=True)
     assert codes.tolist() == [BILINEAR, BICUBIC]
     assert stats.chisquare(counts).pvalue > 1e-3
-    assert (warps[:, 10:] == FILL).all()
+    assert (warps[:, 10:13] == FILL).all()
     fixed = program(TimmRandAugment(interpolation="bicubic", fill=1))
-    assert np.unique(fixed.parameters[fixed.ops == Op.WARP][:, 9:], axis=0).tolist() == [[BICUBIC, 1, 1, 1]]
+    assert np.unique(fixed.parameters[fixed.ops == Op.WARP][:, 9:], axis=0).tolist() == [[BICUBIC, 1, 1, 1, 1]]
 
 
 def test_three_augment_draws_one_of_three_and_then_jitter() -> None:

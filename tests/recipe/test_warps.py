@@ -137,8 +137,9 @@ def test_a_shear_takes_pixels_from_further_on_in_each_row() -> None:
 def test_a_step_holds_the_matrix_the_sampling_and_the_fill() -> None:
     steps = warp(translate([1.0, 2.0], 0), [NEAREST, BICUBIC], 7.0)
     assert steps.ops.tolist() == [[Op.WARP], [Op.WARP]]
-    assert steps.parameters[1, 0].tolist() == [1, 0, -2, 0, 1, 0, 0, 0, 1, BICUBIC, 7, 7, 7]
-    assert warp(translate([1.0], 0), NEAREST, FILL).parameters[0, 0, 9:].tolist() == [NEAREST, *FILL]
+    assert steps.parameters[1, 0].tolist() == [1, 0, -2, 0, 1, 0, 0, 0, 1, BICUBIC, 7, 7, 7, 1]
+    assert warp(translate([1.0], 0), NEAREST, FILL).parameters[0, 0, 9:].tolist() == [NEAREST, *FILL, 1]
+    assert warp(translate([1.0], 0), NEAREST, None).parameters[0, 0, 9:].tolist() == [NEAREST, 0, 0, 0, 0]
 
 
 def degrees_of(drawn: np.ndarray) -> np.ndarray:
