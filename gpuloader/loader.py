@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ Batch: TypeAlias = Any
 """(images, labels) or a dictionary, as `output` asks."""
 
 STATE_VERSION = 1
+_ENTRIES = ("image", "label", "index", "valid", "key")
 _GPU_THREADS = 8
 _MOST_THREADS = 1024
 _MOST_PREFETCH = 64
@@ -111,8 +112,9 @@ class GPULoader:
             the start, also where `on_error` is "raise", and do not count for `max_bad`.
         num_threads: decoding threads; None takes all cores on the CPU and up to 8 for a GPU.
         prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
-        output: "tuple" or "dict".
-        fields: extensions of components to hand out beside the image, with `output="dict"`.
+        output: "tuple", "dict", or which of the dictionary's entries to hand out under which names, such as
+            `{"image": "pixel_values", "label": "labels"}`.
+        fields: extensions of components to hand out beside the image, in a dictionary.
         label_from: "cls", "json:NAME", "folder", or None for images only.
         steps_per_epoch: ends each epoch after that many steps; None for all of the data.
 
@@ -144,7 +146,7 @@ class GPULoader:
         quarantine: str | Path | None = None,
         num_threads: int | None = None,
         prefetch: int = 2,
-        output: Literal["tuple", "dict"] = "tuple",
+        output: Literal["tuple", "dict"] | Mapping[str, str] = "tuple",
         fields: Sequence[str] = (),
         label_from: str | None = "cls",
         steps_per_epoch: int | None = None,
@@ -160,9 +162,9 @@ class GPULoader:
         self._device_id = _resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
         self._triage = partial(undecodable, self.preset, device_id=self._device_id)
-        self._output = _one_of("output", output, ("tuple", "dict"))
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = _check_fields(fields, output)
+        self._names = _output_names(output, self._fields)
         self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
         self._num_threads = _default_threads(self._device_id) if num_threads is None else _plain(num_threads)
         _one_to(_MOST_THREADS, "num_threads", self._num_threads)
@@ -382,16 +384,17 @@ class GPULoader:
             weight = self._on_device(batch.mixing.weight)
             labels = soft_labels(labels, weight, self.preset.mix.num_classes, self.preset.mix.label_smoothing)
         images = views[0] if len(views) == 1 else views
-        if self._output == "tuple":
+        if self._names is None:
             return images, labels
-        return {
-            "image": images,
-            "label": labels,
-            "index": self._on_device(batch.ids),
-            "valid": self._on_device(batch.valid),
-            "key": [self._shards.key(int(sample)) for sample in batch.ids],
-            **batch.fields,
+        values: dict[str, Callable[[], Any]] = {
+            "image": lambda: images,
+            "label": lambda: labels,
+            "index": lambda: self._on_device(batch.ids),
+            "valid": lambda: self._on_device(batch.valid),
+            "key": lambda: [self._shards.key(int(sample)) for sample in batch.ids],
+            **{name: partial(batch.fields.__getitem__, name) for name in self._fields},
         }
+        return {name: values[entry]() for entry, name in self._names.items()}
 
     def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
@@ -649,12 +652,26 @@ def _one_to(most: int, name: str, value: int) -> int:
     return value
 
 
-def _check_fields(fields: Sequence[str], output: str) -> tuple[str, ...]:
+def _output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
+    """The names in the batch by what stands under them; None for a tuple."""
+    entries = (*_ENTRIES, *fields)
+    if output == "tuple":
+        return None
+    if output == "dict":
+        return {entry: entry for entry in entries}
+    if not isinstance(output, Mapping) or not output or not set(output) <= set(entries):
+        raise ConfigError(
+            f'output={output!r}: allowed are "tuple", "dict" and a mapping of some of {", ".join(entries)} to names'
+        )
+    return dict(output)
+
+
+def _check_fields(fields: Sequence[str], output: object) -> tuple[str, ...]:
     if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json']")
-    if fields and output != "dict":
+    if fields and output == "tuple":
         raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
     names = tuple(field.lower().removeprefix(".") for field in fields)
-    if taken := sorted({"image", "label", "index", "valid", "key"} & set(names)):
+    if taken := sorted(set(_ENTRIES) & set(names)):
         raise ConfigError(f"fields={list(fields)!r}: {', '.join(taken)} stands for something else in the batch")
     return names
