@@ -32,6 +32,7 @@ from gpuloader.late_imports import import_late
 if TYPE_CHECKING:
     from gpuloader.compose import Compose
     from gpuloader.loader import GPULoader, Stats
+    from gpuloader.mixed import MixedLoader
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "IndexFileError",
     "LabelError",
     "LoaderError",
+    "MixedLoader",
     "NoSamplesError",
     "PresetError",
     "ShardChangedError",
@@ -57,7 +59,12 @@ __all__ = [
     "__version__",
 ]
 
-_LATE = {"Compose": "gpuloader.compose", "GPULoader": "gpuloader.loader", "Stats": "gpuloader.loader"}
+_LATE = {
+    "Compose": "gpuloader.compose",
+    "GPULoader": "gpuloader.loader",
+    "MixedLoader": "gpuloader.mixed",
+    "Stats": "gpuloader.loader",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,14 +34,13 @@ from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
+from gpuloader.sampling import CustomOrder, Sources, SubsetOf, Weights, make_sampling, resolve_sources
 from gpuloader.shards import (
     Arena,
     Labels,
     ShardSet,
-    Tar,
     make_labels,
     read_quarantine,
-    resolve_shards,
     write_quarantine,
 )
 from gpuloader.world import World, check_agreement
@@ -65,16 +65,43 @@ class Stats:
         samples: samples in them, padding included.
         elapsed_seconds: time spent in loops over the loader, the loop's body included.
         waiting_seconds: the part of it that the loop waited for the loader.
-        reading_seconds: time that the reading thread spent on those batches, beside the loop.
+        decoding_seconds: the part of that in which decoded images were waited for.
+        delivering_seconds: the part in which they were handed out: labels to the device, mixing.
+        reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
+            bytes; on the gate, draws, labels and fields.
+        ready_batches: batches that are read and wait for being decoded.
         bad: the bad images met so far that stand-ins replace: sample id -> cause.
+        last: the same of the last batch alone.
     """
 
     batches: int = 0
     samples: int = 0
     elapsed_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    decoding_seconds: float = 0.0
+    delivering_seconds: float = 0.0
     reading_seconds: float = 0.0
+    gating_seconds: float = 0.0
+    ready_batches: int = 0
     bad: Mapping[int, str] = field(default_factory=dict)
+    last: Stats | None = None
+
+    def after(self, step: Stats) -> Stats:
+        """With those of one batch more."""
+        sums = {name: getattr(self, name) + getattr(step, name) for name in _SUMMED}
+        return Stats(**sums, ready_batches=step.ready_batches, last=step)
+
+
+_SUMMED = (
+    "batches",
+    "samples",
+    "elapsed_seconds",
+    "waiting_seconds",
+    "decoding_seconds",
+    "delivering_seconds",
+    "reading_seconds",
+    "gating_seconds",
+)
 
 
 class GPULoader:
@@ -95,11 +122,18 @@ class GPULoader:
 
     Args:
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those.
+            Several sources in a fixed ratio are a list of `{"tar": ..., "weight": 2}`; small ones come again and again.
         batch_size: samples of this rank in a step.
         device_id: a GPU's number; None for the CPU; "auto" for the local rank's GPU where there is one, else the CPU.
-        preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Preset`.
-        preset_overrides: values to replace in it, such as `{"size": 160}`.
+        preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Compose`.
+        preset_overrides: values to replace in it, such as `{"dtype": "float16"}`.
         shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
+            Or a function that gives the sample ids of an epoch, as many in each.
+        subset: the samples to use: their ids, a slice, or a function that takes the index's columns (arrays `label`,
+            `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample.
+        sample_weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels
+            alike.
+        replacement: whether a sample can come again in an epoch, with `sample_weights`.
         seed: in [0, 2**64).
         rank, world_size: None takes them from torch.distributed, else from torchrun's environment, else 0 of 1. Under
             torch.distributed all ranks must make the loader: they compare what they were given.
@@ -130,13 +164,16 @@ class GPULoader:
 
     def __init__(
         self,
-        tar: Tar,
+        tar: Sources,
         batch_size: int,
         device_id: int | Literal["auto"] | None = "auto",
         *,
         preset: str | Path | Preset = "imagenet_train",
         preset_overrides: Mapping[str, Any] | None = None,
-        shuffle: Shuffle | None = None,
+        shuffle: Shuffle | CustomOrder | None = None,
+        subset: SubsetOf | None = None,
+        sample_weights: Weights | None = None,
+        replacement: bool = True,
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -171,16 +208,28 @@ class GPULoader:
         if not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
-        self._shards = ShardSet.open(resolve_shards(tar), progress=self.world.local_rank == 0)
+        paths, sources = resolve_sources(tar)
+        self._shards = ShardSet.open(paths, progress=self.world.local_rank == 0)
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
         self.classes = None if self._labels is None else self._labels.classes
+        order = self.preset.shuffle if shuffle is None else shuffle
+        sampling = make_sampling(
+            self._shards,
+            self._labels,
+            order,
+            sources=sources,
+            subset=subset,
+            sample_weights=sample_weights,
+            replacement=replacement,
+        )
         self._plan = Plan(
-            samples=len(self._shards),
+            samples=len(self._shards) if sampling is None else sampling.length,
             batch_size=batch_size,
             rank=self.world.rank,
             world_size=self.world.world_size,
-            shuffle=self.preset.shuffle if shuffle is None else shuffle,
+            shuffle="none" if callable(order) else order,
+            sampling=sampling,
             last_batch=self.preset.last_batch if last_batch is None else last_batch,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
@@ -304,6 +353,7 @@ class GPULoader:
             "recipe": self.preset.fingerprint,
             "seed": self._plan.seed,
             "shuffle": self._plan.shuffle,
+            "sampling": None if self._plan.sampling is None else self._plan.sampling.fingerprint,
             "known_bad": hashlib.blake2b(json.dumps(sorted(self._known_bad)).encode(), digest_size=16).hexdigest(),
         }
 
@@ -320,20 +370,41 @@ class GPULoader:
             self._cursor, self._running = self._start, None
             raise StopIteration
         started = time.perf_counter()
-        batch, images = self._decoded()
-        result = self._hand_out(batch, images)
+        with self._profiled("decode"):
+            batch, images = self._decoded()
+        decoded = time.perf_counter()
+        with self._profiled("deliver"):
+            result = self._hand_out(batch, images)
         after = self._plan.after(self._cursor)
         now = time.perf_counter()
-        self._stats = Stats(
-            batches=self._stats.batches + 1,
-            samples=self._stats.samples + len(batch.ids),
-            elapsed_seconds=self._stats.elapsed_seconds + now - (epoch.handed_out_at or started),
-            waiting_seconds=self._stats.waiting_seconds + now - started,
-            reading_seconds=self._stats.reading_seconds + batch.read_seconds,
+        step = Stats(
+            batches=1,
+            samples=len(batch.ids),
+            elapsed_seconds=now - (epoch.handed_out_at or started),
+            waiting_seconds=now - started,
+            decoding_seconds=decoded - started,
+            delivering_seconds=now - decoded,
+            reading_seconds=batch.reading_seconds,
+            gating_seconds=batch.gating_seconds,
+            ready_batches=0 if self._stream is None else self._stream.ready_batches,
         )
+        self._stats = self._stats.after(step)
         epoch.handed_out_at = now
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
+
+    @contextmanager
+    def _profiled(self, what: str) -> Iterator[None]:
+        """A range for torch's profiler, and for NVIDIA's on a GPU."""
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.nvtx.range_push(f"gpuloader: {what}")
+        try:
+            with torch.profiler.record_function(f"gpuloader: {what}"):
+                yield
+        finally:
+            if on_gpu:
+                torch.cuda.nvtx.range_pop()
 
     def _decoded(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
@@ -539,6 +610,11 @@ class _Stream:
             self._batches.release(batch)
         self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
         return batch, images
+
+    @property
+    def ready_batches(self) -> int:
+        """The batches that are read and wait for being decoded."""
+        return self._batches.ready
 
     def close(self) -> None:
         """Ends the reading thread and drops the pipeline."""

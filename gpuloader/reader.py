@@ -50,7 +50,8 @@ class EncodedBatch:
         fields: for each asked extension b values.
         bad: the planned samples that were found bad here, with the cause.
         arena: the memory behind `images`, free again once the graph is done with the batch.
-        read_seconds: the time that making this batch took.
+        reading_seconds: the time that reading the images' bytes took.
+        gating_seconds: that of everything else that making this batch took: the gate, draws, labels, fields.
     """
 
     cursor: Cursor
@@ -63,7 +64,8 @@ class EncodedBatch:
     fields: Mapping[str, Sequence[Any]]
     bad: Mapping[int, str]
     arena: Arena
-    read_seconds: float
+    reading_seconds: float
+    gating_seconds: float
 
 
 class Reader:
@@ -116,6 +118,7 @@ class Reader:
         planned = self._plan.batch(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         images = self._shards.read_images(ids, arena, wanted)
+        read = time.perf_counter()
         sizes = np.zeros((len(ids), 2), np.int64)
         bad: dict[int, str] = {}
         for row, image in enumerate(images):
@@ -140,7 +143,8 @@ class Reader:
             fields={name: [self._field(int(sample), name) for sample in ids] for name in self._fields},
             bad=bad,
             arena=arena,
-            read_seconds=time.perf_counter() - started,
+            reading_seconds=read - started,
+            gating_seconds=time.perf_counter() - read,
         )
 
     def _mixing(self, planned: PlannedBatch) -> Mixing | None:
@@ -175,12 +179,12 @@ class Reader:
         return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
 
     def _stand_in(self, sample: int, epoch: int, cause: str) -> tuple[int, View, tuple[int, int]]:
-        """The first good one of the samples that the plan draws for the bad one in this epoch."""
+        """The first good one of the samples that the plan draws for the bad one, of those that come in this epoch."""
         if not self._replace_bad and sample not in self._known_bad:
             raise BadImageError(*self._shards.place(sample), cause)
         draws = Draws(self._plan.seed, epoch, np.array([sample]))
-        candidates = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * len(self._shards)).astype(np.int64)
-        for candidate in candidates:
+        positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._plan.samples).astype(np.int64)
+        for candidate in self._plan.ids(epoch, positions):
             [image] = self._shards.read_images(np.array([candidate]), Arena())
             size = self._size_or_cause(int(candidate), image, planned=sample, epoch=epoch)
             if not isinstance(size, str):
@@ -260,6 +264,11 @@ class ReadAhead:
                 return cursor
             cursor = self._plan.at_step(self._plan.after(cursor))
         return None
+
+    @property
+    def ready(self) -> int:
+        """The batches that are read and not asked for yet."""
+        return self._results.qsize()
 
     def release(self, batch: EncodedBatch) -> None:
         """Says that a batch's images are no longer needed."""

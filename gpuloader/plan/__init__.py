@@ -3,5 +3,23 @@
 from gpuloader.plan.draws import Draw, Draws, Stream
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.sampling import Custom, Mixture, Sampling, Subset, Weighted, Whole
 
-__all__ = ["Cursor", "Draw", "Draws", "LastBatch", "Order", "Plan", "PlannedBatch", "Shuffle", "Stream", "make_order"]
+__all__ = [
+    "Cursor",
+    "Custom",
+    "Draw",
+    "Draws",
+    "LastBatch",
+    "Mixture",
+    "Order",
+    "Plan",
+    "PlannedBatch",
+    "Sampling",
+    "Shuffle",
+    "Stream",
+    "Subset",
+    "Weighted",
+    "Whole",
+    "make_order",
+]

@@ -53,6 +53,7 @@ class Stream(IntEnum):
     TRIVIAL_AUGMENT = 22
     AUG_MIX = 23
     MIX = 24
+    SAMPLING = 25
     NONE = 63
 
 

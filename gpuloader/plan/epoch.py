@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import check_seed
 from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.sampling import Sampling, Whole
 
 LastBatch: TypeAlias = Literal["drop", "pad", "partial"]
 
@@ -60,9 +61,10 @@ class Plan:
     """The order of a whole run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
-        samples: the number of samples in the data.
+        samples: the number of positions in an epoch: samples in the data, or what a sampling makes of them.
         batch_size: samples of one rank in one step.
         steps_per_epoch: ends each epoch after that many steps; None uses all samples.
+        sampling: which samples stand at the positions; None for all of the data, in the order of `shuffle`.
     """
 
     samples: int
@@ -73,6 +75,7 @@ class Plan:
     last_batch: LastBatch = "drop"
     seed: int = 0
     steps_per_epoch: int | None = None
+    sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -123,8 +126,11 @@ class Plan:
         """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
-        order = _order(self.shuffle, self.samples, self.seed, cursor.epoch)
-        return PlannedBatch(cursor, order(positions % self.samples), positions < self.epoch_samples)
+        return PlannedBatch(cursor, self.ids(cursor.epoch, positions % self.samples), positions < self.epoch_samples)
+
+    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples at some positions of an epoch, both (k,) int64."""
+        return _order(self.sampling or Whole(self.samples, self.shuffle), self.seed, epoch)(positions)
 
     def at_step(self, cursor: Cursor) -> Cursor:
         """The cursor itself where its epoch has steps left, else the start of the next epoch."""
@@ -140,5 +146,5 @@ def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:
 
 
 @lru_cache(maxsize=4)
-def _order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
-    return make_order(shuffle, samples, seed, epoch)
+def _order(sampling: Sampling, seed: int, epoch: int) -> Order:
+    return sampling.order(seed, epoch)

@@ -1,0 +1,143 @@
+"""What `tar`, `subset`, `sample_weights` and `shuffle` of a loader ask for, as a sampling of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import Custom, Mixture, Sampling, Shuffle, Subset, Weighted
+from gpuloader.shards import Labels, ShardSet, Tar, resolve_shards
+
+Columns: TypeAlias = dict[str, NDArray[Any]]
+CustomOrder: TypeAlias = Callable[[int], "Sequence[int] | NDArray[np.integer]"]
+Sources: TypeAlias = "Tar | Sequence[Mapping[str, Any]]"
+"""Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
+SubsetOf: TypeAlias = "slice | ArrayLike | Callable[[Columns], NDArray[np.bool_]]"
+Weights: TypeAlias = "ArrayLike | Mapping[int, float] | Literal['balanced']"
+
+
+def resolve_sources(sources: Sources) -> tuple[list[Path], list[tuple[int, float]]]:
+    """All shards in order, and for each of several sources how many of them it has, and its weight."""
+    if not isinstance(sources, Sequence) or not any(isinstance(source, Mapping) for source in sources):
+        return resolve_shards(sources), []  # type: ignore[arg-type]
+    shards: list[Path] = []
+    weighted = []
+    for source in sources:
+        if not isinstance(source, Mapping) or not {"tar"} <= set(source) <= {"tar", "weight"}:
+            raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
+        weight = source.get("weight", 1)
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
+            raise ConfigError(f"tar: weight={weight!r} of {source['tar']}: allowed is a number above 0")
+        found = resolve_shards(source["tar"])
+        shards += found
+        weighted.append((len(found), float(weight)))
+    return shards, weighted
+
+
+def make_sampling(
+    shards: ShardSet,
+    labels: Labels | None,
+    shuffle: Shuffle | CustomOrder,
+    *,
+    sources: Sequence[tuple[int, float]] = (),
+    subset: SubsetOf | None = None,
+    sample_weights: Weights | None = None,
+    replacement: bool = True,
+) -> Sampling | None:
+    """The sampling that is asked for; None for all of the data as `shuffle` says.
+
+    Raises:
+        ConfigError: what cannot be meant, or does not go together.
+    """
+    asked = {
+        "several sources": bool(sources),
+        "sample_weights": sample_weights is not None,
+        "a function as shuffle": callable(shuffle),
+    }
+    if sum(asked.values()) > 1 or (subset is not None and (sources or callable(shuffle))):
+        given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
+        raise ConfigError(f"{' and '.join(given)}: give one of them alone; sample_weights goes together with subset")
+    if callable(shuffle):
+        return Custom(shuffle, len(shards))
+    if sources:
+        ends = np.cumsum([0, *(count for count, _ in sources)])
+        lengths = [len(index) for _, index in shards.indexes]
+        sizes = [sum(lengths[first:end]) for first, end in pairwise(ends)]
+        if not all(sizes):
+            raise ConfigError(f"tar: source {sizes.index(0)} has no samples: leave it out")
+        return Mixture.of(sizes, [weight for _, weight in sources], shuffle)
+    if subset is None and sample_weights is None:
+        return None
+    ids = np.arange(len(shards)) if subset is None else _ids(subset, shards)
+    if sample_weights is None:
+        return Subset(ids, shuffle)
+    return Weighted(ids, _weights(sample_weights, ids, len(shards), labels), replacement)
+
+
+def columns(shards: ShardSet) -> Columns:
+    """What the index knows of each sample: (N,) arrays.
+
+    All int64: label of `.cls`; height, width in pixels, 0 where unknown; size_bytes of the image; the shard's number.
+    """
+    indexes = [index for _, index in shards.indexes]
+    names = {"height": "height", "width": "width", "size_bytes": "image_size"}
+    found = {
+        name: np.concatenate([getattr(index, column) for index in indexes]).astype(np.int64)
+        for name, column in names.items()
+    }
+    shard = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
+    return {"label": shards.cls_labels, **found, "shard": shard}
+
+
+def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
+    if callable(subset):
+        chosen = np.asarray(subset(columns(shards)))
+        if chosen.dtype != np.bool_ or chosen.shape != (len(shards),):
+            raise ConfigError(
+                f"subset: the function gave {chosen.dtype} of shape {chosen.shape}: allowed is bool ({len(shards)},)"
+            )
+        ids = np.flatnonzero(chosen)
+    elif isinstance(subset, slice):
+        ids = np.arange(len(shards))[subset]
+    else:
+        ids = np.asarray(subset)
+        if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
+            raise ConfigError(
+                f"subset: found {ids.dtype} of shape {ids.shape}: allowed are sample ids (n,), a slice, or a function "
+                f"of the index's columns"
+            )
+    if len(ids) == 0:
+        raise ConfigError(f"subset: it has none of the {len(shards)} samples")
+    if ids.min() < 0 or ids.max() >= len(shards):
+        raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
+    return ids.astype(np.int64)
+
+
+def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
+    if isinstance(weights, (str, Mapping)):
+        if labels is None:
+            raise ConfigError(f"sample_weights={weights!r}: goes by label, and label_from=None gives none")
+        label = labels.of(ids)
+        if weights == "balanced":
+            _, of, counts = np.unique(label, return_inverse=True, return_counts=True)
+            return 1.0 / counts[of]
+        if isinstance(weights, str):
+            raise ConfigError(f'sample_weights={weights!r}: allowed are numbers, {{label: weight}} and "balanced"')
+        if lacking := sorted(set(label.tolist()) - set(weights)):
+            raise ConfigError(f"sample_weights: no weight for the labels {lacking[:10]}: give one for each label")
+        classes, of = np.unique(label, return_inverse=True)
+        chosen = np.array([weights[int(each)] for each in classes], np.float64)[of]
+    else:
+        of_all = np.asarray(weights, np.float64)
+        if of_all.shape != (samples,):
+            raise ConfigError(f"sample_weights of shape {of_all.shape}: allowed is one for each sample, ({samples},)")
+        chosen = of_all[ids]
+    if not np.isfinite(chosen).all() or chosen.min() < 0 or not chosen.max() > 0:
+        raise ConfigError("sample_weights: allowed are finite numbers of at least 0, not all 0")
+    return chosen
