@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpuloader.compose import Compose
     from gpuloader.loader import GPULoader, Stats
     from gpuloader.mixed import MixedLoader
+    from gpuloader.watching import WaitMonitor
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "Stats",
     "TarError",
     "TooManyBadImagesError",
+    "WaitMonitor",
     "__version__",
 ]
 
@@ -64,6 +66,7 @@ _LATE = {
     "GPULoader": "gpuloader.loader",
     "MixedLoader": "gpuloader.mixed",
     "Stats": "gpuloader.loader",
+    "WaitMonitor": "gpuloader.watching",
 }
 
 

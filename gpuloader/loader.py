@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -396,15 +396,10 @@ class GPULoader:
     @contextmanager
     def _profiled(self, what: str) -> Iterator[None]:
         """A range for torch's profiler, and for NVIDIA's on a GPU."""
-        on_gpu = self.device.type == "cuda"
-        if on_gpu:
-            torch.cuda.nvtx.range_push(f"gpuloader: {what}")
-        try:
-            with torch.profiler.record_function(f"gpuloader: {what}"):
-                yield
-        finally:
-            if on_gpu:
-                torch.cuda.nvtx.range_pop()
+        name = f"gpuloader: {what}"
+        nvtx = torch.cuda.nvtx.range(name) if self.device.type == "cuda" else nullcontext()
+        with torch.profiler.record_function(name), nvtx:
+            yield
 
     def _decoded(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
