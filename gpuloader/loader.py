@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import (
     ConfigError,
     DeviceError,
@@ -115,7 +116,8 @@ class GPULoader:
         index   (B,) int64, the sample's number in the data, on the device
         valid   (B,) bool on the device, False for padding and for stand-ins of bad images
         key     B strings, WebDataset's `__key__`
-        NAME    for each of `fields`, B values: parsed JSON, text, numpy arrays, else bytes
+        NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
+                collator makes of the B components
 
     Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone. Iterating begins
     an epoch: 0, then 1, and so on; `set_epoch` says which is next. Leaving the loop early is fine.
@@ -148,7 +150,8 @@ class GPULoader:
         prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
         output: "tuple", "dict", or which of the dictionary's entries to hand out under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
-        fields: extensions of components to hand out beside the image, in a dictionary.
+        fields: extensions of components to hand out beside the image, in a dictionary; or {extension: collator}, of
+            `gpuloader.collators` or a function of yours.
         label_from: "cls", "json:NAME", "folder", or None for images only.
         steps_per_epoch: ends each epoch after that many steps; None for all of the data.
 
@@ -184,7 +187,7 @@ class GPULoader:
         num_threads: int | None = None,
         prefetch: int = 2,
         output: Literal["tuple", "dict"] | Mapping[str, str] = "tuple",
-        fields: Sequence[str] = (),
+        fields: Sequence[str] | Mapping[str, Collator] = (),
         label_from: str | None = "cls",
         steps_per_epoch: int | None = None,
     ) -> None:
@@ -201,7 +204,7 @@ class GPULoader:
         self._triage = partial(undecodable, self.preset, device_id=self._device_id)
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = _check_fields(fields, output)
-        self._names = _output_names(output, self._fields)
+        self._names = _output_names(output, tuple(self._fields))
         self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
         self._num_threads = _default_threads(self._device_id) if num_threads is None else _plain(num_threads)
         _one_to(_MOST_THREADS, "num_threads", self._num_threads)
@@ -458,9 +461,15 @@ class GPULoader:
             "index": lambda: self._on_device(batch.ids),
             "valid": lambda: self._on_device(batch.valid),
             "key": lambda: [self._shards.key(int(sample)) for sample in batch.ids],
-            **{name: partial(batch.fields.__getitem__, name) for name in self._fields},
+            **{name: partial(self._field, batch, name) for name in self._fields},
         }
         return {name: values[entry]() for entry, name in self._names.items()}
+
+    def _field(self, batch: EncodedBatch, name: str) -> Any:  # noqa: ANN401
+        value = batch.fields.get(name, [])
+        if isinstance(value, Mapping):
+            return {part: self._on_device(array) for part, array in value.items()}
+        return self._on_device(value) if isinstance(value, np.ndarray) else value
 
     def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
@@ -737,12 +746,18 @@ def _output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | N
     return dict(output)
 
 
-def _check_fields(fields: Sequence[str], output: object) -> tuple[str, ...]:
+def _check_fields(fields: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
     if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json']")
+        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if fields and output == "tuple":
         raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
-    names = tuple(field.lower().removeprefix(".") for field in fields)
-    if taken := sorted(set(_ENTRIES) & set(names)):
-        raise ConfigError(f"fields={list(fields)!r}: {', '.join(taken)} stands for something else in the batch")
-    return names
+    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    collators = {}
+    for extension, collator in given.items():
+        name = extension.lower().removeprefix(".")
+        if name in _ENTRIES:
+            raise ConfigError(f"fields={list(fields)!r}: {name} stands for something else in the batch")
+        if not (collator is None or callable(collator)):
+            raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
+        collators[name] = collator or collator_of(name)
+    return collators

@@ -6,13 +6,11 @@ one (or the error, if bad images are errors), labels, and the drawn arrays. The 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from typing import Any, TypeAlias
@@ -21,6 +19,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.collators import Collator
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing, Preset
@@ -47,7 +46,7 @@ class EncodedBatch:
         arrays: what the graph takes beside them, (b, ...) each.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
-        fields: for each asked extension b values.
+        fields: for each asked extension what its collator makes of the b components; nothing if b is 0.
         bad: the planned samples that were found bad here, with the cause.
         arena: the memory behind `images`, free again once the graph is done with the batch.
         reading_seconds: the time that reading the images' bytes took.
@@ -61,7 +60,7 @@ class EncodedBatch:
     arrays: Mapping[str, NDArray[Any]]
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
-    fields: Mapping[str, Sequence[Any]]
+    fields: Mapping[str, Any]
     bad: Mapping[int, str]
     arena: Arena
     reading_seconds: float
@@ -76,7 +75,7 @@ class Reader:
     Args:
         gate: says what may be decoded, from an image's bytes.
         triage: says what cannot be decoded, by trying.
-        fields: extensions of components to read beside the image.
+        fields: extensions of components to read beside the image, with their collators.
         replace_bad: put stand-ins in the place of bad images instead of raising.
         known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
         suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
@@ -92,7 +91,7 @@ class Reader:
         triage: Triage,
         labels: Labels | None,
         *,
-        fields: Sequence[str] = (),
+        fields: Mapping[str, Collator] | None = None,
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,
         suspects: Collection[int] = (),
@@ -103,7 +102,7 @@ class Reader:
         self._gate = gate
         self._triage = triage
         self._labels = labels
-        self._fields = fields
+        self._fields = dict(fields or {})
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
         self._suspects = frozenset(suspects)
@@ -140,7 +139,9 @@ class Reader:
             arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1]),
             mixing=self._mixing(planned),
             labels=None if self._labels is None else self._checked(self._labels.of(ids), ids),
-            fields={name: [self._field(int(sample), name) for sample in ids] for name in self._fields},
+            fields={name: self._field(name, collate, ids) for name, collate in self._fields.items()}
+            if len(ids)
+            else {},
             bad=bad,
             arena=arena,
             reading_seconds=read - started,
@@ -194,22 +195,27 @@ class Reader:
             f"stand in for it: mend the shards"
         )
 
-    def _field(self, sample: int, extension: str) -> Any:  # noqa: ANN401
-        """A component as a Python value: parsed JSON, text, a numpy array (never unpickled), else its bytes."""
-        data = self._shards.read_component(sample, extension)
+    def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64]) -> Any:  # noqa: ANN401
+        components = [self._component(int(sample), extension) for sample in ids]
         try:
-            if data is None:
-                raise ValueError("the sample has no such component")
-            if extension == "json":
-                return json.loads(data)
-            if extension in ("txt", "text"):
-                return data.decode()
-            if extension == "npy":
-                return np.load(BytesIO(data), allow_pickle=False)
+            return collate(components)
         except ValueError as error:
-            place = self._shards.place(sample)
-            raise DataError(f"the .{extension} component of {place.key!r} in {place.shard}: {error}") from None
+            for sample, component in zip(ids, components):
+                try:
+                    collate([component])
+                except ValueError as its_error:
+                    raise DataError(f"{self._component_name(int(sample), extension)}: {its_error}") from None
+            raise DataError(f"the .{extension} components of a batch: {error}") from None
+
+    def _component(self, sample: int, extension: str) -> bytes:
+        data = self._shards.read_component(sample, extension)
+        if data is None:
+            raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
         return data
+
+    def _component_name(self, sample: int, extension: str) -> str:
+        place = self._shards.place(sample)
+        return f"the .{extension} component of {place.key!r} in {place.shard}"
 
 
 class EndOfBatches(Exception):  # noqa: N818 - an end, not an error
