@@ -38,9 +38,26 @@ def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path)
         assert load_preset(mine) == load_preset(name)
 
 
+def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from gpuloader import Compose\n"
+        "from gpuloader.transforms import CenterCrop, Normalize, Resize\n"
+        "compose = Compose([Resize(40), CenterCrop(32), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))], layout='nchw')\n"
+    )
+    printed = run("presets", "mine:compose").stdout
+    assert printed.startswith("transforms:\n- Resize: {size: 40}\n- CenterCrop: {size: 32}\n- Normalize:\n")
+    Path("mine.yaml").write_text(printed)
+    assert run("presets", "mine.yaml").stdout == printed
+    assert load_preset("mine.yaml").shapes(0) == [(32, 32)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("presets", "nothing:here"), "error: nothing:here: No module named 'nothing'; allowed is MODULE:NAME of a Comp"),
+        (("presets", "json:loads"), "error: torchvision's transform cannot be translated: builtins.function has no cou"),
+        (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
         (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),
         (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
