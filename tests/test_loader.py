@@ -568,7 +568,7 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
             PresetError,
             r"no preset is called 'imagenet_trian' \(did you mean imagenet_train",
         ),
-        ({"output": "list"}, ConfigError, "output='list': allowed are \"tuple\", \"dict\" and a mapping"),
+        ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
         ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
         ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
         ({"max_bad": "1%"}, ConfigError, "max_bad='1%': allowed is a share"),

@@ -155,8 +155,14 @@ class RandomCrop(_Crop):
     padding_mode: PaddingMode = "constant"
     stream: ClassVar[Stream] = Stream.CROP
 
+    @property
+    def pads(self) -> bool:
+        """Whether it says anything of padding."""
+        return (self.padding, self.fill, self.padding_mode) != (0, 0.0, "constant")
+
     def place(self, at: Placement, draw: Draw) -> Placement:
-        at = _padded(at, self.padding, self.fill, self.padding_mode)
+        if self.pads:  # else the padding of a `Pad` stays
+            at = _padded(at, self.padding, self.fill, self.padding_mode)
         shape = self._shape(draw)
         lacking = np.maximum(shape - at.shape, 0)
         room = at.shape + 2 * lacking - shape
@@ -166,7 +172,7 @@ class RandomCrop(_Crop):
 
 @dataclass(frozen=True, config=STRICT)
 class Pad(PlacingTransform):
-    """Pixels around the image.
+    """Pixels around the image; a crop that reaches beyond them shows more of the same.
 
     Attributes:
         padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).

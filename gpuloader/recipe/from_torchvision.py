@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any
 
-from pydantic import ValidationError
-
 from gpuloader.errors import PresetError
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.preset import Preset
-from gpuloader.recipe.preset_files import TRANSFORMS
+from gpuloader.recipe.preset_files import TRANSFORMS, made
 
-_NOTHING_TO_DO = {"ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToPILImage", "RGB", "Identity"}
-_TO_FLOAT = {"ToTensor", "ConvertImageDtype", "ToDtype", "ConvertDtype"}
+_NESTING = {"Compose", "Sequential", "ModuleList"}
+_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"}
+_CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
+_FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
@@ -23,68 +23,116 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noqa: ANN401
     """The recipe that does what torchvision's transform does; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
-    leaves = list(_leaves(transform))
-    transforms = _translated(leaves, problems)
+    transforms, dtype = _translated(_leaves(transform), "uint8", problems)
     if problems:
         raise PresetError(f"torchvision's transform cannot be translated: {'; '.join(problems)}")
-    if not any(type(leaf).__name__ in _TO_FLOAT for leaf in leaves):
-        options = {"dtype": "uint8", **options}
-    try:
-        return Preset(transforms, **options)
-    except ValidationError as error:
-        messages = (problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        raise PresetError(f"torchvision's transform cannot be run as a recipe: {'; '.join(messages)}") from None
+    return made(Preset, {"dtype": dtype, **options, "transforms": transforms}, "torchvision's transform: `")
 
 
 def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
     """The transforms within nested `Compose`s and lists, in order."""
-    if isinstance(transform, (list, tuple)) or type(transform).__name__ in ("Compose", "Sequential"):
+    if isinstance(transform, (list, tuple)) or type(transform).__name__ in _NESTING:
         for inner in getattr(transform, "transforms", transform):
             yield from _leaves(inner)
     else:
         yield transform
 
 
-def _translated(leaves: Iterable[Any], problems: list[str]) -> tuple[Transform, ...]:
-    found = (_one(leaf, problems) for leaf in leaves if type(leaf).__name__ not in _NOTHING_TO_DO | _TO_FLOAT)
-    return tuple(transform for transform in found if transform is not None)
+def _translated(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
+    """(the transforms, the dtype behind them); `dtype` is that of the image in front of them."""
+    transforms = []
+    for leaf in leaves:
+        name, module = type(leaf).__name__, type(leaf).__module__
+        if not module.startswith(("torchvision.transforms", "torch.nn")):
+            problems.append(f"{module}.{name} is not torchvision's")
+        elif name in _CONVERTING:
+            dtype = _converted(leaf, dtype, problems)
+        elif name == "ImageClassification":
+            transforms += _of_weights(leaf)
+            dtype = "float32"
+        elif name not in _NOTHING_TO_DO:
+            transforms += _one(leaf, dtype, problems)
+    return tuple(transforms), dtype
 
 
-def _one(leaf: Any, problems: list[str]) -> Transform | None:  # noqa: ANN401
+def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
+    """What the `transforms()` of torchvision's weights do."""
+    resizing = {"interpolation": leaf.interpolation.value, "antialias": leaf.antialias is not False}
+    parts = {
+        "Resize": {"size": leaf.resize_size[0], **resizing},
+        "CenterCrop": {"size": leaf.crop_size[0]},
+        "Normalize": {"mean": tuple(leaf.mean), "std": tuple(leaf.std)},
+    }
+    return [made(TRANSFORMS[name], parameters, f"`{name}") for name, parameters in parts.items()]
+
+
+def _converted(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
+    """The dtype behind a conversion."""
     name = type(leaf).__name__
-    if not type(leaf).__module__.startswith("torchvision.transforms") or name not in TRANSFORMS:
-        problems.append(f"{type(leaf).__module__}.{name} has no counterpart")
-        return None
-    for attribute, wanted in _ONLY.items():
-        if getattr(leaf, attribute, wanted) != wanted:
-            problems.append(f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} can be had")
-            return None
+    if name in ("ToTensor", "ToPILImage"):
+        return "float32" if name == "ToTensor" else "uint8"
+    value = _of_images(leaf.dtype)
+    wanted = dtype if value is None else str(value).removeprefix("torch.")
+    if wanted not in ("float32", "float16", "uint8"):
+        problems.append(f"{name} to {wanted}: only float32, float16 and uint8 can be had")
+    elif wanted != dtype and not getattr(leaf, "scale", True):
+        problems.append(f"{name} to {wanted} with scale=False: only scale=True can be had")
+    return wanted
+
+
+def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa: ANN401
+    """The counterpart of a transform; nothing where a problem was added."""
+    name, before = type(leaf).__name__, len(problems)
+    if name not in TRANSFORMS:
+        problems.append(f"{name} has no counterpart")
+        return []
+    problems.extend(
+        f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} can be had"
+        for attribute, wanted in _ONLY.items()
+        if getattr(leaf, attribute, wanted) != wanted
+    )
     parameters = {}
     for field in fields(TRANSFORMS[name]):
         if field.name == "transforms":
-            parameters[field.name] = _translated(_leaves(leaf.transforms), problems)
+            inner = [_translated(_leaves(each), dtype, problems)[0] for each in leaf.transforms]
+            if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
+                problems.append("RandomChoice of several at once, or of none: each choice must be one transform")
+            parameters["transforms"] = sum(inner, ())
         elif hasattr(leaf, field.name):
-            value = _plain(getattr(leaf, field.name), field.name)
-            if value is not None:
+            value = _plain(leaf, field.name)
+            if field.name in ("fill", "threshold") and dtype != "uint8" and value is not None:
+                value = tuple(255 * each for each in value) if isinstance(value, tuple) else 255 * value
+            if value is not None or (field.name == "fill" and name in _FILL_MAY_BE_NONE):
                 parameters[field.name] = value
+    if len(problems) > before:
+        return []
     try:
-        return TRANSFORMS[name](**parameters)
-    except ValidationError as error:
-        problems.extend(f"{name}: {problem['msg'].removeprefix('Value error, ')}" for problem in error.errors())
-        return None
+        return [made(TRANSFORMS[name], parameters, f"`{name}")]
+    except PresetError as error:
+        problems.extend(str(error).splitlines())
+        return []
 
 
-def _plain(value: Any, name: str) -> Any:  # noqa: ANN401
+def _plain(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     """A parameter as this library writes it; None where its default says the same."""
-    if isinstance(value, Enum):
-        value = value.value
-    if name == "value":  # of RandomErasing: v2 keeps noise as None
-        return "random" if value is None else _plain(value, "")
-    if name == "antialias":
+    value, name = getattr(leaf, parameter), type(leaf).__name__
+    if parameter == "value" and value is None:  # v2 keeps RandomErasing's noise as None
+        return "random"
+    if parameter == "antialias":
         return value is not False
-    if isinstance(value, dict):  # fills by the type of the input, in v2
-        return _plain(next(iter(value.values()), None), name)
+    if parameter == "padding" and name == "RandomCrop" and ".v2." in type(leaf).__module__ and value is not None:
+        value = [value[side] for side in (0, 2, 1, 3)]  # v2 keeps it as left, right, top, bottom
+    value = _of_images(value.value if isinstance(value, Enum) else value)
     if isinstance(value, (list, tuple)):
-        few = len(value) == 1 or (name in ("size", "kernel_size") and value[0] == value[-1] and len(value) == 2)
-        return value[0] if few and name != "resize" else tuple(value)
+        all_sides = parameter in ("size", "kernel_size", "padding") and name != "Resize"
+        one = len(set(value)) == 1 if all_sides else len(value) == 1 and parameter != "p"
+        return value[0] if one else tuple(value)
     return value
+
+
+def _of_images(value: Any) -> Any:  # noqa: ANN401
+    """What v2 does to images, where it is told by the type of the input."""
+    if not isinstance(value, Mapping):
+        return value
+    by_name = {getattr(kind, "__name__", kind): each for kind, each in value.items()}
+    return next((by_name[kind] for kind in ("Image", "Tensor", "others") if kind in by_name), None)

@@ -61,7 +61,7 @@ class Preset:
     """
 
     transforms: Transforms = ()
-    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False)] = 1
+    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False, min_length=1)] = 1
     mix: Mix | None = None
     fast_idct: bool = False
     dtype: Literal["float32", "float16", "uint8"] = "float32"

@@ -97,8 +97,8 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
     if isinstance(parts.get("views"), list):
         parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
     if isinstance(parts.get("mix"), Mapping):
-        parts["mix"] = _made(Mix, parts["mix"], f"{where}: `mix")
-    return _made(Preset, parts, f"{where}: `")
+        parts["mix"] = made(Mix, parts["mix"], f"{where}: `mix")
+    return made(Preset, parts, f"{where}: `")
 
 
 def _view(content: object, where: str) -> View:
@@ -107,13 +107,21 @@ def _view(content: object, where: str) -> View:
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}.transforms")
-    return _made(View, parts, where)
+    return made(View, parts, where)
 
 
 def _transforms(content: object, where: str) -> tuple[Any, ...]:
     if not isinstance(content, list):
         raise PresetError(f"{where}`: found {content!r}, allowed is a list, such as [RandomHorizontalFlip]")
-    return tuple(_transform(each, f"{where}[{number}]") for number, each in enumerate(content))
+    transforms, problems = [], []
+    for number, each in enumerate(content):
+        try:
+            transforms.append(_transform(each, f"{where}[{number}]"))
+        except PresetError as error:
+            problems.append(str(error))
+    if problems:
+        raise PresetError("\n".join(problems))
+    return tuple(transforms)
 
 
 def _transform(content: object, where: str) -> Any:  # noqa: ANN401
@@ -131,12 +139,17 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
     parameters = dict(parameters)
     if "transforms" in parameters:
         parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
-    return _made(TRANSFORMS[name], parameters, f"{where}.{name}")
+    return made(TRANSFORMS[name], parameters, f"{where}.{name}")
 
 
 def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    replaced = dict(content)
+    replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
+        if key not in keys and key not in TRANSFORMS:
+            raise PresetError(
+                f"{where}: `{key}` is no key of a recipe{_did_you_mean(str(key), [*keys, *TRANSFORMS])}; allowed are "
+                f"{', '.join(keys)}, and the names of its transforms"
+            )
         if key in TRANSFORMS:
             if value is not None and not isinstance(value, Mapping):
                 raise PresetError(f"{where}: `{key}`: found {value!r}, allowed is a mapping, or None to leave it out")
@@ -164,23 +177,37 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
             changed[key] = [each for each in inner if each != {}]
         elif key in TRANSFORMS:
             found.append(key)
-            if key != name:
-                changed[key] = _with_transform(value, name, values, found)
-            elif values is None:
+            inner = _with_transform(value, name, values, found)
+            emptied = inner != value and inner.get("transforms") == []
+            if emptied or (key == name and values is None):
                 del changed[key]
+            elif key == name and isinstance(inner, Mapping):
+                changed[key] = {**inner, **(values or {})}
             else:
-                changed[key] = {**(value or {}), **values}
+                changed[key] = inner
     return changed
 
 
-def _made(kind: Callable[..., Made], parameters: Mapping[str, Any], where: str) -> Made:
+def made(kind: Callable[..., Made], parameters: Mapping[str, Any], where: str) -> Made:
+    """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
+
+    Raises:
+        PresetError: a line for each key that is wrong, unknown or missing.
+    """
     try:
         return kind(**{str(name): value for name, value in parameters.items()})
     except ValidationError as error:
         allowed = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        # Of the problems with one key the first is told: the others are that it is not of another allowed type either.
-        by_key = {problem["loc"][:1]: _explained(where, problem, allowed) for problem in reversed(error.errors())}
-        raise PresetError("\n".join(reversed(by_key.values()))) from None
+        by_key: dict[Any, list[ErrorDetails]] = {}
+        for problem in error.errors():
+            by_key.setdefault(problem["loc"][:1], []).append(problem)
+        lines = [_explained(where, _nearest(problems), allowed) for problems in by_key.values()]
+        raise PresetError("\n".join(lines)) from None
+
+
+def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
+    """Of what a value lacks to be of one or the other allowed type, that of the type that comes nearest."""
+    return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
 def _explained(where: str, problem: ErrorDetails, allowed: list[str]) -> str:
@@ -190,8 +217,8 @@ def _explained(where: str, problem: ErrorDetails, allowed: list[str]) -> str:
     found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "unexpected_keyword_argument":
         return f"{key} is not a key there{_did_you_mean(name, allowed)}; allowed are {', '.join(allowed)}"
-    if problem["type"] == "missing" and len(problem["loc"]) == 1:
-        return f"{key} is missing"
+    if problem["type"] == "missing":
+        return f"{key} is missing" if len(problem["loc"]) == 1 else f"{key}: found {found!r}: too few numbers"
     if problem["type"] == "value_error":  # a rule on several keys, whose message says what was found
         return f"{key}: {message}"
     if problem["type"] == "literal_error":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +48,8 @@ class ViewPlan:
     """
 
     def __init__(self, transforms: Sequence[Transform], number: int) -> None:
-        self._transforms = transforms
+        # One object may stand in several places, and draws by itself in each.
+        self._transforms = transforms = [copy(each) for each in transforms]
         self.number = number
         placing = next(
             (n for n, each in enumerate(transforms) if not isinstance(each, PlacingTransform)), len(transforms)
@@ -60,7 +63,7 @@ class ViewPlan:
 
     def _check(self) -> None:
         in_order = [*self.placing, *self.pixels, *(each for each in (self.normalize, self.erasing) if each is not None)]
-        for wanted, each in zip(in_order, self._transforms):
+        for wanted, each in zip_longest(in_order, self._transforms):
             if each is not wanted:
                 raise ValueError(
                     f"{_name(each)} stands where it cannot: allowed are resizing, cropping, padding and flips first, "
@@ -72,7 +75,7 @@ class ViewPlan:
         padding = [
             n
             for n, each in enumerate(self.placing)
-            if isinstance(each, Pad) or (isinstance(each, RandomCrop) and each.padding)
+            if isinstance(each, Pad) or (isinstance(each, RandomCrop) and each.pads)
         ]
         if len(resizing) > 1 or len(cutting) > 1 or len(padding) > 1:
             raise ValueError(

@@ -55,8 +55,14 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("presets", "nothing:here"), "error: nothing:here: No module named 'nothing'; allowed is MODULE:NAME of a Comp"),
-        (("presets", "json:loads"), "error: torchvision's transform cannot be translated: builtins.function has no cou"),
+        (
+            ("presets", "nothing:here"),
+            "error: nothing:here: No module named 'nothing'; allowed is MODULE:NAME of a Comp",
+        ),
+        (
+            ("presets", "json:loads"),
+            "error: torchvision's transform cannot be translated: builtins.function has no cou",
+        ),
         (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
         (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),

@@ -1,5 +1,10 @@
 """Crops: torchvision's geometry, as arithmetic on sizes."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,23 +12,48 @@ from oracle import transforms
 from PIL import Image
 from scipy import stats
 
-from gpuloader.plan import Draws
-from gpuloader.recipe import CenterCrop, RandomPaddedCrop, RandomResizedCrop
-from gpuloader.recipe.crops import random_windows, resize_shorter
+from gpuloader.plan import Draw, Draws, Stream
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    CornerCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    TenCrop,
+    random_windows,
+    resized_shorter,
+)
+from gpuloader.recipe.placement import Placement, PlacingTransform, Size
 
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+v2 = transforms.v2
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def windows(height: int, width: int, count: int, area: tuple[float, float] = AREA) -> np.ndarray:
-    sizes = np.full(count, height), np.full(count, width)
-    return random_windows(Draws(5, 2, np.arange(count)), *sizes, area, RATIO)
+def draw(count: int, stream: Stream = Stream.CROP) -> Draw:
+    return Draws(5, 2, np.arange(count)).of(stream)
 
 
-def theirs(height: int, width: int, count: int, area: tuple[float, float] = AREA) -> np.ndarray:
+def windows(height: int, width: int, count: int, scale: tuple[float, float] = SCALE) -> np.ndarray:
+    return random_windows(draw(count), np.full((count, 2), (height, width)), scale, RATIO)
+
+
+def theirs(height: int, width: int, count: int, scale: tuple[float, float] = SCALE) -> np.ndarray:
     torch.manual_seed(0)
     image = torch.empty(3, height, width)
-    draw = transforms.RandomResizedCrop.get_params
-    return np.array([draw(image, list(area), list(RATIO)) for _ in range(count)])
+    get_params = transforms.RandomResizedCrop.get_params
+    return np.array([get_params(image, list(scale), list(RATIO)) for _ in range(count)])
+
+
+def placed(transform: PlacingTransform, height: int, width: int, count: int = 1) -> Placement:
+    whole = Placement.whole(np.full(count, height), np.full(count, width))
+    return transform.place(whole, draw(count, transform.stream))
+
+
+# Windows of random area.
 
 
 @pytest.mark.parametrize(
@@ -62,9 +92,9 @@ def test_windows_are_distributed_as_torchvisions(height: int, width: int) -> Non
     [(10, 1000), (1000, 10), (1, 1), (2, 20000), (1, 3), (7, 5)],  # here no window of the ratio fits
 )
 def test_the_fallback_is_torchvisions(height: int, width: int) -> None:
-    area = (1.0, 1.0) if (height, width) != (1, 1) else AREA
-    ours = windows(height, width, 50, area)
-    np.testing.assert_array_equal(np.unique(ours, axis=0), np.unique(theirs(height, width, 50, area), axis=0))
+    scale = (1.0, 1.0) if (height, width) != (1, 1) else SCALE
+    ours = windows(height, width, 50, scale)
+    np.testing.assert_array_equal(np.unique(ours, axis=0), np.unique(theirs(height, width, 50, scale), axis=0))
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (3, 500), (500, 3), (2, 2), (65_000, 1), (375, 500)])
@@ -79,53 +109,171 @@ def test_windows_lie_inside_the_image(height: int, width: int) -> None:
 
 
 def test_a_window_depends_on_its_sample_alone() -> None:
-    heights, widths = np.arange(50, 150), np.arange(250, 150, -1)
-    together = random_windows(Draws(0, 0, np.arange(100)), heights, widths, AREA, RATIO)
+    shape = np.stack([np.arange(50, 150), np.arange(250, 150, -1)], 1)
+    together = random_windows(draw(100), shape, SCALE, RATIO)
     alone = [
-        random_windows(Draws(0, 0, np.array([n])), heights[n : n + 1], widths[n : n + 1], AREA, RATIO)[0]
+        random_windows(Draws(5, 2, np.array([n])).of(Stream.CROP), shape[n : n + 1], SCALE, RATIO)[0]
         for n in range(100)
     ]
     np.testing.assert_array_equal(together, alone)
 
 
-def test_resize_gives_torchvisions_sizes() -> None:
+def test_random_resized_crop_resizes_its_window() -> None:
+    crop = RandomResizedCrop((20, 30), (0.2, 0.6), (0.5, 2.0), "bicubic", antialias=False)
+    at = placed(crop, 90, 70, 50)
+    drawn = random_windows(draw(50), np.full((50, 2), (90, 70)), (0.2, 0.6), (0.5, 2.0))
+    np.testing.assert_array_equal(at.window, np.concatenate([drawn[:, :2], drawn[:, :2] + drawn[:, 2:]], 1))
+    assert (at.resized == (20, 30)).all()
+    assert (at.interpolation, at.antialias) == ("bicubic", False)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("max_size", [None, 300, 600])
+def test_resize_gives_torchvisions_sizes(max_size: int | None) -> None:
     sizes = [(h, w) for h in (1, 3, 97, 224, 255, 256, 257, 375, 500, 1023) for w in (1, 2, 224, 256, 333, 500, 997)]
     for shorter in (1, 224, 256, 257):
-        resize = transforms.Resize(shorter)
-        heights, widths = resize_shorter(*(np.array(side) for side in zip(*sizes, strict=True)), shorter)
-        for (height, width), ours in zip(sizes, zip(heights, widths, strict=True), strict=True):
-            if max(height, width) / min(height, width) > 100:
-                continue  # torchvision makes the whole image, here of gigabytes
-            assert ours == resize(Image.new("L", (width, height))).size[::-1], (height, width, shorter)
+        resize = transforms.Resize(shorter, max_size=max_size)
+        for size, ours in zip(sizes, resized_shorter(np.array(sizes), shorter, max_size).tolist(), strict=True):
+            if max(size) / min(size) > 100:
+                continue  # torchvision makes the whole image, here of gigabytes, or of no pixels
+            assert tuple(ours) == resize(Image.new("L", size[::-1])).size[::-1], (size, shorter)
 
 
-def test_the_centre_needs_little_of_a_long_image() -> None:
-    crop = CenterCrop(kind="center", resize=256)
-    arrays = crop.arrays(224, Draws(0, 0, np.arange(1)), np.array([2]), np.array([20_000]))
-    assert arrays["region_shape"].tolist() == [[2, 6]]  # resized whole it would be 256 x 2,560,000
+def test_no_side_is_resized_to_nothing() -> None:
+    assert resized_shorter(np.array([[1, 10_000]]), 10, 500).tolist() == [[1, 500]]
 
 
-def test_regions_lie_inside_the_image() -> None:
-    rng = np.random.default_rng(0)
-    heights, widths = rng.integers(1, 3000, 5000), rng.integers(1, 3000, 5000)
-    draws = Draws(0, 0, np.arange(5000))
-    for crop in (
-        RandomResizedCrop(kind="random_resized"),
-        CenterCrop(kind="center", resize=256),
-        RandomPaddedCrop(kind="random_padded"),
-    ):
-        arrays = crop.arrays(224, draws, heights, widths)
-        start, shape = arrays["region_start"], arrays["region_shape"]
-        assert start.min() >= 0
-        assert shape.min() >= 1
-        assert (start + shape <= np.stack([heights, widths], 1)).all()
-        for array in arrays.values():
-            assert array.flags.c_contiguous
+# Places.
 
 
-def test_padded_corners_are_drawn_evenly_over_all_places() -> None:
-    size = np.full(20_000, 32)
-    arrays = RandomPaddedCrop(kind="random_padded", padding=2).arrays(32, Draws(0, 0, np.arange(20_000)), size, size)
-    places, counts = np.unique(arrays["corner"], axis=0, return_counts=True)
-    assert places.tolist() == [[y, x] for y in range(-2, 3) for x in range(-2, 3)]
+@pytest.mark.parametrize(
+    ("crop", "tops", "lefts"),
+    [
+        (RandomCrop(32, padding=2), range(-2, 3), range(-2, 3)),
+        (RandomCrop((31, 30), padding=(0, 1)), range(-1, 3), range(3)),
+        (RandomCrop(32, padding=(1, 0, 0, 2)), range(3), range(-1, 1)),
+        (RandomCrop((32, 34)), range(1), range(-2, 1)),  # what the image lacks is added on both sides
+    ],
+    ids=str,
+)
+def test_corners_are_drawn_evenly_over_all_places(crop: RandomCrop, tops: range, lefts: range) -> None:
+    places, counts = np.unique(placed(crop, 32, 32, 20_000).corner, axis=0, return_counts=True)
+    assert places.tolist() == [[top, left] for top in tops for left in lefts]
     assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("flip", [RandomHorizontalFlip, RandomVerticalFlip])
+@pytest.mark.parametrize("p", [0.0, 0.2, None, 1.0])
+def test_flips_are_drawn_as_often_as_said(flip: type[RandomHorizontalFlip], p: float | None) -> None:
+    mirrored = placed(flip() if p is None else flip(p), 3, 4, 4000).mirrored
+    axis = int(flip is RandomHorizontalFlip)
+    assert not mirrored[:, 1 - axis].any()
+    assert stats.binomtest(int(mirrored[:, axis].sum()), 4000, 0.5 if p is None else p).pvalue > 1e-3
+
+
+def test_flips_of_the_two_kinds_are_independent() -> None:
+    both = (
+        placed(RandomHorizontalFlip(), 3, 4, 4000).mirrored[:, 1]
+        & placed(RandomVerticalFlip(), 3, 4, 4000).mirrored[:, 0]
+    )
+    assert stats.binomtest(int(both.sum()), 4000, 0.25).pvalue > 1e-3
+
+
+# Several views.
+
+
+@pytest.mark.parametrize("size", [5, (4, 6)])
+@pytest.mark.parametrize(
+    ("ours", "others"),
+    [
+        (FiveCrop, v2.FiveCrop),
+        (TenCrop, v2.TenCrop),
+        (lambda size: TenCrop(size, vertical_flip=True), lambda size: v2.TenCrop(size, vertical_flip=True)),
+    ],
+    ids=["five", "ten", "ten upside down"],
+)
+def test_views_are_torchvisions(ours: Callable[..., Any], others: Callable[..., Any], size: Size) -> None:
+    for height, width in ((5, 6), (6, 7), (12, 9), (30, 31)):
+        image = torch.arange(height * width).reshape(1, height, width)
+        expected = others(size)(image)
+        variants = ours(size).variants()
+        assert len(variants) == len(expected)
+        for placing, view in zip(variants, expected, strict=True):
+            at = Placement.whole(np.array([height]), np.array([width]))
+            for transform in placing:
+                at = transform.place(at, draw(1, transform.stream))
+            (y, x), (h, w) = at.corner[0], at.shape[0]
+            down, right = np.where(at.mirrored[0], -1, 1)
+            np.testing.assert_array_equal(image.numpy()[:, y : y + h, x : x + w][:, ::down, ::right], view)
+
+
+# What a crop may be.
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Resize(1),
+        lambda: Resize(8192, "lanczos"),
+        lambda: Resize({0: 5, 10: 8}, max_size=9),
+        lambda: Resize([5, 6]),  # type: ignore[arg-type]
+        lambda: RandomResizedCrop((1, 8192), (1, 1), (1, 1)),
+        lambda: RandomCrop(3, (0, 1, 2, 8192), (0, 255, 1.5), "symmetric"),
+        lambda: Pad(0, 255),
+        lambda: TenCrop({0: 3}),
+    ],
+)
+def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
+    make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Resize(0), "greater than or equal to 1 .*0"),
+        (lambda: Resize(8193), "less than or equal to 8192 .*8193"),
+        (lambda: Resize(5.0), "valid integer .*5.0"),  # type: ignore[arg-type]
+        (lambda: Resize(True), "valid integer .*True"),
+        (lambda: Resize((5, 0)), "greater than or equal to 1 .*0"),
+        (
+            lambda: CenterCrop({5: 3}),
+            r"sizes by epoch \{5: 3\}: allowed are epochs from 0 on, and 0 must be among them",
+        ),
+        (lambda: CenterCrop({-1: 3, 0: 3}), r"sizes by epoch \{-1: 3, 0: 3\}: allowed are epochs from 0 on"),
+        (lambda: CenterCrop({}), r"sizes by epoch \{\}: allowed are epochs from 0 on"),
+        (lambda: CenterCrop({0: 0}), "greater than or equal to 1 .*0"),
+        (lambda: CenterCrop({0: (3, 4)}), r"valid integer .*\(3, 4\)"),  # type: ignore[dict-item]
+        (lambda: Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
+        (
+            lambda: Resize(5, "lanczos", antialias=False),
+            "'lanczos' is PIL's, which antialiases: leave antialias at true",
+        ),
+        (lambda: RandomResizedCrop(5, interpolation="lanczos", antialias=False), "leave antialias at true"),
+        (lambda: Resize((5, 6), max_size=9), r"max_size 9 needs a shorter side, got size \[5, 6\]"),
+        (lambda: Resize(9, max_size=9), "max_size 9: allowed is more than the shorter side, 9"),
+        (lambda: Resize({0: 5, 3: 10}, max_size=9), "max_size 9: allowed is more than the shorter side, 10"),
+        *(
+            (lambda scale=scale: RandomResizedCrop(5, scale), r"scale \[.*\]: allowed is \[low, high\] with 0 < low <=")
+            for scale in ((0.0, 1.0), (-0.1, 1.0), (0.5, 0.4), (0.5, 1.1))
+        ),
+        *(
+            (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 <")
+            for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
+        ),
+        (lambda: RandomResizedCrop(5, 0.5), "valid tuple .*0.5"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "finite number .*nan"),
+        (lambda: RandomCrop(5, -1), "greater than or equal to 0 .*-1"),
+        (lambda: RandomCrop(5, (1, 2, 3)), "valid integer"),  # type: ignore[arg-type]
+        (lambda: RandomCrop(5, 1, 256), "less than or equal to 255 .*256"),
+        (lambda: Pad(1, (1, 2)), "valid number"),  # type: ignore[arg-type]
+        (lambda: Pad(1, padding_mode="wrap"), "'constant', 'edge', 'reflect' or 'symmetric'"),  # type: ignore[arg-type]
+        (lambda: RandomHorizontalFlip(1.01), "less than or equal to 1 .*1.01"),
+        (lambda: RandomVerticalFlip(-0.5), "greater than or equal to 0 .*-0.5"),
+        (lambda: CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,89 +1,199 @@
-"""`Preset`: recipes from YAML, and what is wrong with wrong ones."""
+"""`Preset`: recipes by name and from YAML, values in them replaced, and what is wrong with wrong ones."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections import Counter
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.recipe import (
+from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text, preset_yaml
+from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+from gpuloader.recipe.crops import (
     CenterCrop,
-    ColorJitter,
-    Preset,
-    RandomPaddedCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
     RandomResizedCrop,
-    load_preset,
-    preset_names,
-    preset_text,
+    RandomVerticalFlip,
+    Resize,
 )
+from gpuloader.recipe.model import Interpolation, Transform
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.plain import plain
+from gpuloader.recipe.policies import AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
+from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-LARGE_CROP = RandomResizedCrop(kind="random_resized")
+TRAINING: dict[str, Any] = {"shuffle": "full", "last_batch": "drop"}
+FLIP = RandomHorizontalFlip(0.5)
+IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR10 = Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100 = Normalize((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+CROP = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bilinear")
+BICUBIC = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bicubic")
+PADDED = [Resize((32, 32)), RandomCrop(32, 4, 0.0, "constant"), FLIP]
+
+
+def evaluation(resize: int, interpolation: Interpolation = "bilinear") -> Preset:
+    return Preset([Resize(resize, interpolation), CenterCrop(224), IMAGENET])
+
+
+def timm(size: int, magnitude: float, mixup_alpha: float, label_smoothing: float) -> Preset:
+    mix = Mix(1000, mixup_alpha, 1.0, 1.0, 0.5, "batch", label_smoothing)
+    crop = RandomResizedCrop(size, interpolation="bicubic")
+    return Preset([crop, FLIP, TimmRandAugment(magnitude, 2, 0.5, True, 0.5), IMAGENET], mix=mix, **TRAINING)
+
+
+def colours(*strengths: float) -> list[Transform]:
+    return [RandomApply([ColorJitter(*strengths)], 0.8), RandomGrayscale(0.2)]
+
+
+def dino(size: int, scale: tuple[float, float], *blur: Transform) -> tuple[Transform, ...]:
+    crop = RandomResizedCrop(size, scale, interpolation="bicubic")
+    return (crop, FLIP, *colours(0.4, 0.4, 0.2, 0.1), *blur, IMAGENET)
+
+
 SHIPPED = {
-    "cifar_train": Preset(
-        size=32,
-        crop=RandomPaddedCrop(kind="random_padded", padding=4),
-        flip=0.5,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        shuffle="full",
-        last_batch="drop",
+    "a1": timm(224, 7, 0.2, 0.1),
+    "a1_eval": evaluation(int(224 / 0.95), "bicubic"),
+    "a2": timm(224, 7, 0.1, 0.0),
+    "a3": timm(160, 6, 0.1, 0.0),
+    "cifar10": Preset([*PADDED, CIFAR10], **TRAINING),
+    "cifar10_eval": Preset([Resize((32, 32)), CIFAR10]),
+    "cifar100": Preset([*PADDED, CIFAR100], **TRAINING),
+    "cifar100_eval": Preset([Resize((32, 32)), CIFAR100]),
+    "deit": Preset(
+        [
+            BICUBIC,
+            FLIP,
+            TimmRandAugment(9, 2, 0.5, True, 0.5, interpolation="bicubic"),
+            IMAGENET,
+            RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random"),
+        ],
+        mix=Mix(1000, 0.8, 1.0, 1.0, 0.5, "batch", 0.1),
+        **TRAINING,
     ),
-    "imagenet_eval": Preset(size=224, crop=CenterCrop(kind="center", resize=256), **IMAGENET),
-    "imagenet_train": Preset(size=224, crop=LARGE_CROP, flip=0.5, **IMAGENET, shuffle="full", last_batch="drop"),
-    "imagenet_train_jitter": Preset(
-        size=224,
-        crop=LARGE_CROP,
-        flip=0.5,
-        jitter=ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
-        **IMAGENET,
-        shuffle="full",
-        last_batch="drop",
+    "deit_eval": evaluation(256, "bicubic"),
+    "deit3": Preset([BICUBIC, FLIP, ThreeAugment(0.3), IMAGENET], mix=Mix(1000, 0.8, 1.0), **TRAINING),
+    "deit3_eval": evaluation(224, "bicubic"),
+    "dino": Preset(
+        views=[
+            View(dino(224, (0.4, 1.0), GaussianBlur(13, (0.1, 2.0)))),
+            View(dino(224, (0.4, 1.0), RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.1), RandomSolarize(128, 0.2))),
+            View(dino(96, (0.05, 0.4), RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.5)), 8),
+        ],
+        **TRAINING,
     ),
-    "raw_uint8": Preset(size=224, crop=CenterCrop(kind="center", resize=256), dtype="uint8"),
+    "imagenet_eval": evaluation(256),
+    "imagenet_randaugment": Preset([CROP, FLIP, RandAugment(2, 9, 31, "nearest"), IMAGENET], **TRAINING),
+    "imagenet_train": Preset([CROP, FLIP, IMAGENET], **TRAINING),
+    "imagenet_train_jitter": Preset([CROP, FLIP, ColorJitter(0.4, 0.4, 0.4, 0.1), IMAGENET], **TRAINING),
+    "moco_v2": Preset(
+        [
+            RandomResizedCrop(224, (0.2, 1.0)),
+            FLIP,
+            *colours(0.4, 0.4, 0.4, 0.1),
+            RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.5),
+            IMAGENET,
+        ],
+        views=2,
+        **TRAINING,
+    ),
+    "raw_uint8": Preset([Resize(256), CenterCrop(224)], dtype="uint8"),
+    "resnet50_v1": Preset([CROP, FLIP, IMAGENET], **TRAINING),
+    "resnet50_v2": Preset(
+        [RandomResizedCrop(176), FLIP, TrivialAugmentWide(31, "bilinear"), IMAGENET, RandomErasing(0.1)],
+        mix=Mix(1000, 0.2, 1.0),
+        **TRAINING,
+    ),
+    "resnet50_v2_eval": evaluation(232),
+    "simclr": Preset(
+        [BICUBIC, FLIP, *colours(0.8, 0.8, 0.8, 0.2), RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.5)],
+        views=2,
+        **TRAINING,
+    ),
 }
-SMALL: dict[str, Any] = {"size": 32, "crop": {"kind": "center", "resize": 40}}
+SMALL: dict[str, Any] = {"transforms": [{"RandomResizedCrop": {"size": 32}}, "RandomHorizontalFlip"]}
+OF_LIBRARY = {"imagenet_train", "imagenet_train_jitter", "imagenet_eval", "raw_uint8"}
 
 
-def preset_of(folder: Path, **changed: object) -> Preset:
+def preset_of(folder: Path, overrides: dict[str, Any] | None = None, **content: object) -> Preset:
     """A small recipe, through a YAML file."""
     path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **changed}))
-    return load_preset(path)
+    path.write_text(yaml.safe_dump({**SMALL, **content}))
+    return load_preset(path, overrides)
 
 
-def error_of(folder: Path, **changed: object) -> str:
-    """The message, without the file that it begins with."""
+def error_of(folder: Path, overrides: dict[str, Any] | None = None, **content: object) -> str:
+    """The message, without the file that each of its lines begins with."""
     with pytest.raises(PresetError) as caught:
-        preset_of(folder, **changed)
+        preset_of(folder, overrides, **content)
     assert isinstance(caught.value, ConfigError)
-    beginning = f"{folder / 'mine.yaml'}: "
-    assert str(caught.value).startswith(beginning)
-    return str(caught.value).removeprefix(beginning)
+    beginning = f"{folder / 'mine.yaml'}{' with preset_overrides' if overrides else ''}: "
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(beginning) for line in lines)
+    return "\n".join(line.removeprefix(beginning) for line in lines)
 
 
-# Where recipes come from.
+# The recipes that come with the library.
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_shipped_preset_is_what_its_name_says(name: str) -> None:
+def test_a_shipped_preset_is_its_source(name: str) -> None:
     assert load_preset(name) == SHIPPED[name]
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_a_shipped_preset_begins_by_saying_its_output(name: str) -> None:
-    size, dtype = SHIPPED[name].size, SHIPPED[name].dtype
-    assert re.match(rf"# .*\n# Output: \(B, 3, {size}, {size}\) {dtype}, ", preset_text(name))
 
 
 def test_the_shipped_presets_are_listed_in_order() -> None:
     assert preset_names() == sorted(SHIPPED)
+
+
+NUMBERS = {1: "", 2: "two of ", 8: "eight of "}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shipped_preset_begins_by_saying_its_output(name: str) -> None:
+    preset, [title, output, *comments] = SHIPPED[name], re.findall("^# (.*)", preset_text(name), re.MULTILINE)
+    counts = Counter(preset.shapes(0))
+    of_views = " and ".join(f"{NUMBERS[n]}(B, 3, {height}, {width})" for (height, width), n in counts.items())
+    labels = f"; labels (B, {preset.mix.num_classes}) float32" if preset.mix else ""
+    assert re.fullmatch(
+        rf"Output: {re.escape(of_views)} {preset.dtype}, (about )?(\S+ to \S+)( \([^()]*\))?{re.escape(labels)}\.",
+        output,
+    )
+    assert title[0].isalpha()
+    assert title.endswith(".")
+    assert (name in OF_LIBRARY) == (not any(line.startswith("Source: ") for line in comments))
+    assert all(len(line) <= 120 for line in preset_text(name).splitlines())
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shipped_preset_says_its_range(name: str) -> None:
+    low, high = np.zeros(3), np.ones(3) * (255 if SHIPPED[name].dtype == "uint8" else 1)
+    normalize = SHIPPED[name].each_view[0].normalize
+    if normalize is not None:
+        low, high = ((level - np.array(normalize.mean)) / normalize.std for level in (low, high))
+    about = "" if normalize is None else "about "
+    low, high = (f"{level:g}" if normalize is None else f"{level:.1f}" for level in (low.min(), high.max()))
+    assert f" {SHIPPED[name].dtype}, {about}{low} to {high}" in preset_text(name)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_evaluation_is_in_order_and_complete(name: str) -> None:
+    preset = SHIPPED[name]
+    training = not name.endswith("_eval") and name != "raw_uint8"
+    assert (preset.shuffle, preset.last_batch) == (("full", "drop") if training else ("none", "partial"))
+    said = re.search(r"Evaluate with (\w+)", preset_text(name))
+    assert said is None or said[1] in SHIPPED
+
+
+# Where recipes come from.
 
 
 @pytest.mark.parametrize("form", ["Path", "absolute", "relative", "home", "yml"])
@@ -97,13 +207,13 @@ def test_a_file_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_file_without_a_suffix_is_read_where_its_path_has_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "imagenet_eval").write_text("size: 1\ncrop: {kind: random_padded}\n")
-    assert load_preset(str(tmp_path / "imagenet_eval")).size == 1
+    (tmp_path / "imagenet_eval").write_text("transforms: [CenterCrop: {size: 1}]\n")
+    assert load_preset(str(tmp_path / "imagenet_eval")) == Preset([CenterCrop(1)])
 
 
 def test_a_preset_is_taken_as_it_is() -> None:
     preset = SHIPPED["imagenet_train_jitter"]
-    assert load_preset(preset) == preset
+    assert load_preset(preset) is preset
 
 
 @pytest.mark.parametrize(
@@ -111,23 +221,28 @@ def test_a_preset_is_taken_as_it_is() -> None:
     [
         (
             "imagenet_trian",
-            "no preset is called 'imagenet_trian' (did you mean imagenet_train?): there are cifar_train, ",
+            "no preset is called 'imagenet_trian' (did you mean imagenet_train?): there are a1, a1_eval, ",
         ),
         ("", "no preset is called ''"),
-        ("something", "or give a path that ends in .yaml"),
+        ("something", "or give a path that ends in .yaml, or a Compose"),
         ("nowhere.yaml", "no such preset file: nowhere.yaml"),
         ("no/where", "no such preset file: no/where"),
         (Path("nowhere"), "no such preset file: nowhere"),
         ("/", "no such preset file: /"),  # a folder is no file
+        (None, "preset=None, preset_overrides=None: allowed are a name, a path or a Compose, and a mapping"),
+        (
+            [FLIP],
+            "preset=[RandomHorizontalFlip(p=0.5)], preset_overrides=None: allowed are a name, a path or a Compose",
+        ),
     ],
 )
-def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: str | Path, says: str) -> None:
+def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: object, says: str) -> None:
     with pytest.raises(PresetError) as caught:
         load_preset(source)
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"size: [", b"", b"\xff\xfe\xfa\x00", b"size: 1\nsize: 2\n"])
+@pytest.mark.parametrize("content", [b"views: [", b"", b"\xff\xfe\xfa\x00", b"views: 1\nviews: 2\n", b"[Pad]", b"Pad"])
 def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mine.yaml").write_bytes(content)
     with pytest.raises(PresetError, match=re.escape(str(tmp_path / "mine.yaml"))):
@@ -138,15 +253,22 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
 
 
 def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
-    assert preset_of(tmp_path).model_dump() == {
-        "size": 32,
-        "crop": {"kind": "center", "resize": 40},
+    assert plain(preset_of(tmp_path)) == {
+        "transforms": [
+            {
+                "RandomResizedCrop": {
+                    "size": 32,
+                    "scale": [0.08, 1.0],
+                    "ratio": [3 / 4, 4 / 3],
+                    "interpolation": "bilinear",
+                    "antialias": True,
+                }
+            },
+            {"RandomHorizontalFlip": {"p": 0.5}},
+        ],
+        "views": 1,
+        "mix": None,
         "fast_idct": False,
-        "antialias": True,
-        "flip": 0.0,
-        "jitter": None,
-        "mean": None,
-        "std": None,
         "dtype": "float32",
         "layout": "nchw",
         "shuffle": "none",
@@ -155,198 +277,348 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("text", "preset"),
     [
-        {"size": 1},
-        {"size": 8192, "crop": {"kind": "center", "resize": 16384}},
-        {"size": 40},  # as large as the crop's resize
-        {"flip": 0},
-        {"flip": 1},
-        {"mean": [0, 1, 0.5], "std": [1, 2, 3]},
-        {"mean": None, "std": None, "dtype": "uint8"},
-        {"crop": {"kind": "random_resized", "area": [1, 1], "ratio": [1, 1]}},
-        {"crop": {"kind": "random_padded", "padding": 0}},
-        {"jitter": {"hue": 0.5}},
-        {"jitter": {"brightness": 7}},
-        {"dtype": "float16", "layout": "channels_last", "shuffle": "block", "last_batch": "pad", "antialias": False},
-    ],
-    ids=str,
-)
-def test_the_bounds_themselves_are_allowed(tmp_path: Path, changed: dict[str, Any]) -> None:
-    found = json.loads(preset_of(tmp_path, **changed).model_dump_json())
-    for key, value in changed.items():
-        assert found[key] == ({**found[key], **value} if isinstance(value, dict) else value)
-
-
-CROPS = "'random_resized', 'center', 'random_padded'"
-KEYS = "size, crop, fast_idct, antialias, flip, jitter, mean, std, dtype, layout, shuffle, last_batch"
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"sise": 3}, f"`sise` is not a key of a preset (did you mean size?); allowed there are {KEYS}"),
-        ({"xyz": 3}, f"`xyz` is not a key of a preset; allowed there are {KEYS}"),
+        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip]", Preset([CenterCrop(8), FLIP])),
+        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip: {}]", Preset([CenterCrop(8), FLIP])),
+        ("transforms: [CenterCrop: {size: [8, 9]}]", Preset([CenterCrop((8, 9))])),
+        ("transforms: [RandomCrop: {size: {0: 8, 5: 16}, fill: 3}]", Preset([RandomCrop({0: 8, 5: 16}, fill=3.0)])),
         (
-            {"crop": {"kind": "center", "resise": 40}},
-            "`crop.resise` is not a key of a preset (did you mean resize?); allowed there are kind, resize",
+            "transforms:\n- Resize:\n    size: 9\n- FiveCrop: {size: 8}\n- AutoAugment: {policy: svhn}\n",
+            Preset([Resize(9), FiveCrop(8), AutoAugment("svhn")]),
         ),
         (
-            {"crop": {"kind": "random_resized", "padding": 4}},  # another crop's key
-            "`crop.padding` is not a key of a preset; allowed there are kind, area, ratio",
+            "transforms:\n- CenterCrop: {size: 8}\n- RandomChoice:\n    transforms: [RandomGrayscale, RandomApply: "
+            "{transforms: [GaussianBlur: {kernel_size: 3}]}]\n    p: [1, 2]\n",
+            Preset([CenterCrop(8), RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1.0, 2.0))]),
         ),
         (
-            {"jitter": {"brightnes": 1}},
-            "`jitter.brightnes` is not a key of a preset (did you mean brightness?); "
-            "allowed there are brightness, contrast, saturation, hue",
+            "views:\n- transforms: [CenterCrop: {size: 8}]\n- {transforms: [CenterCrop: {size: 9}], count: 3}\n",
+            Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 3)]),
         ),
-    ],
-    ids=str,
-)
-def test_an_unknown_key_is_said_with_those_that_are_allowed(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
-    assert error_of(tmp_path, **changed) == says
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("size: 32", "the key `crop` is missing"),
-        ("crop: {kind: center}", "the key `size` is missing"),
-        ("{}", "the key `size` is missing"),
         (
-            "size: 32\ncrop: {resize: 40}",
-            "`crop.kind` is missing; allowed are 'random_resized', 'center', 'random_padded'",
+            "transforms: [CenterCrop: {size: 8}]\nmix: {num_classes: 10, mixup_alpha: 1, per: sample}",
+            Preset([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
+        ),
+        (
+            "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
+            "RandomErasing: {value: random}]\nviews: 2\nfast_idct: true\ndtype: float16\nlayout: channels_last\n"
+            "shuffle: block\nlast_batch: pad\n",
+            Preset(
+                [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
+                views=2,
+                fast_idct=True,
+                dtype="float16",
+                layout="channels_last",
+                shuffle="block",
+                last_batch="pad",
+            ),
         ),
     ],
 )
-def test_a_missing_key_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Preset) -> None:
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(PresetError, match=re.escape(says)):
-        load_preset(tmp_path / "mine.yaml")
+    assert load_preset(tmp_path / "mine.yaml") == preset
+
+
+def test_a_transforms_name_is_its_class() -> None:
+    assert {name: kind.__name__ for name, kind in TRANSFORMS.items()} == {name: name for name in TRANSFORMS}
+    assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
+
+
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch"
+NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 
 @pytest.mark.parametrize(
-    ("changed", "key", "found", "allowed"),
+    ("content", "says"),
     [
-        ({"size": "32"}, "size", "'32'", "integer"),
-        ({"size": 32.5}, "size", "32.5", "integer"),
-        ({"size": 32.0}, "size", "32.0", "integer"),
-        ({"size": True}, "size", "True", "integer"),
-        ({"size": None}, "size", "None", "integer"),
-        ({"size": 0}, "size", "0", "greater than or equal to 1"),
-        ({"size": 8193}, "size", "8193", "less than or equal to 8192"),
-        ({"flip": 1.01}, "flip", "1.01", "less than or equal to 1"),
-        ({"flip": -0.5}, "flip", "-0.5", "greater than or equal to 0"),
-        ({"flip": True}, "flip", "True", "number"),
-        ({"flip": "0.5"}, "flip", "'0.5'", "number"),
-        ({"flip": float("nan")}, "flip", "nan", "finite number"),
-        ({"antialias": 1}, "antialias", "1", "boolean"),
-        ({"antialias": "on"}, "antialias", "'on'", "boolean"),
-        ({"mean": 0.5, "std": [1, 1, 1]}, "mean", "0.5", "tuple"),
-        ({"mean": [0.5], "std": [1, 1, 1]}, "mean", "[0.5]", "too few numbers"),
-        ({"mean": [0, 0, 0, 0], "std": [1, 1, 1]}, "mean", "[0, 0, 0, 0]", "at most 3 items"),
-        ({"mean": [0, "x", 0], "std": [1, 1, 1]}, "mean", "'x'", "number"),
-        ({"mean": [0, 0, 0], "std": [1, 1, float("inf")]}, "std", "inf", "finite number"),
+        ({"dtipe": 3}, f"`dtipe` is not a key there (did you mean dtype?); allowed are {KEYS}"),
+        ({"size": 3}, f"`size` is not a key there; allowed are {KEYS}"),
+        ({1: 3}, f"`1` is not a key there; allowed are {KEYS}"),
+        (
+            {"transforms": [{"CenterCrop": {"size": 3, "sise": 3}}]},
+            "`transforms[0].CenterCrop.sise` is not a key there (did you mean size?); allowed are size",
+        ),
+        (
+            {"transforms": [{"CenterCrop": {"size": 3, "padding": 3}}]},  # another transform's
+            "`transforms[0].CenterCrop.padding` is not a key there; allowed are size",
+        ),
+        (
+            {"transforms": ["RandomCrop", {"RandomApply": {"transforms": [{"GaussianBlur": {"sigmas": 1}}]}}]},
+            "`transforms[0].RandomCrop.size` is missing\n"
+            "`transforms[1].RandomApply.transforms[0].GaussianBlur.kernel_size` is missing\n"
+            "`transforms[1].RandomApply.transforms[0].GaussianBlur.sigmas` is not a key there (did you mean sigma?); "
+            "allowed are kernel_size, sigma",
+        ),
+        (
+            {"transforms": [], "views": [{"transform": ["Pad"]}]},
+            "`views[0].transforms` is missing\n"
+            "`views[0].transform` is not a key there (did you mean transforms?); allowed are transforms, count",
+        ),
+        ({"views": [{"transforms": ["Pad"]}]}, "`views[0].transforms[0].Pad.padding` is missing"),
+        (
+            {"mix": {"mixup_alpa": 1}},
+            "`mix.num_classes` is missing\n`mix.mixup_alpa` is not a key there (did you mean mixup_alpha?); allowed "
+            "are num_classes, mixup_alpha, cutmix_alpha, p, switch_p, per, label_smoothing",
+        ),
+    ],
+    ids=str,
+)
+def test_keys_that_are_unknown_or_missing_are_said(tmp_path: Path, content: dict[Any, Any], says: str) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**SMALL, **content}))
+    with pytest.raises(PresetError) as caught:
+        load_preset(tmp_path / "mine.yaml")
+    assert str(caught.value).replace(f"{tmp_path / 'mine.yaml'}: ", "") == says
+
+
+@pytest.mark.parametrize(
+    ("each", "says"),
+    [
+        ("RandomCrob", f"`: found 'RandomCrob' (did you mean RandomCrop?); allowed is {NAMES}"),
+        (
+            {"RandomCrob": {"size": 3}},
+            f"`: found {{'RandomCrob': {{'size': 3}}}} (did you mean RandomCrop?); allowed is {NAMES}",
+        ),
+        ("xyz", f"`: found 'xyz'; allowed is {NAMES}"),
+        (3, f"`: found 3; allowed is {NAMES}"),
+        (None, f"`: found None; allowed is {NAMES}"),
+        ({}, f"`: found {{}}; allowed is {NAMES}"),
+        ({"Pad": {}, "CenterCrop": {}}, f"`: found {{'CenterCrop': {{}}, 'Pad': {{}}}}; allowed is {NAMES}"),  # two
+        ({3: {}}, f"`: found {{3: {{}}}}; allowed is {NAMES}"),
+        ({"Pad": 3}, ".Pad`: found 3, allowed is a mapping of parameters to values"),
+        ({"Pad": None}, ".Pad`: found None, allowed is a mapping of parameters to values"),
+        ({"Pad": [3]}, ".Pad`: found [3], allowed is a mapping of parameters to values"),
+        (
+            {"RandomApply": {"transforms": "GaussianBlur"}},
+            ".RandomApply.transforms`: found 'GaussianBlur', allowed is a list, such as [RandomHorizontalFlip]",
+        ),
+        ({"RandomApply": {"transforms": [3]}}, f".RandomApply.transforms[0]`: found 3; allowed is {NAMES}"),
+    ],
+    ids=str,
+)
+def test_what_is_no_transform_is_said(tmp_path: Path, each: object, says: str) -> None:
+    assert error_of(tmp_path, transforms=["RandomHorizontalFlip", each]) == f"`transforms[1]{says}"
+    in_view = error_of(tmp_path, transforms=[], views=[{"transforms": ["RandomHorizontalFlip", each]}])
+    assert in_view == f"`views[0].transforms[1]{says}"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"transforms": None}, "`transforms`: found None, allowed is a list, such as [RandomHorizontalFlip]"),
+        ({"transforms": "Pad"}, "`transforms`: found 'Pad', allowed is a list, such as [RandomHorizontalFlip]"),
+        ({"transforms": {"Pad": {}}}, "`transforms`: found {'Pad': {}}, allowed is a list, such as"),
+        ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
+        ({"views": [{"transforms": 3}]}, "`views[0].transforms`: found 3, allowed is a list, such as"),
+        ({"mix": 3}, "`mix`: found 3: input should be an instance of Mix"),
+    ],
+    ids=str,
+)
+def test_a_wrong_structure_is_said(tmp_path: Path, content: dict[str, Any], says: str) -> None:
+    assert error_of(tmp_path, **content).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("transform", "key", "found", "allowed"),
+    [
+        ({"CenterCrop": {"size": "32"}}, "size", "'32'", "integer"),
+        ({"CenterCrop": {"size": 32.0}}, "size", "32.0", "integer"),
+        ({"CenterCrop": {"size": True}}, "size", "True", "integer"),
+        ({"CenterCrop": {"size": None}}, "size", "None", "integer"),
+        ({"CenterCrop": {"size": 0}}, "size", "0", "greater than or equal to 1"),
+        ({"CenterCrop": {"size": 8193}}, "size", "8193", "less than or equal to 8192"),
+        # Of several allowed types the one is told that is nearest.
+        ({"CenterCrop": {"size": [8, 0]}}, "size", "0", "greater than or equal to 1"),
+        ({"CenterCrop": {"size": [8, 8.5]}}, "size", "8.5", "integer"),
+        ({"CenterCrop": {"size": [8]}}, "size", "[8]", "too few numbers"),
+        ({"CenterCrop": {"size": [8, 8, 8]}}, "size", "[8, 8, 8]", "at most 2 items"),
+        ({"CenterCrop": {"size": {0: 8, 5: 0}}}, "size", "0", "greater than or equal to 1"),
+        ({"CenterCrop": {"size": {"0": 8}}}, "size", "'0'", "integer"),
+        ({"RandomCrop": {"size": 8, "padding": [1, 2, 3]}}, "padding", "[1, 2, 3]", "too few numbers"),
+        ({"RandomCrop": {"size": 8, "padding": [1, -2]}}, "padding", "-2", "greater than or equal to 0"),
+        ({"RandomCrop": {"size": 8, "padding": -1}}, "padding", "-1", "greater than or equal to 0"),
+        ({"RandomCrop": {"size": 8, "fill": [0, 0, 256]}}, "fill", "256", "less than or equal to 255"),
+        ({"RandomErasing": {"value": "randm"}}, "value", "'randm' (did you mean random?)", "'random'"),
+        ({"RandomErasing": {"value": [1, 2]}}, "value", "[1, 2]", "too few numbers"),
+        ({"ColorJitter": {"hue": [0.1]}}, "hue", "[0.1]", "too few numbers"),
+        ({"RandomHorizontalFlip": {"p": 1.01}}, "p", "1.01", "less than or equal to 1"),
+        ({"RandomHorizontalFlip": {"p": True}}, "p", "True", "number"),
+        ({"RandomHorizontalFlip": {"p": "0.5"}}, "p", "'0.5'", "number"),
+        ({"RandomHorizontalFlip": {"p": float("nan")}}, "p", "nan", "finite number"),
+        ({"Resize": {"size": 8, "antialias": 1}}, "antialias", "1", "boolean"),
+        (
+            {"Resize": {"size": 8, "interpolation": "bicubik"}},
+            "interpolation",
+            "'bicubik' (did you mean bicubic?)",
+            "'nearest', 'bilinear', 'bicubic' or 'lanczos'",
+        ),
+        ({"RandomResizedCrop": {"size": 8, "scale": 0.5}}, "scale", "0.5", "tuple"),
+        ({"RandomResizedCrop": {"size": 8, "scale": [0.5]}}, "scale", "[0.5]", "too few numbers"),
+        ({"RandomResizedCrop": {"size": 8, "ratio": [1, 2, 3]}}, "ratio", "[1, 2, 3]", "at most 2 items"),
+        ({"Normalize": {"mean": 0.5, "std": [1, 1, 1]}}, "mean", "0.5", "tuple"),
+        ({"Normalize": {"mean": [0, "x", 0], "std": [1, 1, 1]}}, "mean", "'x'", "number"),
+        ({"Normalize": {"mean": [0, 0, 0], "std": [1, 1, float("inf")]}}, "std", "inf", "finite number"),
+        ({"RandomApply": {"transforms": []}}, "transforms", "()", "at least 1 item"),
+        (
+            {"RandomApply": {"transforms": ["RandomHorizontalFlip"]}},
+            "transforms",
+            "RandomHorizontalFlip(p=0.5)",
+            "instance of PixelTransform",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_said_with_what_is_allowed(
+    tmp_path: Path, transform: dict[str, Any], key: str, found: str, allowed: str
+) -> None:
+    message = error_of(tmp_path, transforms=["RandomHorizontalFlip", transform])
+    assert message.startswith(f"`transforms[1].{next(iter(transform))}.{key}`: found {found}")
+    assert allowed in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "found", "allowed"),
+    [
+        ({"views": 0}, "views", "0", "greater than or equal to 1"),
+        ({"views": 1.5}, "views", "1.5", "integer"),
+        ({"transforms": [], "views": []}, "views", "()", "at least 1 item"),
         ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float32', 'float16' or 'uint8'"),
         ({"dtype": 32}, "dtype", "32", "'float32', 'float16' or 'uint8'"),
         ({"layout": "nhwc"}, "layout", "'nhwc' (did you mean nchw?)", "'nchw' or 'channels_last'"),
         ({"shuffle": "ful"}, "shuffle", "'ful' (did you mean full?)", "'none', 'full' or 'block'"),
         ({"shuffle": True}, "shuffle", "True", "'none', 'full' or 'block'"),
         ({"last_batch": "keep"}, "last_batch", "'keep'", "'drop', 'pad' or 'partial'"),
-        ({"crop": 3}, "crop", "3", "dictionary"),
-        ({"crop": None}, "crop", "None", "dictionary"),
-        ({"crop": {"kind": "centre"}}, "crop", "'centre' (did you mean center?)", CROPS),
-        ({"crop": {"kind": None}}, "crop", "None", CROPS),
-        ({"crop": {"kind": "center", "resize": 40.5}}, "crop.resize", "40.5", "integer"),
-        ({"crop": {"kind": "center", "resize": 20_000}}, "crop.resize", "20000", "less than or equal to 16384"),
-        ({"crop": {"kind": "random_padded", "padding": -1}}, "crop.padding", "-1", "greater than or equal to 0"),
-        ({"crop": {"kind": "random_resized", "area": 0.5}}, "crop.area", "0.5", "tuple"),
-        ({"crop": {"kind": "random_resized", "area": [0.5]}}, "crop.area", "[0.5]", "too few numbers"),
-        ({"crop": {"kind": "random_resized", "ratio": [1, 2, 3]}}, "crop.ratio", "[1, 2, 3]", "at most 2 items"),
-        ({"jitter": 0.4}, "jitter", "0.4", "dictionary"),
-        ({"jitter": {"hue": 0.6}}, "jitter.hue", "0.6", "less than or equal to 0.5"),
-        ({"jitter": {"contrast": -1}}, "jitter.contrast", "-1", "greater than or equal to 0"),
+        ({"fast_idct": "on"}, "fast_idct", "'on'", "boolean"),
+        ({"mix": {"num_classes": 0, "mixup_alpha": 1}}, "mix.num_classes", "0", "greater than or equal to 1"),
+        ({"mix": {"num_classes": 9, "per": "sampel"}}, "mix.per", "'sampel' (did you mean sample?)", "'batch'"),
+        (
+            {"transforms": [], "views": [{"transforms": SMALL["transforms"], "count": 0}]},
+            "views[0].count",
+            "0",
+            "greater than or equal to 1",
+        ),
     ],
     ids=str,
 )
-def test_a_wrong_value_is_said_with_what_is_allowed(
-    tmp_path: Path, changed: dict[str, Any], key: str, found: str, allowed: str
+def test_a_wrong_value_of_the_recipe_is_said(
+    tmp_path: Path, content: dict[str, Any], key: str, found: str, allowed: str
 ) -> None:
-    message = error_of(tmp_path, **changed)
+    message = error_of(tmp_path, **content)
     assert message.startswith(f"`{key}`: found {found}")
     assert allowed in message
     assert "\n" not in message
 
 
+NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1, 1, 1]}}]
+
+
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("content", "says"),
     [
-        ({"size": 41}, "crop.resize 40 is below size 41"),
-        ({"mean": [0, 0, 0]}, "mean and std: give both or neither"),
-        ({"std": [1, 1, 1]}, "mean and std: give both or neither"),
-        ({"mean": [0, 0, 0], "std": [1, 1, 1], "dtype": "uint8"}, 'mean and std cannot be had in dtype "uint8"'),
-        ({"mean": [0, 0, 0], "std": [1, 0, 1]}, "std [1.0, 0.0, 1.0]: allowed are numbers above 0"),
-        ({"mean": [0, 0, 0], "std": [1, -1, 1]}, "std [1.0, -1.0, 1.0]: allowed are numbers above 0"),
-        ({"jitter": {}}, "`jitter`: no strength of brightness, contrast, saturation, hue is above 0"),
-        ({"jitter": {"hue": 0}}, "`jitter`: no strength of brightness, contrast, saturation, hue is above 0"),
-        *(
-            (
-                {"crop": {"kind": "random_resized", "area": area}},
-                f"`crop`: area {area}: allowed is [low, high] with 0 <",
-            )
-            for area in ([0.0, 1.0], [-0.1, 1.0], [0.5, 0.4], [0.5, 1.1])
+        ({"transforms": []}, "give either `transforms` or `views` that have theirs"),
+        ({"views": [{"transforms": ["RandomHorizontalFlip"]}]}, "give either `transforms` or `views` that have theirs"),
+        (
+            {"transforms": NORMALIZED, "dtype": "uint8"},
+            'dtype "uint8" gives levels: leave Normalize and RandomErasing ',
         ),
-        *(
-            (
-                {"crop": {"kind": "random_resized", "ratio": ratio}},
-                f"`crop`: ratio {ratio}: allowed is [low, high] with",
-            )
-            for ratio in ([0.0, 1.0], [2.0, 1.0], [-1.0, 1.0])
+        (
+            {"transforms": [{"CenterCrop": {"size": 8}}, "RandomErasing"], "dtype": "uint8"},
+            'dtype "uint8" gives levels',
+        ),
+        ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "views": 2}, "`mix` needs one view and a float dtype"),
+        ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
+        ({"mix": {"num_classes": 9}}, "`mix`: mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
+        ({"transforms": [*NORMALIZED, {"Pad": {"padding": 1}}]}, "Pad stands where it cannot: allowed are resizing, "),
+        ({"transforms": ["RandomHorizontalFlip"]}, "RandomHorizontalFlip: leaves images of different sizes: add "),
+        (
+            {"transforms": [{"CenterCrop": {"size": {5: 8}}}]},
+            "`transforms[0].CenterCrop.size`: sizes by epoch {5: 8}: allowed are epochs from 0 on, and 0 must be among",
+        ),
+        (
+            {"transforms": [{"RandomResizedCrop": {"size": 8, "scale": [0, 1]}}]},
+            "`transforms[0].RandomResizedCrop`: scale [0.0, 1.0]: allowed is [low, high] with 0 < low <= high <= 1",
+        ),
+        (
+            {"transforms": [*SMALL["transforms"], {"RandAugment": {"magnitude": 31}}]},
+            "`transforms[2].RandAugment`: magnitude 31: allowed is 0 to 30, below num_magnitude_bins",
         ),
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_said(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
-    assert error_of(tmp_path, **changed).startswith(says)
+def test_what_does_not_go_together_is_said(tmp_path: Path, content: dict[str, Any], says: str) -> None:
+    message = error_of(tmp_path, **content)
+    assert message.startswith(says)
+    assert "\n" not in message
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    lines = error_of(tmp_path, size=0, sise=1, crop={"kind": "center", "resise": 1}).splitlines()
-    assert len(lines) == 3
-    assert all(key in "\n".join(lines) for key in ("`size`", "`sise`", "`crop.resise`"))
+def test_all_that_is_wrong_with_the_transforms_is_said_at_once(tmp_path: Path) -> None:
+    wrong = [
+        {"RandomResizedCrop": {"size": 0, "sise": 1, "scale": 3}},
+        "Flip",
+        {"RandomApply": {"p": 2, "transforms": [3]}},
+    ]
+    lines = error_of(tmp_path, transforms=wrong).splitlines()
+    assert [line.split("`")[1] for line in lines] == [
+        "transforms[0].RandomResizedCrop.size",
+        "transforms[0].RandomResizedCrop.scale",
+        "transforms[0].RandomResizedCrop.sise",
+        "transforms[1]",
+        "transforms[2].RandomApply.transforms[0]",
+    ]
+
+
+def test_all_that_is_wrong_beside_the_transforms_is_said_at_once(tmp_path: Path) -> None:
+    lines = error_of(tmp_path, dtype="float46", layuot="nchw", views=0).splitlines()
+    assert [line.split("`")[1] for line in lines] == ["views", "dtype", "layuot"]
 
 
 def test_a_preset_cannot_be_changed() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        SHIPPED["imagenet_eval"].size = 3
-    with pytest.raises(ValidationError, match="frozen"):
-        SHIPPED["imagenet_eval"].crop.kind = "center"  # type: ignore[union-attr]
+    preset = SHIPPED["resnet50_v2"]
+    for part, name in ((preset, "dtype"), (preset.transforms[0], "size"), (preset.mix, "p")):
+        with pytest.raises(FrozenInstanceError, match="cannot assign to field"):
+            setattr(part, name, 3)
 
 
 # Overrides.
 
+JITTERED = SHIPPED["imagenet_train_jitter"]
 
-@pytest.mark.parametrize("source", ["imagenet_train_jitter", SHIPPED["imagenet_train_jitter"]], ids=["name", "Preset"])
+
+def changed(preset: Preset, **values: object) -> Preset:
+    return Preset(**{**{name: getattr(preset, name) for name in Preset.__dataclass_fields__}, **values})
+
+
+@pytest.mark.parametrize("source", ["imagenet_train_jitter", JITTERED], ids=["name", "Preset"])
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ({}, {}),
         (None, {}),
-        ({"size": 160, "flip": 0}, {"size": 160, "flip": 0}),
-        ({"jitter": None}, {"jitter": None}),
-        ({"mean": None, "std": None, "dtype": "uint8"}, {"mean": None, "std": None, "dtype": "uint8"}),
-        ({"mean": [0, 0, 0]}, {"mean": (0, 0, 0)}),
-        ({"jitter": {"hue": 0}}, {"jitter": ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4)}),
-        # In a crop of the same kind only what is named is replaced, another kind is another crop.
-        ({"crop": {"area": [0.25, 1]}}, {"crop": RandomResizedCrop(kind="random_resized", area=(0.25, 1.0))}),
+        ({"dtype": "float16", "layout": "channels_last"}, {"dtype": "float16", "layout": "channels_last"}),
+        ({"views": 3}, {"views": 3}),
+        ({"mix": {"num_classes": 9, "mixup_alpha": 1}}, {"mix": Mix(9, 1.0)}),
+        ({"mix": Mix(9, 1.0)}, {"mix": Mix(9, 1.0)}),
+        # Of a transform only what is named is replaced.
+        ({"RandomResizedCrop": {"size": 160}}, {"transforms": (RandomResizedCrop(160), *JITTERED.transforms[1:])}),
         (
-            {"crop": {"kind": "random_resized", "ratio": [1, 1]}},
-            {"crop": RandomResizedCrop(kind="random_resized", ratio=(1.0, 1.0))},
+            {"RandomResizedCrop": {"scale": [0.25, 1]}, "RandomHorizontalFlip": {"p": 0}},
+            {"transforms": (RandomResizedCrop(224, (0.25, 1.0)), RandomHorizontalFlip(0), *JITTERED.transforms[2:])},
         ),
-        ({"crop": {"kind": "center"}}, {"crop": CenterCrop(kind="center")}),
         (
-            {"crop": {"kind": "random_padded", "padding": 8}},
-            {"crop": RandomPaddedCrop(kind="random_padded", padding=8)},
+            {"ColorJitter": {"hue": 0}},
+            {"transforms": (CROP, FLIP, ColorJitter(0.4, 0.4, 0.4), IMAGENET)},
+        ),
+        ({"RandomHorizontalFlip": {}}, {}),
+        ({"ColorJitter": None}, {"transforms": (CROP, FLIP, IMAGENET)}),
+        (
+            {"ColorJitter": None, "Normalize": None, "dtype": "uint8"},
+            {"transforms": (CROP, FLIP), "dtype": "uint8"},
+        ),
+        (
+            {"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"], "RandomHorizontalFlip": {"p": 1}},
+            {"transforms": (CenterCrop(8), RandomHorizontalFlip(1))},
         ),
     ],
     ids=str,
@@ -354,26 +626,82 @@ def test_a_preset_cannot_be_changed() -> None:
 def test_overrides_replace_what_they_name(
     source: str | Preset, overrides: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
-    base = SHIPPED["imagenet_train_jitter"]
-    assert load_preset(source, overrides) == base.model_copy(update=expected)
-    assert base == load_preset("imagenet_train_jitter")  # and are not kept
+    assert load_preset(source, overrides) == changed(JITTERED, **expected)
+    assert load_preset("imagenet_train_jitter") == JITTERED  # and are not kept
+
+
+def test_overrides_reach_transforms_within_transforms_and_views() -> None:
+    moco = load_preset("moco_v2", {"GaussianBlur": {"kernel_size": 5}, "RandomApply": {"p": 0.3}})
+    *_, blur, _ = moco.transforms
+    assert blur == RandomApply([GaussianBlur(5)], 0.3)
+    assert moco.transforms[2] == RandomApply([ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.3)  # all of the name
+    dino = load_preset(
+        "dino", {"RandomResizedCrop": {"size": 64}, "GaussianBlur": {"kernel_size": 5}, "Normalize": None}
+    )
+    assert dino.shapes(0) == [(64, 64)] * 10
+    assert re.findall(r"kernel_size: (\d+)", preset_yaml(dino)) == ["5"] * 3
+    assert all(view.normalize is None for view in dino.each_view)
+
+
+def test_what_has_no_transforms_left_is_left_out() -> None:
+    preset = load_preset("moco_v2", {"ColorJitter": None, "RandomGrayscale": None, "GaussianBlur": None})
+    assert preset == Preset([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2, **TRAINING)
+
+
+def test_a_transform_within_one_of_its_name_is_meant_too(tmp_path: Path) -> None:
+    inner = {"RandomApply": {"transforms": ["RandomGrayscale"], "p": 0.1}}
+    content = {"transforms": [*SMALL["transforms"], {"RandomApply": {"transforms": [inner], "p": 0.2}}]}
+    preset = preset_of(tmp_path, {"RandomApply": {"p": 0.9}}, **content)
+    assert preset.transforms[-1] == RandomApply([RandomApply([RandomGrayscale()], 0.9)], 0.9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"mix": {"num_classes": 10}}, Mix(10, 0.2, 1.0)),
+        ({"mix": {"p": 0.5, "label_smoothing": 0.1}}, Mix(1000, 0.2, 1.0, 0.5, label_smoothing=0.1)),
+        ({"mix": None}, None),
+    ],
+)
+def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expected: Mix | None) -> None:
+    assert load_preset("resnet50_v2", overrides).mix == expected
 
 
 @pytest.mark.parametrize(
     ("source", "where"),
     [
         ("imagenet_train", "imagenet_train.yaml with preset_overrides"),
-        (SHIPPED["imagenet_train"], "the Preset with preset_overrides"),
+        (SHIPPED["imagenet_train"], "the Compose with preset_overrides"),
     ],
+    ids=["name", "Preset"],
 )
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ({"sise": 1}, "`sise` is not a key of a preset (did you mean size?)"),
-        ({"size": 0}, "`size`: found 0"),
-        ({"crop": {"aria": [0.1, 1]}}, "`crop.aria` is not a key of a preset (did you mean area?)"),
-        ({"crop": {"kind": "center", "resize": 200}}, "crop.resize 200 is below size 224"),
-        ({"mean": None}, "mean and std: give both or neither"),
+        (
+            {"size": 160},
+            f"`size` is no key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its transforms",
+        ),
+        (
+            {"RandomResizedCrob": {"size": 160}},
+            f"`RandomResizedCrob` is no key of a recipe (did you mean RandomResizedCrop?); allowed are {KEYS}, and the",
+        ),
+        ({3: 4}, f"`3` is no key of a recipe; allowed are {KEYS}, and the names of its transforms"),
+        ({"dtype": "float46"}, "`dtype`: found 'float46' (did you mean float16?)"),
+        (
+            {"CenterCrop": {"size": 3}},
+            "the recipe has no CenterCrop; it has RandomResizedCrop, RandomHorizontalFlip, Normalize",
+        ),
+        ({"CenterCrop": None}, "the recipe has no CenterCrop; it has "),
+        ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160, allowed is a mapping, or None to leave it out"),
+        (
+            {"RandomResizedCrop": {"sise": 1}},
+            "`transforms[0].RandomResizedCrop.sise` is not a key there (did you mean size?)",
+        ),
+        ({"RandomResizedCrop": {"size": 0}}, "`transforms[0].RandomResizedCrop.size`: found 0"),
+        ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
+        ({"mix": {"p": 0.5}}, "`mix.num_classes` is missing"),
+        ({"transforms": (FLIP,)}, "`transforms`: found (RandomHorizontalFlip(p=0.5),), allowed is a list"),
     ],
     ids=str,
 )
@@ -385,42 +713,164 @@ def test_wrong_overrides_are_errors_of_theirs(
     assert str(caught.value).startswith(f"{where}: {says}")
 
 
+def test_overrides_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(PresetError, match=r"preset_overrides=\['size'\]: allowed are a name, .* and a mapping"):
+        load_preset("imagenet_train", ["size"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [3, None, [3], "size", {"transforms": 3}], ids=str)
+def test_overrides_of_what_is_wrong_say_what_is_wrong(tmp_path: Path, wrong: object) -> None:
+    for overrides in ({"RandomApply": {"p": 1}}, {"GaussianBlur": {"kernel_size": 1}, "RandomApply": {"p": 1}}):
+        transforms = [*SMALL["transforms"], {"RandomApply": wrong}, {"GaussianBlur": {"kernel_size": 3}}]
+        assert error_of(tmp_path, overrides, transforms=transforms).startswith("`transforms[2].RandomApply")
+
+
 # The fingerprint.
 
 
 @pytest.mark.parametrize(
-    "same", [{}, {"shuffle": "block"}, {"last_batch": "pad"}, {"flip": 0.5}, {"size": 224}], ids=str
+    "same",
+    [
+        {},
+        {"shuffle": "block"},
+        {"last_batch": "pad"},
+        {"layout": "channels_last"},
+        {"RandomHorizontalFlip": {"p": 0.5}},
+        {"RandomResizedCrop": {"size": 224, "antialias": True}},
+    ],
+    ids=str,
 )
 def test_recipes_of_the_same_pixels_have_the_same_fingerprint(same: dict[str, Any]) -> None:
-    assert load_preset("imagenet_train", same).fingerprint == load_preset("imagenet_train").fingerprint
+    assert load_preset("imagenet_train", same).fingerprint == SHIPPED["imagenet_train"].fingerprint
 
 
 def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) -> None:
     fingerprint = preset_of(tmp_path).fingerprint
     assert len(fingerprint) == 32
     assert int(fingerprint, 16) > 0
-    assert preset_of(tmp_path, flip=0, jitter=None, antialias=True, dtype="float32").fingerprint == fingerprint
-    with_integers = preset_of(tmp_path, mean=[0, 0, 0], std=[1, 1, 1]).fingerprint
-    assert preset_of(tmp_path, mean=[0.0, 0.0, 0.0], std=[1.0, 1.0, 1.0]).fingerprint == with_integers != fingerprint
+    assert preset_of(tmp_path, views=1, mix=None, dtype="float32").fingerprint == fingerprint
+    integers, floats = (
+        Preset([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
+        for zero, one in ((0, 1), (0.0, 1.0))
+    )
+    assert integers == floats != fingerprint
 
 
 def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {"size": 223},
-        {"flip": 0.25},
-        {"antialias": False},
-        {"dtype": "float16"},
-        {"mean": None, "std": None},
-        {"mean": [0.485, 0.456, 0.405]},
-        {"std": [0.229, 0.224, 0.226]},
-        {"jitter": {"hue": 0.1}},
-        {"jitter": {"contrast": 0.1}},
-        {"crop": {"area": [0.09, 1.0]}},
-        {"crop": {"ratio": [0.75, 1.3]}},
-        {"crop": {"kind": "center"}},
-        {"crop": {"kind": "center", "resize": 255}},
-        {"crop": {"kind": "random_padded"}},
-        {"crop": {"kind": "random_padded", "padding": 5}},
+    crop, jitter, mix = CenterCrop(8), ColorJitter(0.1), Mix(9, 1.0)
+    recipes = [
+        Preset([crop]),
+        Preset([crop], dtype="float16"),
+        Preset([crop], fast_idct=True),
+        Preset([crop], views=2),
+        Preset([crop], mix=mix),
+        Preset([crop], mix=Mix(9, 0.5)),
+        Preset([crop], mix=Mix(9, 1.0, per="sample")),
+        Preset([CenterCrop(9)]),
+        Preset([CenterCrop((8, 9))]),
+        Preset([CenterCrop({0: 8, 5: 9})]),
+        Preset([CenterCrop({0: 8, 6: 9})]),
+        Preset([RandomCrop(8)]),
+        Preset([RandomCrop(8, fill=9)]),
+        Preset([Resize(9), crop]),
+        Preset([Resize(9, antialias=False), crop]),
+        Preset([Resize(9, "bicubic"), crop]),
+        Preset([FLIP, crop]),
+        Preset([crop, FLIP]),  # another order
+        Preset([crop, RandomVerticalFlip()]),
+        Preset([crop, RandomHorizontalFlip(0.4)]),
+        Preset([crop, jitter]),
+        Preset([crop, jitter, jitter]),
+        Preset([crop, RandomApply([jitter])]),
+        Preset([crop, RandomApply([jitter], 0.4)]),
+        Preset([crop, RandomApply([ColorJitter(0.2)])]),
+        Preset([crop, Normalize((0, 0, 0), (1, 1, 1))]),
+        Preset([crop, Normalize((0, 0, 0), (1, 1, 2))]),
+        Preset([crop, RandomErasing()]),
+        Preset([crop, RandomErasing(value="random")]),
+        Preset(views=[View([crop]), View([crop, jitter])]),
+        Preset(views=[View([crop, jitter]), View([crop])]),
+        Preset([Pad(1), crop]),
     ]
-    assert len({load_preset("imagenet_train", change).fingerprint for change in changes}) == len(changes)
+    assert len({preset.fingerprint for preset in recipes}) == len(recipes)
+
+
+# As YAML.
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(preset_yaml(SHIPPED[name]))
+    assert load_preset(path) == SHIPPED[name]
+    assert load_preset(path).fingerprint == load_preset(name).fingerprint
+
+
+def test_a_recipe_is_written_without_its_defaults() -> None:
+    preset = Preset(
+        [
+            RandomResizedCrop({0: 128, 5: 160}, interpolation="bicubic"),
+            FLIP,
+            RandomVerticalFlip(0.1),
+            RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1, 2)),
+            Normalize((0, 0, 0), (1, 1, 1)),
+        ],
+        mix=Mix(9, 1.0),
+        dtype="float16",
+        last_batch="drop",
+    )
+    assert (
+        preset_yaml(preset)
+        == """\
+transforms:
+- RandomResizedCrop:
+    size: {0: 128, 5: 160}
+    interpolation: bicubic
+- RandomHorizontalFlip
+- RandomVerticalFlip: {p: 0.1}
+- RandomChoice:
+    transforms:
+    - RandomGrayscale
+    - RandomApply:
+        transforms:
+        - GaussianBlur: {kernel_size: 3}
+    p: [1.0, 2.0]
+- Normalize:
+    mean: [0.0, 0.0, 0.0]
+    std: [1.0, 1.0, 1.0]
+mix: {num_classes: 9, mixup_alpha: 1.0}
+dtype: float16
+last_batch: drop
+"""
+    )
+    assert (
+        preset_yaml(Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
+        == """\
+views:
+- transforms:
+  - CenterCrop: {size: 8}
+- transforms:
+  - CenterCrop: {size: 9}
+  count: 2
+"""
+    )
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_each_transform_is_written_and_read_again(tmp_path: Path, name: str) -> None:
+    needed: dict[str, Any] = {
+        "size": 8, "padding": 1, "corner": "top left", "degrees": 5.0, "kernel_size": 3, "threshold": 9.0, "bits": 3,
+        "sharpness_factor": 2.0, "transforms": [GaussianBlur(3)], "mean": (0, 0, 0), "std": (1, 1, 1),
+    }  # fmt: skip
+    fields = TRANSFORMS[name].__dataclass_fields__
+    transform = TRANSFORMS[name](**{key: value for key, value in needed.items() if key in fields})
+    for content in (plain(transform), plain(transform, brief=True)):
+        preset = preset_of(tmp_path, transforms=[], views=[{"transforms": around(content)}])
+        assert transform in preset.views[0].transforms  # type: ignore[index]
+
+
+def around(content: object) -> list[Any]:
+    """A recipe with a transform in its place."""
+    name = content if isinstance(content, str) else next(iter(content))
+    square, crop = {"Resize": {"size": [9, 9]}}, {"CenterCrop": {"size": 8}}
+    return [content, crop] if name == "Resize" else [content] if name == "RandomResizedCrop" else [square, content]

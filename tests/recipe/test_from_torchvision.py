@@ -1,0 +1,424 @@
+"""torchvision's transforms as recipes: the same parameters, or a refusal that names all that cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from oracle import torchvision, transforms
+from torchvision.models import ResNet50_Weights, WeightsEnum
+
+from gpuloader.errors import ConfigError, PresetError
+from gpuloader.recipe import TRANSFORMS, Preset, load_preset, preset_from_torchvision
+from gpuloader.recipe.colors import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    TenCrop,
+)
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
+from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
+
+v1, v2 = transforms, transforms.v2
+BOTH = pytest.mark.parametrize("theirs", [v1, v2], ids=["v1", "v2"])
+Mode = v1.InterpolationMode
+SQUARE, MEAN, STD = Resize((9, 9)), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+TO_FLOAT = [v1.PILToTensor(), v1.ConvertImageDtype(torch.float)]
+
+
+def translated(transform: object, **options: object) -> Preset:
+    return preset_from_torchvision(transform, **options)
+
+
+def error_of(transform: object, **options: object) -> str:
+    with pytest.raises(PresetError) as caught:
+        preset_from_torchvision(transform, **options)
+    assert isinstance(caught.value, ConfigError)
+    return str(caught.value)
+
+
+def written(theirs: ModuleType, ours: Transform) -> object:
+    """torchvision's transform of the same name and parameters."""
+    parameters = {field.name: getattr(ours, field.name) for field in fields(ours)}  # type: ignore[arg-type]
+    if "interpolation" in parameters:
+        parameters["interpolation"] = Mode(parameters["interpolation"])
+    if "policy" in parameters:
+        parameters["policy"] = v1.AutoAugmentPolicy(parameters["policy"])
+    if "transforms" in parameters:
+        parameters["transforms"] = [written(theirs, each) for each in ours.transforms]  # type: ignore[attr-defined]
+    if isinstance(ours, Grayscale):
+        parameters["num_output_channels"] = 3
+    return getattr(theirs, type(ours).__name__)(**parameters)
+
+
+# Every transform that torchvision has, nothing at its default, and what a recipe with it needs.
+CASES: list[list[Transform]] = [
+    [Resize(9, "bicubic", 12, antialias=False), CenterCrop((7, 8))],
+    [Resize((9, 9), "lanczos")],  # not the shorter side
+    [RandomResizedCrop((7, 8), (0.2, 0.9), (0.5, 2.0), "nearest", antialias=False)],
+    [SQUARE, RandomCrop((7, 8), (1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
+    [SQUARE, RandomCrop(7, 3, 9.0, "reflect")],
+    [SQUARE, Pad((1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
+    [SQUARE, Pad((1, 2), 5.0, "symmetric")],
+    [SQUARE, RandomHorizontalFlip(0.3), RandomVerticalFlip(0.4)],
+    [SQUARE, FiveCrop((3, 4))],
+    [SQUARE, TenCrop(3, vertical_flip=True)],
+    [SQUARE, RandomRotation((-10.0, 20.0), "bilinear", (3.0, 4.0), 5.0)],
+    [SQUARE, RandomAffine((-1.0, 2.0), (0.1, 0.2), (0.5, 1.5), (1.0, 2.0, 3.0, 4.0), "bilinear", 6.0, (3.0, 4.0))],
+    [SQUARE, RandomAffine((-1.0, 2.0), shear=(1.0, 2.0), fill=(5.0, 6.0, 7.0))],
+    [SQUARE, RandomPerspective(0.3, 0.4, "nearest", 5.0)],
+    [SQUARE, ColorJitter((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1))],
+    [SQUARE, Grayscale(), RandomGrayscale(0.7)],
+    [SQUARE, GaussianBlur(5, (0.3, 0.4))],
+    [SQUARE, RandomSolarize(100.0, 0.3), RandomPosterize(3, 0.2), RandomEqualize(0.1), RandomAutocontrast(0.4)],
+    [SQUARE, RandomAdjustSharpness(2.5, 0.6), RandomInvert(0.7)],
+    [SQUARE, AutoAugment("svhn", "bilinear", 5.0)],
+    [SQUARE, RandAugment(3, 5, 11, "bilinear", 5.0), TrivialAugmentWide(11, "bicubic", 5.0)],
+    [SQUARE, AugMix(4, 2, 3, 0.5, False, "nearest", 5.0)],
+    [SQUARE, RandomApply([GaussianBlur(3), RandomApply([RandomInvert(0.1)], 0.2)], 0.3)],
+    [SQUARE, RandomChoice([GaussianBlur(3), RandomInvert(0.1)], (0.25, 0.75))],
+    [SQUARE, Normalize(MEAN, STD), RandomErasing(0.2, (0.1, 0.2), (0.5, 2.0), 3.0)],
+    [SQUARE, RandomErasing(value=(1.0, 2.0, 3.0))],
+    [SQUARE, RandomErasing(value="random")],
+]
+
+
+def test_every_transform_that_torchvision_has_is_among_the_cases() -> None:
+    def names(of: Iterable[object]) -> set[str]:
+        return {type(each).__name__ for each in of}.union(*(names(getattr(each, "transforms", ())) for each in of))
+
+    assert {name for case in CASES for name in names(case)} == {name for name in TRANSFORMS if hasattr(v2, name)}
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(type(each).__name__ for each in case))
+def test_a_transform_keeps_its_parameters(theirs: ModuleType, case: list[Transform]) -> None:
+    output = [written(theirs, each) for each in case if isinstance(each, (Normalize, RandomErasing))]
+    before = [written(theirs, each) for each in case if not isinstance(each, (Normalize, RandomErasing))]
+    preset = translated(theirs.Compose([*before, *TO_FLOAT, *output]))
+    assert preset == Preset(case)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "ours",
+    [
+        Resize((9, 9)),
+        RandomResizedCrop(9),
+        RandomCrop(9),
+        CenterCrop(9),
+        FiveCrop(9),
+        TenCrop(9),
+        RandomHorizontalFlip(),
+        RandomVerticalFlip(),
+        Pad(3),
+        RandomRotation((-5.0, 5.0)),
+        RandomAffine((-5.0, 5.0)),
+        RandomPerspective(),
+        RandomGrayscale(),
+        GaussianBlur(3),
+        RandomSolarize(128.0),
+        RandomPosterize(3),
+        RandomEqualize(),
+        RandomAutocontrast(),
+        RandomAdjustSharpness(2.0),
+        RandomInvert(),
+        AutoAugment(),
+        RandAugment(),
+        TrivialAugmentWide(),
+        AugMix(),
+        RandomApply([GaussianBlur(3)]),
+        RandomErasing(),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_the_defaults_are_torchvisions(theirs: ModuleType, ours: Transform) -> None:
+    required = [name for name, each in signature(type(ours)).parameters.items() if each.default is each.empty]
+    given = {name: getattr(ours, name) for name in required}
+    if isinstance(ours, RandomApply):
+        given["transforms"] = [theirs.GaussianBlur(3)]
+    transform = getattr(theirs, type(ours).__name__)(**given)
+    if isinstance(ours, (Resize, RandomResizedCrop)):
+        assert translated(transform).transforms == (ours,)
+    else:
+        assert translated([theirs.Resize((9, 9)), transform], dtype="float32").transforms == (SQUARE, ours)
+
+
+@BOTH
+def test_color_jitter_and_choice_without_parameters(theirs: ModuleType) -> None:
+    preset = translated([theirs.Resize((9, 9)), theirs.ColorJitter(), theirs.RandomChoice([theirs.RandomInvert()] * 2)])
+    jitter, choice = preset.transforms[1:]
+    assert jitter == ColorJitter()
+    assert choice in (RandomChoice([RandomInvert()] * 2), RandomChoice([RandomInvert()] * 2, (0.5, 0.5)))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("make", "ours"),
+    [
+        (lambda theirs: theirs.CenterCrop([5]), CenterCrop(5)),
+        (lambda theirs: theirs.CenterCrop((5, 5)), CenterCrop(5)),
+        (lambda theirs: theirs.RandomCrop(5, [2, 2]), RandomCrop(5, 2)),
+        (lambda theirs: theirs.RandomCrop(5, pad_if_needed=True, fill=[3]), RandomCrop(5, fill=3.0)),
+        (lambda theirs: theirs.Pad([3]), Pad(3)),
+        (lambda theirs: theirs.ColorJitter(0.4, 1.5, hue=0.1), ColorJitter((0.6, 1.4), (0.0, 2.5), hue=(-0.1, 0.1))),
+        (lambda theirs: theirs.RandomRotation(10), RandomRotation((-10.0, 10.0))),
+        (lambda theirs: theirs.RandomAffine(0, shear=5), RandomAffine((0.0, 0.0), shear=(-5.0, 5.0))),
+        (lambda theirs: theirs.GaussianBlur((5, 5), 1.5), GaussianBlur(5, (1.5, 1.5))),
+        (lambda theirs: theirs.RandomChoice([theirs.RandomInvert()], [1.0]), RandomChoice([RandomInvert()], (1.0,))),
+        (lambda theirs: theirs.RandomErasing(value=3), RandomErasing(value=3.0)),
+    ],
+)
+def test_other_ways_to_write_a_parameter(
+    theirs: ModuleType, make: Callable[[ModuleType], object], ours: Transform
+) -> None:
+    [found] = translated([theirs.Resize((9, 9)), make(theirs)], dtype="float32").transforms[1:]
+    assert found == ours
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        {torchvision.tv_tensors.Mask: 1, torchvision.tv_tensors.Image: 127},
+        {torchvision.tv_tensors.Mask: 1, "others": 127},
+        {torch.Tensor: 127, "others": 1},
+    ],
+    ids=["image", "others", "tensor"],
+)
+def test_a_fill_by_the_type_of_the_input_is_that_of_images(fill: dict[Any, float]) -> None:
+    assert translated([v2.Resize((9, 9)), v2.RandomRotation(5, fill=fill)]).transforms[1].fill == 127  # type: ignore[attr-defined]
+
+
+@BOTH
+def test_nesting_is_unfolded(theirs: ModuleType) -> None:
+    crop, blur = theirs.RandomResizedCrop(9), theirs.GaussianBlur(3)
+    ours, our_blur = RandomResizedCrop(9), GaussianBlur(3)
+    for transform in (
+        crop,
+        [crop],
+        theirs.Compose([theirs.Compose([crop])]),
+        torch.nn.Sequential(v2.RandomResizedCrop(9), torch.nn.Identity()),
+        ([], [crop]),
+    ):
+        assert translated(transform).transforms == (ours,)
+    for inner in ([blur, blur], [theirs.Compose([blur, blur])], torch.nn.ModuleList([v2.GaussianBlur(3)] * 2)):
+        assert translated([crop, theirs.RandomApply(inner, 0.3)]).transforms == (
+            ours,
+            RandomApply([our_blur, our_blur], 0.3),
+        )
+
+
+# The dtype.
+
+
+@pytest.mark.parametrize(
+    ("behind", "dtype"),
+    [
+        ([], "uint8"),
+        ([v1.PILToTensor()], "uint8"),
+        ([v2.ToImage(), v2.RGB(), v2.ToPureTensor(), v2.Identity()], "uint8"),
+        ([v1.ToTensor()], "float32"),
+        ([v1.ConvertImageDtype(torch.float)], "float32"),
+        ([v2.ConvertImageDtype(torch.float16)], "float16"),
+        ([v2.ToDtype(torch.float32, scale=True)], "float32"),
+        ([v2.ToDtype(torch.float16, scale=True)], "float16"),
+        ([v2.ToDtype(torch.uint8, scale=True)], "uint8"),
+        ([v2.ToDtype(torch.uint8)], "uint8"),
+        ([v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)], "float32"),
+        ([v2.ToDtype({torchvision.tv_tensors.Image: torch.float32, "others": None}, scale=True)], "float32"),
+        ([v2.ToDtype({torchvision.tv_tensors.Mask: torch.int64, "others": None})], "uint8"),
+        ([v1.ToTensor(), v1.ToPILImage()], "uint8"),
+    ],
+)
+def test_the_dtype_is_what_the_image_is_converted_to(behind: list[Any], dtype: str) -> None:
+    assert translated([v2.RandomResizedCrop(9), *behind]) == Preset([RandomResizedCrop(9)], dtype=dtype)  # type: ignore[arg-type]
+    assert translated([*behind, v2.RandomResizedCrop(9)]).dtype == dtype
+
+
+@BOTH
+def test_levels_behind_a_conversion_are_of_255(theirs: ModuleType) -> None:
+    warped = [theirs.RandomRotation(5, fill=0.2), theirs.RandomPerspective(fill=[0.2, 0.4, 1.0])]
+    preset = translated([*TO_FLOAT, theirs.Resize((9, 9)), *warped, theirs.RandomSolarize(0.6)])
+    rotation, perspective, solarize = preset.transforms[1:]
+    assert (rotation.fill, perspective.fill, solarize.threshold) == (51.0, (51.0, 102.0, 255.0), 153.0)  # type: ignore[attr-defined]
+    assert translated([theirs.Resize((9, 9)), theirs.RandomRotation(5, fill=51)]).transforms[1].fill == 51  # type: ignore[attr-defined]
+
+
+def test_options_are_those_of_the_recipe() -> None:
+    options = {"layout": "channels_last", "shuffle": "full", "views": 2, "dtype": "float16"}
+    assert translated(v2.RandomResizedCrop(9), **options) == Preset([RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
+
+
+# What cannot be had.
+
+
+class Lambda:
+    """Of somebody else."""
+
+
+@BOTH
+def test_all_that_cannot_be_translated_is_named(theirs: ModuleType) -> None:
+    message = error_of(
+        [
+            theirs.RandomResizedCrop(9),
+            theirs.Lambda(str),
+            [Lambda()],
+            theirs.Grayscale(),
+            theirs.RandomApply([theirs.RandomOrder([theirs.RandomInvert()])]),
+            theirs.RandomRotation(5, expand=True),
+            theirs.GaussianBlur((3, 5)),
+            theirs.RandomAdjustSharpness(-1),
+            theirs.Normalize([0.5], [0.5]),
+        ]
+    )
+    assert message == (
+        "torchvision's transform cannot be translated: Lambda has no counterpart; "
+        f"{__name__}.Lambda is not torchvision's; "
+        "Grayscale with num_output_channels=1: only 3 can be had; "
+        "RandomOrder has no counterpart; "
+        "RandomRotation with expand=True: only False can be had; "
+        "`GaussianBlur.kernel_size`: found (3, 5): input should be a valid integer; "
+        "`RandomAdjustSharpness.sharpness_factor`: found -1: input should be greater than or equal to 0; "
+        "`Normalize.mean`: found 0.5: input should be a valid tuple; "
+        "`Normalize.std`: found 0.5: input should be a valid tuple"
+    )
+
+
+class ToTensor:
+    """As torchvision calls it, and does something else."""
+
+
+@pytest.mark.parametrize(
+    ("transform", "says"),
+    [
+        (ToTensor(), "ToTensor is not torchvision's"),
+        (None, "builtins.NoneType is not torchvision's"),
+        (str, "builtins.type is not torchvision's"),
+        (torch.nn.ReLU(), "ReLU has no counterpart"),
+        (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
+        (v2.Resize(9, Mode.BOX), "`Resize.interpolation`: found 'box'; allowed are 'nearest', 'bilinear', 'bicubic'"),
+        (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True can be had"),
+        (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16 and uint8 can be had"),
+        (v1.ConvertImageDtype(torch.int16), "ConvertImageDtype to int16: only float32, float16 and uint8 can be had"),
+        # In torchvision each choice is one of two.
+        *(
+            (
+                v2.RandomChoice([choice, v2.RandomInvert()]),
+                "RandomChoice of several at once, or of none: each choice must be one transform",
+            )
+            for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
+        ),
+        (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
+        (v2.RandomChoice([v2.RandomPhotometricDistort(), v2.RandomInvert()]), "RandomPhotometricDistort has no "),
+    ],
+)
+def test_what_cannot_be_translated_is_refused(transform: object, says: str) -> None:
+    message = error_of([v2.RandomResizedCrop(9), transform])
+    assert message.startswith("torchvision's transform cannot be translated: ")
+    assert says in message
+    assert ";" not in message.replace("; allowed", "")  # one problem, once
+
+
+@pytest.mark.parametrize(
+    ("transform", "options", "says"),
+    [
+        (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
+        ([], {}, "give either `transforms` or `views` that have theirs"),
+        ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),
+        ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
+        (v2.CenterCrop(9), {"layout": "nhwc"}, "`layout`: found 'nhwc' (did you mean nchw?); allowed are "),
+        (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is not a key there (did you mean layout?); allowed are "),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_a_recipe_is_refused(transform: object, options: dict[str, Any], says: str) -> None:
+    assert error_of(transform, **options).startswith(f"torchvision's transform: {says}")
+
+
+# torchvision's own recipes, as its references/classification/presets.py composes them.
+
+
+def reference_training(
+    theirs: ModuleType, size: int, policy: Callable[..., object] | None = None, erasing: float = 0.0
+) -> object:
+    weights = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    return theirs.Compose(
+        [
+            theirs.RandomResizedCrop(size, interpolation=Mode.BILINEAR, antialias=True),
+            theirs.RandomHorizontalFlip(0.5),
+            *([] if policy is None else [policy(interpolation=Mode.BILINEAR)]),
+            theirs.PILToTensor(),
+            theirs.ConvertImageDtype(torch.float) if theirs is v1 else theirs.ToDtype(torch.float, scale=True),
+            theirs.Normalize(**weights),
+            *([theirs.RandomErasing(p=erasing)] if erasing else []),
+        ]
+    )
+
+
+def reference_evaluation(theirs: ModuleType, weights: WeightsEnum) -> object:
+    of = weights.transforms()
+    return theirs.Compose(
+        [
+            theirs.Resize(of.resize_size, interpolation=of.interpolation, antialias=of.antialias),
+            theirs.CenterCrop(of.crop_size),
+            theirs.PILToTensor(),
+            theirs.ConvertImageDtype(torch.float) if theirs is v1 else theirs.ToDtype(torch.float, scale=True),
+            theirs.Normalize(of.mean, of.std),
+        ]
+    )
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("resnet50_v1", lambda theirs: reference_training(theirs, 224)),
+        ("imagenet_train", lambda theirs: reference_training(theirs, 224)),
+        ("resnet50_v2", lambda theirs: reference_training(theirs, 176, theirs.TrivialAugmentWide, 0.1)),
+        ("imagenet_eval", lambda theirs: reference_evaluation(theirs, ResNet50_Weights.IMAGENET1K_V1)),
+        ("resnet50_v2_eval", lambda theirs: reference_evaluation(theirs, ResNet50_Weights.IMAGENET1K_V2)),
+    ],
+)
+def test_torchvisions_own_recipes_are_shipped(
+    theirs: ModuleType, name: str, make: Callable[[ModuleType], object]
+) -> None:
+    shipped, preset = load_preset(name), translated(make(theirs))
+    assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("imagenet_eval", ResNet50_Weights.IMAGENET1K_V1), ("resnet50_v2_eval", ResNet50_Weights.IMAGENET1K_V2)],
+)
+def test_the_transforms_of_weights_are_an_evaluation(name: str, weights: WeightsEnum) -> None:
+    shipped, preset = load_preset(name), translated(weights.transforms())
+    assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
+
+
+@pytest.mark.parametrize("theirs", [v2.RandomRotation, v2.RandomAffine])
+def test_a_fill_of_none_stays_none(theirs: Callable[..., object]) -> None:
+    assert translated([v2.Resize((9, 9)), theirs(10, fill=None)]).transforms[1].fill is None

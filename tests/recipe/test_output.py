@@ -1,0 +1,137 @@
+"""Normalising and erasing: torchvision's rectangles, drawn as it draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from oracle import transforms
+from scipy import stats
+
+from gpuloader.plan import Draws
+from gpuloader.recipe.output import Normalize, RandomErasing
+
+v2 = transforms.v2
+COUNT = 4000
+
+
+def erased(transform: RandomErasing, height: int, width: int, count: int = COUNT) -> np.ndarray:
+    """(n, 6): top, left, height, width; two words."""
+    return transform.arrays(Draws(5, 2, np.arange(count)).of(transform.stream), height, width)["erase"]
+
+
+def theirs(transform: RandomErasing, height: int, width: int) -> np.ndarray:
+    """(n, 4); all 0 where torchvision found no rectangle."""
+    torch.manual_seed(0)
+    others, image = v2.RandomErasing(1.0, transform.scale, transform.ratio), torch.empty(3, height, width)
+    drawn = [others.make_params([image]) for _ in range(COUNT)]
+    return np.array([[each[name] if each["v"] is not None else 0 for name in ("i", "j", "h", "w")] for each in drawn])
+
+
+@pytest.mark.parametrize(
+    ("scale", "ratio", "height", "width"),
+    [
+        ((0.02, 0.33), (0.3, 3.3), 224, 224),
+        ((0.02, 1 / 3), (0.3, 1 / 0.3), 96, 160),
+        ((0.1, 0.9), (0.5, 4.0), 160, 96),
+        ((0.9, 1.0), (0.2, 5.0), 60, 60),  # now and then none of ten fits
+        ((0.02, 0.33), (0.3, 3.3), 9, 14),
+    ],
+)
+def test_rectangles_are_distributed_as_torchvisions(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
+) -> None:
+    transform = RandomErasing(1.0, scale, ratio)
+    ours, others = erased(transform, height, width)[:, :4], theirs(transform, height, width)
+    found = [int((drawn[:, 2] > 0).sum()) for drawn in (ours, others)]
+    if min(found) < COUNT:
+        assert stats.chi2_contingency([[n, COUNT - n] for n in found]).pvalue > 1e-3
+
+    def measures(drawn: np.ndarray) -> dict[str, np.ndarray]:
+        top, left, h, w = drawn[drawn[:, 2] > 0].T
+        return {
+            "area": h * w,
+            "ratio": h / w,
+            "height": h,
+            "width": w,
+            "top within its range": (top + 0.5) / (height - h + 1),
+            "left within its range": (left + 0.5) / (width - w + 1),
+        }
+
+    for name, values in measures(ours).items():
+        assert stats.ks_2samp(values, measures(others)[name]).pvalue > 1e-3, name
+
+
+def test_rectangles_are_smaller_than_the_image_and_within_it() -> None:
+    for height, width in ((1, 1), (2, 2), (1, 50), (50, 3), (40, 60)):
+        top, left, h, w, *_ = erased(RandomErasing(1.0, (0.01, 1.0)), height, width).T
+        assert min(top.min(), left.min(), h.min(), w.min()) >= 0
+        assert (top + h).max() <= height
+        assert (left + w).max() <= width
+        assert h.max() < height
+        assert w.max() < width
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, None, 1.0])
+def test_p_says_only_whether(p: float | None) -> None:
+    drawn, all_drawn = (
+        erased(RandomErasing() if p is None else RandomErasing(p), 64, 64),
+        erased(RandomErasing(1.0), 64, 64),
+    )
+    applied = drawn[:, 2] > 0
+    assert stats.binomtest(int(applied.sum()), COUNT, 0.5 if p is None else p).pvalue > 1e-3
+    np.testing.assert_array_equal(drawn[applied], all_drawn[applied])
+    assert not drawn[~applied, :4].any()
+    np.testing.assert_array_equal(drawn[:, 4:], all_drawn[:, 4:])
+
+
+def test_each_sample_has_a_key_of_64_even_bits() -> None:
+    drawn = erased(RandomErasing(1.0, value="random"), 64, 64)
+    assert drawn.dtype == np.int32
+    keys = np.ascontiguousarray(drawn[:, 4:]).view(np.uint32)
+    assert len(np.unique(keys, axis=0)) == COUNT
+    for word in keys.T:
+        assert stats.kstest(word / 2**32, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(drawn[:, :4].T, keys.T.astype(float))[:4, 4:]).max() < 0.06
+
+
+def test_a_sample_draws_the_same_alone() -> None:
+    alone = RandomErasing(1.0).arrays(Draws(5, 2, np.array([77])).of(RandomErasing.stream), 64, 64)["erase"][0]
+    np.testing.assert_array_equal(alone, erased(RandomErasing(1.0), 64, 64)[77])
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    RandomErasing(0, (1e-9, 1), (1, 1), "random")
+    RandomErasing(1, value=(-3, 0, 1e6))
+    Normalize((-1, 0, 2), (1e-9, 1, 300))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
+        (lambda: Normalize((0, 0, 0), (1, -1, 1)), r"std \[1.0, -1.0, 1.0\]: allowed are numbers above 0"),
+        (lambda: Normalize((0, 0), (1, 1, 1)), "Field required"),  # type: ignore[arg-type]
+        (lambda: Normalize(0.5, 0.5), "valid tuple .*0.5"),  # type: ignore[arg-type]
+        (lambda: Normalize((0, 0, float("nan")), (1, 1, 1)), "finite number .*nan"),
+        *(
+            (
+                lambda scale=scale: RandomErasing(scale=scale),
+                r"scale \[.*\]: allowed is \[low, high\] with 0 < low <= high",
+            )
+            for scale in ((0.0, 0.3), (0.4, 0.3), (0.1, 1.1))
+        ),
+        *(
+            (lambda ratio=ratio: RandomErasing(ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 < low")
+            for ratio in ((0.0, 3.0), (3.0, 0.3))
+        ),
+        (lambda: RandomErasing(1.5), "less than or equal to 1 .*1.5"),
+        (lambda: RandomErasing(value="noise"), "'random' .*'noise'"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(value=(1, 2)), "Field required"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,300 @@
+"""`Placement`: what the placing transforms fold into, against torchvision's pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from oracle import functional, transforms
+from scipy import stats
+
+from gpuloader.plan import Draws
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    random_windows,
+)
+from gpuloader.recipe.model import Interpolation
+from gpuloader.recipe.placement import (
+    PaddingMode,
+    Placement,
+    PlacingTransform,
+    Shape,
+    Size,
+    at_epoch,
+    rgb,
+    sides,
+)
+
+v2 = transforms.v2
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """torch's threads cost more than such small images."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def folded(
+    placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int], epoch: int = 0
+) -> Placement:
+    """The transforms on images of these sizes, (n,); each draws by itself."""
+    at, draws = Placement.whole(np.array(heights), np.array(widths)), Draws(7, epoch, np.arange(len(heights)))
+    for number, transform in enumerate(placing):
+        at = transform.place(at, draws.of(transform.stream, number))
+    return at
+
+
+def theirs(transform: PlacingTransform) -> torch.nn.Module:
+    """torchvision's transform of the same name and parameters."""
+    parameters = {field.name: getattr(transform, field.name) for field in fields(transform)}  # type: ignore[arg-type]
+    needed = {"pad_if_needed": True} if isinstance(transform, RandomCrop) else {}
+    return getattr(v2, type(transform).__name__)(**parameters, **needed)
+
+
+def rendered(at: Placement, row: int, image: torch.Tensor) -> torch.Tensor:
+    """The output that a placement means, (3, h, w): resized by torchvision, padded by numpy."""
+    top, left, bottom, right = at.window[row]
+    picture = image[:, top:bottom, left:right]
+    if picture.shape[1:] != tuple(at.resized[row]):
+        if at.interpolation == "lanczos":  # which torchvision has of PIL alone
+            pil = functional.to_pil_image(picture)
+            picture = functional.pil_to_tensor(functional.resize(pil, at.resized[row].tolist(), "lanczos"))
+        else:
+            picture = functional.resize(picture, at.resized[row].tolist(), at.interpolation, antialias=at.antialias)
+    room = int(max(0, *-at.corner[row], *(at.corner[row] + at.shape[row] - at.resized[row])))
+    sides = ((0, 0), (room, room), (room, room))
+    if at.padding_mode == "constant":
+        fill = np.array(at.fill)[:, None, None]
+        inside = np.pad(np.ones_like(picture), sides)
+        padded = np.where(inside, np.pad(picture, sides), fill).astype(np.uint8)
+    else:
+        padded = np.pad(picture, sides, at.padding_mode)
+    (y, x), (h, w) = at.corner[row] + room, at.shape[row]
+    down, right = np.where(at.mirrored[row], -1, 1)
+    return torch.from_numpy(padded[:, y : y + h, x : x + w][:, ::down, ::right].copy())
+
+
+def noise(height: int, width: int) -> torch.Tensor:
+    """An image no two parts of which are the same."""
+    return torch.from_numpy(RNG.integers(0, 256, (3, height, width), np.uint8))
+
+
+@pytest.mark.parametrize("size", [(7, 9), (4, 6)], ids=str)
+@pytest.mark.parametrize(
+    "placing",
+    [
+        [CenterCrop(5)],
+        [CenterCrop((3, 8))],
+        [CenterCrop((8, 12))],
+        [RandomCrop(5)],
+        [RandomCrop((4, 7))],
+        [RandomCrop((6, 8), (1, 0, 0, 2), (1, 2, 3))],
+        [RandomCrop((6, 8), (1, 2), 9)],
+        [RandomCrop((7, 9), 1, padding_mode="edge")],
+        [RandomCrop((7, 9), 2, padding_mode="reflect")],
+        [RandomCrop((7, 9), 2, padding_mode="symmetric")],
+        [Pad((1, 2, 3, 4), (7, 8, 9)), CenterCrop(6)],
+        [Pad((2, 0), padding_mode="reflect"), RandomCrop((4, 8))],  # the crop keeps the padding in front of it
+        [RandomVerticalFlip(1), Pad((1, 2, 3, 4), 5), RandomHorizontalFlip()],
+        [RandomHorizontalFlip(1), RandomHorizontalFlip(0.3)],
+        [RandomHorizontalFlip(), RandomCrop(5, (1, 0, 0, 1)), RandomVerticalFlip()],
+        [RandomHorizontalFlip(1), CenterCrop((2, 4)), RandomVerticalFlip(1)],
+        [Resize((6, 8)), RandomCrop(5), RandomHorizontalFlip()],
+        [Resize(7, antialias=False), CenterCrop(5)],
+        [Resize(5, "bicubic", max_size=7), CenterCrop((6, 4))],
+        [Resize((5, 4), "nearest"), Pad(1, 4), RandomVerticalFlip(0)],
+    ],
+    ids=str,
+)
+def test_every_output_is_one_of_torchvisions_as_often(placing: list[PlacingTransform], size: tuple[int, int]) -> None:
+    count = 700
+    image, compose = noise(*size), v2.Compose([theirs(transform) for transform in placing])
+    at = folded(placing, [size[0]] * count, [size[1]] * count)
+    keys = np.concatenate([at.window, at.resized, at.corner, at.shape, at.mirrored], 1)
+    _, rows, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    pictures = [rendered(at, row, image) for row in rows]
+    ours = Counter(pictures[number].numpy().tobytes() for number in inverse.ravel())
+    torch.manual_seed(0)
+    others = Counter(compose(image).numpy().tobytes() for _ in range(count))
+    assert {picture.shape for picture in pictures} == {compose(image).shape}
+    assert set(ours) == set(others)
+    if len(ours) > 1:
+        assert stats.chi2_contingency([[drawn[key] for key in ours] for drawn in (ours, others)]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    "flips",
+    [[], [RandomHorizontalFlip(1)], [RandomVerticalFlip(1)], [RandomVerticalFlip(1), RandomHorizontalFlip(1)]],
+    ids=str,
+)
+def test_windows_lie_in_the_flipped_image(flips: list[PlacingTransform]) -> None:
+    crop = RandomResizedCrop((5, 7))
+    heights, widths = RNG.integers(5, 40, (2, 30))
+    at = folded([*flips, crop], heights, widths)
+    draw = Draws(7, 0, np.arange(30)).of(crop.stream, len(flips))
+    windows = random_windows(draw, np.stack([heights, widths], 1), crop.scale, crop.ratio).tolist()
+    for row, window in enumerate(windows):
+        image = noise(heights[row], widths[row])
+        parameters = dict(zip(("top", "left", "height", "width"), window, strict=True))
+        expected = theirs(crop).transform(v2.Compose([*map(theirs, flips), v2.Identity()])(image), parameters)
+        apart = rendered(at, row, image).int() - expected.int()
+        assert apart.abs().max() <= 1  # flipped before or after it is rounded
+
+
+INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "antialias"),
+    [each for each in product(INTERPOLATIONS, [True, False]) if each != ("lanczos", False)],
+)
+@pytest.mark.parametrize(
+    "behind",
+    [
+        [],
+        [CenterCrop(6)],
+        [RandomCrop(6, 3)],
+        [RandomHorizontalFlip(1), RandomCrop(6, (0, 9), padding_mode="symmetric"), RandomVerticalFlip(1)],
+    ],
+    ids=str,
+)
+def test_the_output_depends_on_the_needed_pixels_alone(
+    interpolation: Interpolation, antialias: bool, behind: list[PlacingTransform]
+) -> None:
+    heights, widths = RNG.integers(3, 60, (2, 25))
+    for resize in (
+        Resize((20, 13), interpolation, antialias=antialias),
+        RandomResizedCrop(9, (0.1, 1.0), (0.5, 2.0), interpolation, antialias),
+    ):
+        at = folded([resize, *behind], heights, widths)
+        for row, (top, left, bottom, right) in enumerate(at.needed()):
+            image, other = noise(heights[row], widths[row]), noise(heights[row], widths[row])
+            assert 0 <= top < bottom <= heights[row]
+            assert 0 <= left < right <= widths[row]
+            other[:, top:bottom, left:right] = image[:, top:bottom, left:right]
+            assert torch.equal(rendered(at, row, image), rendered(at, row, other))
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "antialias", "needed"),
+    [
+        # Columns 32 to 64 of 96 resized from 960, and the filter's reach: 0.5, 1, 2 or 3 of 10 pixels, and one more.
+        ("nearest", True, [314, 646]),
+        ("bilinear", True, [309, 651]),
+        ("bicubic", True, [299, 661]),
+        ("lanczos", True, [289, 671]),
+        ("bilinear", False, [318, 642]),
+    ],
+)
+def test_no_more_is_needed_than_the_filter_reaches(
+    interpolation: Interpolation, antialias: bool, needed: list[int]
+) -> None:
+    at = folded([Resize((96, 96), interpolation, antialias=antialias), CenterCrop(32)], [96], [960])
+    assert at.needed()[0, [1, 3]].tolist() == needed
+
+
+def test_the_middle_needs_little_of_a_long_image() -> None:
+    at = folded([Resize(256), CenterCrop(224)], [2], [20_000])
+    assert at.needed().tolist() == [[0, 9997, 2, 10_003]]  # resized whole it would be 256 x 2,560,000
+
+
+@pytest.mark.parametrize("start", [-50, 50])
+def test_a_crop_beside_the_image_needs_a_pixel_of_it(start: int) -> None:
+    whole = Placement.whole(np.array([20]), np.array([20]))
+    top, left, bottom, right = whole.crop(np.array([[start, start]]), np.array([[5, 5]])).needed()[0]
+    assert 0 <= top < bottom <= 20
+    assert 0 <= left < right <= 20
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric"])
+def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
+    assert folded([Pad(30, padding_mode=mode), CenterCrop(4)], [50], [60]).needed().tolist() == [[0, 0, 50, 60]]
+
+
+def test_the_graph_is_given_rows_of_one_layout() -> None:
+    at = folded([RandomResizedCrop((5, 7)), RandomHorizontalFlip(1), RandomCrop((4, 3), 2)], [30, 40, 50], [60, 50, 40])
+    arrays = at.arrays(np.array([[1, 2], [3, 4], [5, 6]]))
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "roi": (np.float64, (3, 4)),
+        "placed": (np.int32, (3, 6)),
+        "size": (np.int32, (3, 2)),
+    }
+    assert all(array.flags.c_contiguous for array in arrays.values())
+    np.testing.assert_array_equal(arrays["roi"] + [[1, 2, 1, 2], [3, 4, 3, 4], [5, 6, 5, 6]], at.window)
+    np.testing.assert_array_equal(arrays["placed"][:, :2], [[5, 7]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 2:4], at.corner)
+    np.testing.assert_array_equal(arrays["placed"][:, 4:], [[0, 1]] * 3)
+    np.testing.assert_array_equal(arrays["size"], [[4, 3]] * 3)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("size", "by_epoch"),
+    [
+        (128, {0: 128, 99: 128}),
+        ((96, 128), {0: (96, 128), 5: (96, 128)}),
+        ({0: 128, 30: 160, 60: 224}, {0: 128, 29: 128, 30: 160, 59: 160, 60: 224, 1000: 224}),
+        ({30: 160, 0: 128}, {0: 128, 30: 160}),  # in any order
+    ],
+)
+def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Shape]) -> None:
+    assert {epoch: at_epoch(size, epoch) for epoch in by_epoch} == by_epoch
+    squares = {epoch: (now, now) if isinstance(now, int) else now for epoch, now in by_epoch.items()}
+    assert {epoch: sides(size, epoch) for epoch in by_epoch} == squares
+
+
+@pytest.mark.parametrize(
+    ("placing", "before", "after"),
+    [
+        ([RandomResizedCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
+        ([RandomCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
+        ([Resize({0: 10, 2: 20}), CenterCrop((7, 5))], (7, 5), (7, 5)),
+        ([Resize({0: 10, 2: 20}, max_size=25), CenterCrop({0: 8, 2: 16}), Pad((1, 2))], (12, 10), (20, 18)),
+        ([Resize((4, 6)), Pad((1, 2, 3, 4)), RandomVerticalFlip()], (10, 10), (10, 10)),
+    ],
+    ids=str,
+)
+def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], before: Shape, after: Shape) -> None:
+    for epoch, expected in ((0, before), (1, before), (2, after), (9, after)):
+        shape = None
+        for transform in placing:
+            shape = transform.output_shape(shape, epoch)
+        assert shape == expected
+        assert folded(placing, [30, 9], [20, 50], epoch).shape.tolist() == [list(expected)] * 2
+
+
+@pytest.mark.parametrize(
+    "placing", [[], [Resize(9)], [Resize({0: 9})], [Pad(3)], [RandomHorizontalFlip(), Pad(3)]], ids=str
+)
+def test_a_size_that_depends_on_the_image_is_not_known(placing: list[PlacingTransform]) -> None:
+    shape = None
+    for transform in placing:
+        shape = transform.output_shape(shape, 0)
+    assert shape is None
+
+
+def test_resizing_follows_the_epoch() -> None:
+    resize = Resize({0: 10, 2: 20})
+    assert [folded([resize], [30], [60], epoch).resized.tolist() for epoch in (1, 2)] == [[[10, 20]], [[20, 40]]]
+
+
+def test_one_fill_is_for_all_channels() -> None:
+    assert rgb(3.5) == (3.5, 3.5, 3.5)
+    assert rgb((1.0, 2.0, 3.0)) == (1.0, 2.0, 3.0)

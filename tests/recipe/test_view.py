@@ -1,0 +1,348 @@
+"""`ViewPlan`: the order of a recipe's transforms, and who draws which numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from oracle import functional
+from reference import run_program
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset, View
+from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    CornerCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    TenCrop,
+)
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.policies import RandAugment, RandomApply
+from gpuloader.recipe.program import PARAMETERS, Op
+from gpuloader.recipe.view import ViewPlan
+
+COUNT = 2000
+DRAWS = Draws(3, 1, np.arange(COUNT))
+SIZES = np.full(COUNT, 40), np.full(COUNT, 50)
+CROP, FLIP, UPSIDE_DOWN = RandomResizedCrop(16), RandomHorizontalFlip(), RandomVerticalFlip()
+JITTER, GRAY, BLUR = ColorJitter(0.4), RandomGrayscale(), GaussianBlur(3)
+NORMAL, ERASE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), RandomErasing()
+
+
+def plan(*transforms: Transform, number: int = 0) -> ViewPlan:
+    return ViewPlan(transforms, number)
+
+
+def factors(view: ViewPlan, step: int) -> np.ndarray:
+    """The first parameters of a step, (n,)."""
+    return view.arrays(DRAWS)["parameters"][:, step, 0]
+
+
+def assert_unrelated(one: np.ndarray, other: np.ndarray) -> None:
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.08
+
+
+# The order.
+
+
+def test_transforms_are_sorted_by_what_they_do() -> None:
+    view = plan(UPSIDE_DOWN, CROP, FLIP, JITTER, FLIP, BLUR, NORMAL, ERASE)
+    assert view.placing == [UPSIDE_DOWN, CROP, FLIP]
+    assert view.pixels == [JITTER, FLIP, BLUR]  # a flip behind a change of pixels is one itself
+    assert (view.normalize, view.erasing) == (NORMAL, ERASE)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [CROP],
+        [Resize((3, 4))],
+        [CenterCrop(9), UPSIDE_DOWN],
+        [Resize(9), Pad(1), RandomCrop(9)],
+        [Resize((9, 9)), RandomCrop(8, 2)],
+        [FLIP, Resize(9, max_size=99), UPSIDE_DOWN, CornerCrop(9, "top left"), FLIP],
+        [CROP, Pad(2)],
+        [CROP, ERASE],
+    ],
+    ids=str,
+)
+def test_orders_that_can_be_run(transforms: Sequence[Transform]) -> None:
+    view = ViewPlan(transforms, 0)
+    assert [*view.placing, *view.pixels, *filter(None, (view.normalize, view.erasing))] == transforms
+
+
+NOT_THERE = (
+    "stands where it cannot: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
+    "Normalize once, then RandomErasing once"
+)
+ONE_OF_EACH = "allowed are one resize, one crop and one padding; fold them into one"
+DIFFERENT = (
+    "leaves images of different sizes: add CenterCrop or RandomCrop, or take RandomResizedCrop, or Resize to "
+    "[height, width]"
+)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([CROP, JITTER, CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
+        ([JITTER, CROP], f"RandomResizedCrop {NOT_THERE}"),
+        ([CROP, NORMAL, JITTER], f"Normalize {NOT_THERE}"),
+        ([CROP, NORMAL, FLIP], f"Normalize {NOT_THERE}"),
+        ([CROP, ERASE, NORMAL], f"RandomErasing {NOT_THERE}"),
+        ([CROP, NORMAL, NORMAL], f"Normalize {NOT_THERE}"),
+        ([CROP, NORMAL, Normalize((0, 0, 0), (1, 1, 1))], f"Normalize {NOT_THERE}"),
+        ([CROP, ERASE, RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
+        ([CROP, NORMAL, ERASE, Pad(1)], f"Pad {NOT_THERE}"),
+        ([Resize(20), CROP], f"Resize, RandomResizedCrop: {ONE_OF_EACH}"),
+        ([CROP, CenterCrop(9), RandomCrop(8)], f"RandomResizedCrop, CenterCrop, RandomCrop: {ONE_OF_EACH}"),
+        ([Pad(1), RandomCrop(9, 1)], f"Pad, RandomCrop: {ONE_OF_EACH}"),
+        ([Pad(1), RandomCrop(9, fill=9)], f"Pad, RandomCrop: {ONE_OF_EACH}"),  # two fills
+        ([CenterCrop(9), Resize(4)], "CenterCrop, Resize: Resize must come before cropping and padding"),
+        ([Pad(9), CROP], "Pad, RandomResizedCrop: RandomResizedCrop must come before cropping and padding"),
+        ([CenterCrop(9), Pad(1)], "CenterCrop, Pad: padding must come before the crop"),
+        ([Resize(9)], f"Resize: {DIFFERENT}"),
+        ([FLIP, Pad(2)], f"RandomHorizontalFlip, Pad: {DIFFERENT}"),
+        ([JITTER], f"no crop: {DIFFERENT}"),
+        ([], f"no crop: {DIFFERENT}"),
+    ],
+    ids=str,
+)
+def test_orders_that_cannot_be_run_are_refused(transforms: Sequence[Transform], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ViewPlan(transforms, 0)
+    assert str(caught.value) == message
+
+
+# Who draws which numbers.
+
+
+def test_transforms_of_one_kind_draw_different_numbers() -> None:
+    two = plan(CROP, ColorJitter(0.4), ColorJitter(0.4))
+    assert_unrelated(factors(two, 0), factors(two, 1))
+    flips = plan(CROP, FLIP, UPSIDE_DOWN, RandomHorizontalFlip()).place(DRAWS, *SIZES).mirrored
+    once = plan(CROP, FLIP).place(DRAWS, *SIZES).mirrored
+    assert_unrelated(flips[:, 1], once[:, 1])
+    crops = plan(CROP, RandomCrop(8)).place(DRAWS, *SIZES)
+    assert_unrelated(crops.window[:, 0], crops.corner[:, 0])
+
+
+def test_an_object_that_stands_there_twice_draws_twice() -> None:
+    two = plan(CROP, JITTER, JITTER)
+    assert_unrelated(factors(two, 0), factors(two, 1))
+    mirrored = plan(CROP, FLIP, FLIP).place(DRAWS, *SIZES).mirrored[:, 1]
+    assert 0.4 < mirrored.mean() < 0.6  # equal draws would cancel each other
+
+
+def test_an_additional_transform_changes_no_draws_of_the_others() -> None:
+    few, more = plan(CROP, JITTER, ERASE), plan(CROP, FLIP, GRAY, JITTER, BLUR, JITTER, NORMAL, ERASE)
+    for place in ("window", "shape"):
+        np.testing.assert_array_equal(
+            getattr(few.place(DRAWS, *SIZES), place), getattr(more.place(DRAWS, *SIZES), place)
+        )
+    np.testing.assert_array_equal(factors(few, 0), factors(more, 1))
+    np.testing.assert_array_equal(few.arrays(DRAWS)["erase"], more.arrays(DRAWS)["erase"])
+
+
+def test_views_draw_different_numbers() -> None:
+    one, other = Preset([CROP, JITTER, ERASE], views=2).each_view
+    assert [one.number, other.number] == [0, 1]
+    placed = [view.place(DRAWS, *SIZES).window[:, 0] for view in (one, other)]
+    assert_unrelated(*placed)
+    assert_unrelated(factors(one, 0), factors(other, 0))
+    assert_unrelated(one.arrays(DRAWS)["erase"][:, 4], other.arrays(DRAWS)["erase"][:, 4])
+
+
+def test_more_views_change_no_draws_of_the_first() -> None:
+    [alone] = Preset([CROP, JITTER]).each_view
+    for preset in (Preset([CROP, JITTER], views=3), Preset(views=[View([CROP, JITTER]), View([CROP, GRAY], 2)])):
+        first = preset.each_view[0]
+        np.testing.assert_array_equal(first.place(DRAWS, *SIZES).window, alone.place(DRAWS, *SIZES).window)
+        np.testing.assert_array_equal(factors(first, 0), factors(alone, 0))
+
+
+def test_a_sample_draws_the_same_alone() -> None:
+    view = plan(CROP, FLIP, JITTER, NORMAL, ERASE)
+    alone = Draws(3, 1, np.array([77]))
+    size = np.array([40]), np.array([50])
+    for name, array in view.place(DRAWS, *SIZES).arrays(np.zeros((COUNT, 2), np.int64)).items():
+        np.testing.assert_array_equal(view.place(alone, *size).arrays(np.zeros((1, 2), np.int64))[name][0], array[77])
+    for name, array in view.arrays(DRAWS).items():
+        np.testing.assert_array_equal(view.arrays(alone)[name][0], array[77])
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [Preset([CROP, *[JITTER] * 17]), Preset([CROP, FLIP], views=65)],
+    ids=["17 of one kind", "65 views"],
+)
+def test_more_than_there_are_numbers_for_is_refused(preset: Preset) -> None:
+    with pytest.raises(ConfigError, match="a recipe may have 64 views, and 16 transforms of one kind in each"):
+        preset.arrays(DRAWS, *SIZES)
+
+
+def test_as_many_as_there_are_numbers_for_are_allowed() -> None:
+    few = Draws(0, 0, np.arange(2))
+    Preset([CROP, *[JITTER] * 16], views=1).arrays(few, SIZES[0][:2], SIZES[1][:2])
+    assert len(Preset([CROP], views=64).arrays(few, SIZES[0][:2], SIZES[1][:2])) == 2 + 64 * 3
+
+
+# What the graph is told.
+
+
+def test_the_graph_is_given_only_what_the_view_uses() -> None:
+    assert plan(CROP, FLIP, NORMAL).arrays(DRAWS) == {}
+    arrays = plan(CROP, JITTER, RandomApply([BLUR, JITTER]), NORMAL, ERASE).arrays(DRAWS)
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "ops": (np.int32, (COUNT, 3)),
+        "parameters": (np.float32, (COUNT, 3, PARAMETERS)),
+        "erase": (np.int32, (COUNT, 6)),
+    }
+
+
+def test_a_recipes_arrays_are_those_of_its_views_and_the_region_that_they_need() -> None:
+    preset = Preset(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
+    arrays = preset.arrays(DRAWS, *SIZES)
+    names = {"region_start", "region_shape", "ops.0", "parameters.0", "erase.1", "erase.2"}
+    assert set(arrays) == names | {f"{name}.{view}" for name in ("roi", "placed", "size") for view in range(3)}
+    needed = np.stack([view.place(DRAWS, *SIZES).needed() for view in preset.each_view])
+    np.testing.assert_array_equal(arrays["region_start"], needed[:, :, :2].min(0))
+    np.testing.assert_array_equal(arrays["region_start"] + arrays["region_shape"], needed[:, :, 2:].max(0))
+    assert arrays["region_start"].dtype == arrays["region_shape"].dtype == np.int32
+    for number, view in enumerate(preset.each_view):
+        placed = view.place(DRAWS, *SIZES).arrays(arrays["region_start"])
+        for name, array in placed.items():
+            np.testing.assert_array_equal(arrays[f"{name}.{number}"], array)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "choices"),
+    [
+        ([CROP, FLIP], []),
+        ([CROP, JITTER], [{Op.BRIGHTNESS}]),
+        ([CROP, RandomInvert(), RandomHorizontalFlip(1)], [{Op.INVERT, Op.IDENTITY}, {Op.WARP}]),
+        ([CROP, RandomInvert(1), FLIP, UPSIDE_DOWN], [{Op.INVERT}, {Op.WARP, Op.IDENTITY}, {Op.WARP, Op.IDENTITY}]),
+        ([CROP, RandomInvert(0), RandomVerticalFlip(0)], [{Op.IDENTITY}, {Op.IDENTITY}]),
+        ([CROP, RandomApply([BLUR, JITTER])], [{Op.BLUR, Op.IDENTITY}, {Op.BRIGHTNESS, Op.IDENTITY}]),
+    ],
+    ids=str,
+)
+def test_the_operations_that_can_come_are_known(transforms: Sequence[Transform], choices: list[set[Op]]) -> None:
+    view = ViewPlan(transforms, 0)
+    assert [set(step) for step in view.choices] == choices
+    ops = view.arrays(DRAWS).get("ops", np.zeros((COUNT, 0)))
+    assert [set(step.tolist()) for step in ops.T] == choices
+
+
+@pytest.mark.parametrize(
+    ("flip", "theirs"), [(RandomHorizontalFlip, functional.hflip), (RandomVerticalFlip, functional.vflip)]
+)
+@pytest.mark.parametrize("size", [(5, 8), (6, 7)])
+def test_flips_behind_a_change_of_pixels_are_torchvisions(
+    flip: type[RandomHorizontalFlip], theirs: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
+) -> None:
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, *size), np.uint8))
+    program = plan(Resize(size), RandomInvert(0), flip(0.4))._program(DRAWS)
+    flipped = program.ops[:, 1] == Op.WARP
+    in_place = plan(Resize(size), flip(0.4)).place(DRAWS, *SIZES).mirrored.any(1)
+    np.testing.assert_array_equal(flipped, in_place)  # the same draws, wherever it stands
+    assert torch.equal(run_program(program, int(flipped.argmax()), image), theirs(image))
+
+
+@pytest.mark.parametrize(
+    ("transforms", "in_one_pass", "pads"),
+    [
+        ([CROP, FLIP, NORMAL], True, False),
+        ([Resize((4, 4)), FLIP], True, False),
+        ([Resize(9), CenterCrop(8), NORMAL], True, True),
+        ([CROP, Pad(1)], True, True),
+        ([CornerCrop(8, "top left")], True, True),
+        ([RandomCrop(8), JITTER], False, True),
+        ([CROP, ERASE], False, False),
+        ([CROP, RandomInvert(), FLIP], False, False),
+    ],
+    ids=str,
+)
+def test_what_the_graph_can_leave_out(transforms: Sequence[Transform], in_one_pass: bool, pads: bool) -> None:
+    view = ViewPlan(transforms, 0)
+    assert (view.in_one_pass, view.pads) == (in_one_pass, pads)
+
+
+def test_how_all_samples_are_placed() -> None:
+    how = plan(Resize(9, "bicubic", antialias=False), FLIP, RandomCrop(8, 2, (1, 2, 3), "edge")).how_placed
+    assert (how.interpolation, how.antialias, how.padding_mode, how.fill) == ("bicubic", False, "edge", (1, 2, 3))
+
+
+# Sizes by epoch.
+
+
+def test_shapes_follow_the_epoch() -> None:
+    growing = [RandomResizedCrop({0: 8, 3: 12}), RandAugment(), NORMAL, RandomErasing(1.0)]
+    preset = Preset(views=[View(growing), View([Resize((4, 6))], count=2)])
+    assert preset.shapes(2) == [(8, 8), (4, 6), (4, 6)]
+    assert preset.shapes(3) == [(12, 12), (4, 6), (4, 6)]
+    for epoch, side in ((2, 8), (3, 12)):
+        draws = Draws(0, epoch, np.arange(COUNT))
+        arrays = preset.arrays(draws, *SIZES)
+        assert (arrays["size.0"] == side).all()
+        top, left, height, width, *_ = arrays["erase.0"].T
+        assert (top + height).max() == (left + width).max() == side
+        warps = arrays["parameters.0"][arrays["ops.0"] == Op.WARP]
+        turned = warps[warps[:, 1] * warps[:, 3] < 0, :9].reshape(-1, 3, 3)
+        middle = turned @ [side / 2, side / 2, 1]
+        np.testing.assert_allclose(middle[:, :2], side / 2, atol=1e-4)  # about the middle of that size
+
+
+# Several crops of one image.
+
+
+@pytest.mark.parametrize(
+    ("preset", "views"),
+    [
+        (Preset([Resize(20), FiveCrop(8)]), 5),
+        (Preset([Resize(20), TenCrop((8, 9)), JITTER, NORMAL]), 10),
+        (Preset([Resize(20), FiveCrop(8)], views=2), 10),
+        (Preset(views=[View([Resize(20), TenCrop(8)]), View([CROP], count=3)]), 13),
+    ],
+    ids=str,
+)
+def test_five_and_ten_crops_are_views(preset: Preset, views: int) -> None:
+    assert [view.number for view in preset.each_view] == list(range(views))
+    assert len(preset.shapes(0)) == views
+
+
+def test_each_of_ten_crops_is_in_its_place() -> None:
+    at = [view.place(DRAWS, *SIZES) for view in Preset([Resize((20, 30)), TenCrop(8)]).each_view]
+    corners = [(0, 0), (0, 22), (12, 0), (12, 22), (6, 11)]
+    assert [tuple(each.corner[0].tolist()) for each in at[:5]] == corners
+    assert not any(each.mirrored.any() for each in at[:5])
+    mirrored = [(0, 22), (0, 0), (12, 22), (12, 0), (6, 11)]  # as they lie in the image that is not flipped
+    assert [tuple(each.corner[0].tolist()) for each in at[5:]] == mirrored
+    assert all((each.mirrored == (False, True)).all() for each in at[5:])
+
+
+def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
+    views = Preset([Resize(20), FiveCrop(8), JITTER]).each_view
+    drawn = [factors(view, 0) for view in views]
+    for one in range(5):
+        for other in range(one):
+            assert_unrelated(drawn[one], drawn[other])
+
+
+@pytest.mark.parametrize("crop", [FiveCrop(8), TenCrop(8)], ids=str)
+def test_five_crops_stand_where_crops_do(crop: Transform) -> None:
+    with pytest.raises(ValueError, match="CornerCrop stands where it cannot"):
+        Preset([CROP, JITTER, crop])
+    with pytest.raises(ValueError, match="allowed are one resize, one crop and one padding"):
+        Preset([Resize(9), CenterCrop(9), crop])
