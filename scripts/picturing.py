@@ -91,6 +91,7 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
 
 def main() -> None:
     """Measures, draws, and rewrites the page's generated part."""
+    torch.set_num_threads(1)  # for images as small as these its threads cost more than they do
     FOLDER.mkdir(exist_ok=True)
     measured = {name: measure(examples) for name, examples in EXAMPLES.items()}
     (FOLDER / "differences.json").write_text(json.dumps(measured, indent=1) + "\n")
@@ -113,21 +114,27 @@ def recipe(transform: Transform | None) -> Preset:
     return Preset((fixed, transform))
 
 
-def pictures(seeds: Sequence[int]) -> list[bytes]:
-    """Drawn pictures of 240 x 320, without loss, and noise."""
+def pictures(seeds: Sequence[int], height: int = SIDE, width: int = SIDE) -> list[bytes]:
+    """Drawn pictures of one size, without loss, and noise."""
     images = [Image.fromarray(draw_picture(seed % 10, np.random.default_rng(seed))) for seed in seeds]
-    noise = np.random.default_rng(0).integers(0, 256, (240, 320, 3), np.uint8)
-    return [encoded(image.resize((320, 240)), "PNG") for image in images] + [encoded(Image.fromarray(noise), "PNG")]
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    resized = [image.resize((width, height)) for image in images]
+    return [encoded(image, "PNG") for image in [*resized, Image.fromarray(noise)]]
 
 
-def measure(examples: Sequence[Transform], repeat: int = 4) -> dict[str, list[float]]:
+GRAPHS = {"cpu": run_views, "gpu_operators": run_gpu_operators}
+
+
+def measure(examples: Sequence[Transform], repeat: int = 4, graphs: Sequence[str] = ("cpu", "gpu_operators")) -> Any:  # noqa: ANN401
     """The largest and the mean difference to torchvision's in levels, of the CPU's graph and the GPU's operators."""
-    images = pictures(range(3)) * repeat
-    found: dict[str, list[NDArray[np.float64]]] = {"cpu": [], "gpu_operators": []}
+    resizes = isinstance(examples[0], (T.Resize, T.RandomResizedCrop))
+    images = (pictures(range(3), 240, 320) if resizes else pictures(range(3))) * repeat
+    found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)
         arrays = draw(preset, images)
-        for graph, run in (("cpu", run_views), ("gpu_operators", run_gpu_operators)):
+        for graph in graphs:
+            run = GRAPHS[graph]
             [ours] = run(preset, images, arrays)
             theirs = _by_torchvision(transform, images, arrays, run)
             levels = 1 if preset.dtype == "uint8" else 255

@@ -28,6 +28,8 @@ class ColorJitter(PixelTransform):
 
     A strength of 0 leaves an operation out.
 
+    On the CPU its levels are torchvision's.
+
     Attributes:
         brightness, contrast, saturation: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the
             given [low, high].
@@ -80,7 +82,10 @@ class ColorJitter(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class Grayscale(PixelTransform):
-    """torchvision's `Grayscale(num_output_channels=3)`: R = G = B."""
+    """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
 
@@ -91,7 +96,10 @@ class Grayscale(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomGrayscale(PixelTransform):
-    """torchvision's `RandomGrayscale`."""
+    """torchvision's `RandomGrayscale`.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
 
@@ -105,6 +113,8 @@ class RandomGrayscale(PixelTransform):
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class GaussianBlur(PixelTransform):
     """torchvision's `GaussianBlur`.
+
+    On the CPU its levels are torchvision's within 1.
 
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image.
@@ -146,7 +156,10 @@ class GaussianBlur(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomSolarize(PixelTransform):
-    """torchvision's `RandomSolarize`: what is at least the threshold, of 255, is inverted."""
+    """torchvision's `RandomSolarize`: what is at least the threshold, of 255, is inverted.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.SOLARIZE
 
@@ -160,7 +173,10 @@ class RandomSolarize(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomPosterize(PixelTransform):
-    """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay."""
+    """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.POSTERIZE
 
@@ -174,7 +190,10 @@ class RandomPosterize(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomEqualize(PixelTransform):
-    """torchvision's `RandomEqualize`."""
+    """torchvision's `RandomEqualize`.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.EQUALIZE
 
@@ -187,7 +206,10 @@ class RandomEqualize(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomAutocontrast(PixelTransform):
-    """torchvision's `RandomAutocontrast`."""
+    """torchvision's `RandomAutocontrast`.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.AUTOCONTRAST
 
@@ -200,7 +222,10 @@ class RandomAutocontrast(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomAdjustSharpness(PixelTransform):
-    """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens."""
+    """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.SHARPNESS
 
@@ -214,7 +239,10 @@ class RandomAdjustSharpness(PixelTransform):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomInvert(PixelTransform):
-    """torchvision's `RandomInvert`."""
+    """torchvision's `RandomInvert`.
+
+    On the CPU its levels are torchvision's.
+    """
 
     stream: ClassVar[Stream] = Stream.INVERT
 

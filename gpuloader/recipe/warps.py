@@ -138,6 +138,9 @@ def _increasing(name: str, values: float | tuple[float, ...]) -> None:
 class RandomRotation(PixelTransform):
     """torchvision's `RandomRotation`, without `expand`.
 
+    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
+    pixels are equally near.
+
     Attributes:
         degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
         interpolation: of the input's pixels.
@@ -169,6 +172,9 @@ class RandomRotation(PixelTransform):
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomAffine(PixelTransform):
     """torchvision's `RandomAffine`.
+
+    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
+    pixels are equally near.
 
     Attributes:
         degrees: clockwise, drawn from [-degrees, degrees] or from the given [low, high].
@@ -225,6 +231,9 @@ class RandomAffine(PixelTransform):
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class RandomPerspective(PixelTransform):
     """torchvision's `RandomPerspective`: each corner is drawn towards the middle, in whole pixels.
+
+    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
+    pixels are equally near.
 
     Attributes:
         distortion_scale: how far, as a share of half the width and half the height.
