@@ -39,7 +39,7 @@ def main() -> None:
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results of systems by their file's name."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("photographs", "large")}
+    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("photographs", "augmented", "large")}
 
 
 def replaced(page: str, text: str) -> str:

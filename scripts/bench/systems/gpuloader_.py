@@ -19,7 +19,7 @@ def make(task: Task) -> Loader:
         None if task.device == "cpu" else "auto",
         preset=preset,
         preset_overrides={resizing: {"antialias": task.antialias}},
-        last_batch="partial",
+        last_batch="pad" if task.recipe == "resnet50_v2" else "partial",  # what mixes takes no batch that is short
         num_threads=task.threads,
         prefetch=prefetch,
     )
