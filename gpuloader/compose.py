@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError
-from gpuloader.pipelines import build, gate, is_decode_failure
+from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset, preset_from_torchvision, preset_yaml
 
@@ -68,23 +69,25 @@ class Compose(Preset):
         and so on in an epoch of a run with that seed. `mix` takes a batch and labels, and is left to the loader.
 
         Raises:
-            ConfigError: an image that is no uint8 array of (height, width, 3).
+            ConfigError: an image that is no uint8 array of (height, width, 3), or a number out of range.
             DataError: bytes that cannot be decoded.
         """
         one = not isinstance(images, list)
         encoded, arrays, sizes = _decoded_or_not(images if isinstance(images, list) else [images])
-        draws = Draws(seed, epoch, np.arange(sample, sample + len(arrays)))
+        for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
+            if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
+                raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
+        drawn = self.arrays(Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample), sizes[:, 0], sizes[:, 1])
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
-        room = 1 << (len(arrays) - 1).bit_length()
-        key = (device_id, encoded, room)
-        if key not in graphs:
-            graphs[key] = _Graph(self, *key)
+        key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         try:
-            views = graphs[key].run(arrays, self.arrays(draws, sizes[:, 0], sizes[:, 1]))
+            graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
+            views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
-            del graphs[key]  # a pipeline that failed is of no use any more
-            if encoded and is_decode_failure(str(error)):
-                raise DataError(f"an image cannot be decoded: {error}") from None
+            causes = undecodable(self, arrays, drawn, device_id) if encoded and is_decode_failure(str(error)) else {}
+            if causes:
+                bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
+                raise DataError("; ".join(bad)) from None
             raise
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
@@ -94,33 +97,59 @@ class Compose(Preset):
     def __str__(self) -> str:
         return preset_yaml(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_graphs"}  # each process has its own
+
     @classmethod
     def _of(cls, preset: Preset) -> Compose:
         return cls(**{name: getattr(preset, name) for name in Preset.__dataclass_fields__})
 
 
 class _Graph:
-    """A pipeline that is run on one batch at a time."""
+    """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe."""
 
-    def __init__(self, preset: Preset, device_id: int | None, encoded: bool, batch_size: int) -> None:
-        one = np.ones(1, np.int64)
-        self._batch: tuple[Any, ...] = ()
+    def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
+        self._batch: list[Any] = []
         self._lock = Lock()
-        self._pipeline = build(
-            preset,
-            preset.arrays(Draws(0, 0, one), one, one),
-            lambda: self._batch,
-            batch_size=batch_size,
-            num_threads=min(batch_size, len(os.sched_getaffinity(0))),
-            device_id=device_id,
-            prefetch=1,
-            decoded=not encoded,
-        )
+        self._pipeline: Any = None
+        self._options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "num_threads": min(batch_size, len(os.sched_getaffinity(0))),
+            "device_id": device_id,
+            "prefetch": 1,
+            "decoded": not encoded,
+        }
+        _alive.add(self)
 
-    def run(self, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]) -> list[torch.Tensor]:
+    def run(
+        self, preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]
+    ) -> list[torch.Tensor]:
         with self._lock:
-            self._batch = (list(images), *arrays.values())
-            return [torch.utils.dlpack.from_dlpack(output.as_tensor()).clone() for output in self._pipeline.run()]
+            batch = self._batch
+            batch[:] = [list(images), *arrays.values()]
+            self._pipeline = self._pipeline or build(preset, arrays, lambda: tuple(batch), **self._options)
+            try:
+                return [torch.utils.dlpack.from_dlpack(output.as_tensor()).clone() for output in self._pipeline.run()]
+            except BaseException:
+                self._pipeline = None  # one that failed is of no use any more
+                raise
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, which makes its own."""
+        if self._pipeline is not None:
+            disown(self._pipeline)
+        self._pipeline, self._lock = None, Lock()
+
+
+_alive: WeakSet[_Graph] = WeakSet()
+
+
+def _after_fork() -> None:
+    for graph in list(_alive):
+        graph.leave_to_the_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _decoded_or_not(images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import logging
@@ -31,7 +30,7 @@ from gpuloader.errors import (
     TooManyBadImagesError,
 )
 from gpuloader.mixing import mix_images, soft_labels
-from gpuloader.pipelines import build, gate, is_decode_failure, undecodable
+from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
 from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
@@ -516,15 +515,10 @@ _alive: WeakSet[GPULoader] = WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child, DALI's threads are not there, and destroying its pipeline waits for them without end.
-
-    DALI does that at the end of a process too. So the pipeline proper gets an owner who never lets go.
-    """
+    """In a forked child."""
     for loader in list(_alive):
         if loader._stream is not None:
-            pipeline = loader._stream.pipeline
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
-            pipeline._pipe = None  # else DALI shuts it down first
+            disown(loader._stream.pipeline)
         loader._stream = None
         loader._shards.renew_lock()
         loader._unusable = "belongs to the parent of this forked process"

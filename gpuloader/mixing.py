@@ -17,18 +17,16 @@ def mix_images(images: torch.Tensor, mixing: Mixing) -> None:
         images: (n, 3, h, w), float, n even.
         mixing: of the n samples.
     """
-    if images.device.type == "cpu":
-        _mix_one_by_one(images.numpy(), mixing)
-    else:
-        _mix_together(images, torch.from_numpy(mixing.weight), torch.from_numpy(mixing.box))
+    (mix_one_by_one if images.device.type == "cpu" else mix_together)(images, mixing)
 
 
-def _mix_one_by_one(images: NDArray[Any], mixing: Mixing) -> None:
-    """On a CPU: a pair stays in its caches, and torch's threads would be in the way of DALI's."""
-    for first in range(0, len(images), 2):
-        pair = images[first : first + 2].copy(order="K")
+def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
+    """`mix_images` on a CPU: a pair stays in its caches, and torch's threads would be in the way of DALI's."""
+    array: NDArray[Any] = images.numpy()
+    for first in range(0, len(array), 2):
+        pair = array[first : first + 2].copy(order="K")
         for row in (first, first + 1):
-            image, own, neighbour = images[row], pair[row - first], pair[first + 1 - row]
+            image, own, neighbour = array[row], pair[row - first], pair[first + 1 - row]
             top, left, bottom, right = mixing.box[row]
             if bottom:
                 image[:, top:bottom, left:right] = neighbour[:, top:bottom, left:right]
@@ -38,9 +36,10 @@ def _mix_one_by_one(images: NDArray[Any], mixing: Mixing) -> None:
                 image += difference
 
 
-def _mix_together(images: torch.Tensor, weight: torch.Tensor, box: torch.Tensor) -> None:
-    """On a GPU: as few launches as can be."""
-    weight, box = (each.to(images.device, non_blocking=True) for each in (weight, box))
+def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
+    """`mix_images` on a GPU: as few launches as can be."""
+    arrays = (mixing.weight, mixing.box)
+    weight, box = (torch.from_numpy(array).to(images.device, non_blocking=True) for array in arrays)
     rows, columns = (torch.arange(size, device=images.device) for size in images.shape[2:])
     top, left, bottom, right = (side[:, None] for side in box.unbind(1))
     inside = ((rows >= top) & (rows < bottom))[:, None, :, None] & ((columns >= left) & (columns < right))[

@@ -1,7 +1,7 @@
 """DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
 
 from gpuloader.pipelines.gate import gate
-from gpuloader.pipelines.graph import Source, build
+from gpuloader.pipelines.graph import Source, build, disown
 from gpuloader.pipelines.triage import is_decode_failure, undecodable
 
-__all__ = ["Source", "build", "gate", "is_decode_failure", "undecodable"]
+__all__ = ["Source", "build", "disown", "gate", "is_decode_failure", "undecodable"]

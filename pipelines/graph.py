@@ -9,6 +9,7 @@ one kernel does all behind the decoder, or two where pixels are changed.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -88,6 +89,16 @@ def build(
         return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
     return graph()
+
+
+def disown(pipeline: Pipeline) -> None:
+    """Leaves a pipeline to the parent, in a forked child.
+
+    DALI's threads are not there, and destroying the pipeline waits for them without end, as DALI does at the end of a
+    process too. So the pipeline proper gets an owner who never lets go.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
+    pipeline._pipe = None  # else DALI shuts it down first
 
 
 def of_view(drawn: Nodes, number: int) -> Nodes:

@@ -136,8 +136,17 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
         roi_start=fn.cast(roi[0:2] + first * scale, dtype=types.FLOAT),
         roi_end=fn.cast(roi[0:2] + behind * scale, dtype=types.FLOAT),
     )
-    if not constant:
-        image, before = _repeated(image, resized, how.padding_mode)
+    if how.padding_mode == "edge":
+        place = fn.cast(fn.stack(corner[1], corner[0]), dtype=types.FLOAT)
+        # Without a fill the border is repeated.
+        image = fn.warp_affine(
+            image,
+            matrix=fn.transforms.translation(offset=place),
+            size=fn.cast(size, dtype=types.FLOAT),
+            interp_type=types.INTERP_NN,
+        )
+    elif not constant:
+        image, before = _reflected(image, resized, how.padding_mode)
         image = fn.slice(image, start=corner + before, shape=size, axes=(0, 1))
     elif pads:
         image = fn.slice(
@@ -151,18 +160,12 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
     return fn.flip(image, vertical=placed[4], horizontal=placed[5])
 
 
-def _repeated(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
-    """The image with as much more on each side as it is large, as the padding mode repeats it; and how much that is."""
+def _reflected(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
+    """The image with as much more on each side as it is large, as the padding mode has it; and how much that is."""
     for axis in (0, 1):
-        if padding_mode == "edge":
-            ends = (image[:1], image[-1:]) if axis == 0 else (image[:, :1], image[:, -1:])
-            rows = resized[0] if axis == 0 else 3 * resized[0]  # they are threefold by then
-            size = fn.cast(fn.stack(rows, resized[1]), dtype=types.FLOAT)
-            before, behind = (fn.resize(end, size=size, interp_type=types.INTERP_NN) for end in ends)
-        else:
-            before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
-            if padding_mode == "reflect":  # without repeating the border
-                before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
+        before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
+        if padding_mode == "reflect":  # without repeating the border
+            before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
         image = fn.cat(before, image, behind, axis=axis)
     return image, resized - 1 if padding_mode == "reflect" else resized
 

@@ -103,12 +103,12 @@ def taps(
         place = _unpadded(corner + (size - 1 - pixel if mirror else pixel), resized, padding)
         if place < 0:
             continue
-        centre = start + (place + 0.5) * scale
-        if kind == NEAREST:
-            first[pixel] = min(max(math.floor(centre), begin), behind - 1)
+        if kind == NEAREST:  # halfway between two pixels the sum with `start` would round to either
+            first[pixel] = min(max(math.floor(start) + math.floor((place + 0.5) * scale), begin), behind - 1)
             count[pixel] = 1
             weights[pixel, 0] = 1
             continue
+        centre = start + (place + 0.5) * scale
         low = math.floor(centre - reach + 0.5)
         high = math.floor(centre + reach + 0.5)
         first[pixel] = min(max(low, begin), behind - 1)

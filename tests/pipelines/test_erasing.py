@@ -20,18 +20,18 @@ KEYS = np.array([[0, 0], [1, 2], [2**32 - 1, 2**32 - 1], [123456789, 987654321],
 def build(
     images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str, device_id: int | None = None
 ) -> Pipeline:
-    drawn = [boxes, KEYS[: len(images)]] if value == "random" else [boxes]
+    boxes_and_keys = np.concatenate([boxes, KEYS[: len(images)].view(np.int32)], axis=1)
 
     @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, enable_conditionals=True)
     def graph() -> object:
-        image, box, *key = fn.external_source(
-            source=lambda: (list(images), *drawn),
-            num_outputs=1 + len(drawn),
-            ndim=[3, 1, 1][: 1 + len(drawn)],
-            dtype=[types.FLOAT, types.INT32, types.UINT32][: 1 + len(drawn)],
-            layout=[layout, "", ""][: 1 + len(drawn)],
+        image, box_and_key = fn.external_source(
+            source=lambda: (list(images), boxes_and_keys),
+            num_outputs=2,
+            ndim=[3, 1],
+            dtype=[types.FLOAT, types.INT32],
+            layout=[layout, ""],
         )
-        return erase(image if device_id is None else image.gpu(), box, key[0] if key else None, value, layout)
+        return erase(image if device_id is None else image.gpu(), box_and_key, value, layout)
 
     return graph()
 

@@ -1,39 +1,75 @@
-"""The CPU's kernel, in DALI's threads, against torch's interpolation in double precision."""
+"""The CPU's kernel, in DALI's threads, against torch's interpolation and PIL's filters in floating point."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from nvidia.dali import fn, pipeline_def, types
+from PIL import Image
 
 from gpuloader.pipelines.resample import resample
 
 # Double precision weights, single precision sums, here of up to 3,000 pixels.
 LEVELS = 5e-4
+PIL_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 
 
-def run(images: list[np.ndarray], size: int, mirror: bool = False, **options: object) -> np.ndarray:
-    """(n, 3, size, size), whole images resized, computed by several threads at once."""
-    rois = np.array([[0, 0, *image.shape[:2]] for image in images], np.float64)
-    corners, mirrors = np.zeros((len(images), 2), np.int32), np.full(len(images), mirror, np.int32)
-    settings = {"antialias": True, "scale": (1, 1, 1), "offset": (0, 0, 0), "dtype": "float32", "channels_first": True}
+def run(
+    images: Sequence[np.ndarray],
+    size: tuple[int, int],
+    resized: tuple[int, int] | None = None,
+    corner: tuple[int, int] = (0, 0),
+    mirror: tuple[bool, bool] = (False, False),
+    rois: Sequence[Sequence[float]] | None = None,
+    **options: object,
+) -> np.ndarray:
+    """(n, 3, *size), the images resized and cut, computed by several threads at once; (n, *size, 3) as HWC."""
+    count, resized = len(images), resized or size
+    roi = np.array(rois or [[0, 0, *image.shape[:2]] for image in images], np.float64)
+    placed = np.array([[*resized, *corner, *mirror]] * count, np.int32)
+    settings = {
+        "interpolation": "bilinear",
+        "antialias": True,
+        "padding_mode": "constant",
+        "fill": (0, 0, 0),
+        "scale": (1, 1, 1),
+        "offset": (0, 0, 0),
+        "dtype": "float32",
+        "channels_first": True,
+        **options,
+    }
 
-    @pipeline_def(batch_size=len(images), num_threads=4, device_id=None)
+    @pipeline_def(batch_size=count, num_threads=4, device_id=None)
     def graph() -> object:
         inputs = fn.external_source(
-            source=lambda: (images, rois, corners, mirrors),
-            num_outputs=4,
-            ndim=[3, 1, 1, 0],
-            dtype=[types.UINT8, types.FLOAT64, types.INT32, types.INT32],
+            source=lambda: (list(images), roi, placed),
+            num_outputs=3,
+            ndim=[3, 1, 1],
+            dtype=[types.UINT8, types.FLOAT64, types.INT32],
         )
-        return resample(*inputs, size=size, **{**settings, **options})
+        like_output = fn.zeros(shape=[0, 3, *size] if settings["channels_first"] else [0, *size, 3], dtype=types.UINT8)
+        return resample(*inputs, like_output, **settings)
 
     [output] = graph().run()
     return np.array(output.as_tensor())
 
 
-def by_torch(image: np.ndarray, size: int, antialias: bool = True) -> np.ndarray:
+def by_torch(image: np.ndarray, size: tuple[int, int], mode: str = "bilinear", antialias: bool = True) -> np.ndarray:
     source = torch.from_numpy(image).permute(2, 0, 1)[None].double()
-    return torch.nn.functional.interpolate(source, (size, size), mode="bilinear", antialias=antialias)[0].numpy()
+    options = {"mode": "nearest-exact"} if mode == "nearest" else {"mode": mode, "antialias": antialias}
+    return torch.nn.functional.interpolate(source, size, **options)[0].clamp(0, 255).numpy()
+
+
+def by_pil(image: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:
+    """Each channel as an image of floats, whose overshoots PIL keeps until the end."""
+    channels = (Image.fromarray(channel.astype(np.float32)) for channel in image.transpose(2, 0, 1))
+    resized = [np.array(channel.resize(size[::-1], PIL_FILTERS[mode])) for channel in channels]
+    return np.stack(resized).clip(0, 255)
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -41,47 +77,137 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 SHAPES = [(64, 64), (375, 500), (1, 1), (1, 7), (9, 1), (2, 3000), (3000, 2), (33, 34), (640, 31), (224, 223)]
+OUTPUTS = [(1, 1), (2, 5), (32, 32), (64, 20), (225, 301)]
 
 
-@pytest.mark.parametrize("antialias", [True, False])
-@pytest.mark.parametrize("size", [1, 2, 32, 64, 225])
-def test_it_is_torchs_bilinear(size: int, antialias: bool) -> None:
+@pytest.mark.parametrize("size", OUTPUTS, ids=str)
+@pytest.mark.parametrize(
+    ("interpolation", "antialias"),
+    [("nearest", True), ("bilinear", True), ("bilinear", False), ("bicubic", True), ("bicubic", False)],
+)
+def test_it_is_torchs_interpolation(interpolation: str, antialias: bool, size: tuple[int, int]) -> None:
     images = [noise(*shape) for shape in SHAPES]
-    theirs = np.stack([by_torch(image, size, antialias) for image in images])
-    np.testing.assert_allclose(run(images, size, antialias=antialias), theirs, atol=LEVELS, rtol=0)
+    theirs = np.stack([by_torch(image, size, interpolation, antialias) for image in images])
+    ours = run(images, size, interpolation=interpolation, antialias=antialias)
+    np.testing.assert_allclose(ours, theirs, atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("size", OUTPUTS, ids=str)
+@pytest.mark.parametrize("interpolation", PIL_FILTERS)
+def test_it_is_pils_filter(interpolation: str, size: tuple[int, int]) -> None:
+    images = [noise(*shape) for shape in SHAPES]
+    theirs = np.stack([by_pil(image, size, interpolation) for image in images])
+    np.testing.assert_allclose(run(images, size, interpolation=interpolation), theirs, atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("size", OUTPUTS, ids=str)
+def test_nearest_is_pils_but_halfway_between_two_pixels(size: tuple[int, int]) -> None:
+    for image in (noise(*shape) for shape in SHAPES):
+        theirs = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.NEAREST)).transpose(2, 0, 1)
+        places = [
+            (np.arange(out) + 0.5) * length / out for out, length in zip(size, image.shape[:2], strict=True)
+        ]  # PIL adds up steps instead, and ends on either side of a border between two pixels
+        clear = np.logical_and.outer(*(np.abs(place - np.rint(place)) > 1e-6 for place in places))
+        ours = run([image], size, interpolation="nearest")[0]
+        assert np.array_equal(ours[:, clear], theirs[:, clear])
 
 
 def test_index_arithmetic_does_not_lose_precision_on_wide_images() -> None:
     image = noise(2, 30_000)
-    np.testing.assert_allclose(run([image], 301)[0], by_torch(image, 301), atol=LEVELS, rtol=0)
+    np.testing.assert_allclose(run([image], (301, 301))[0], by_torch(image, (301, 301)), atol=LEVELS, rtol=0)
 
 
-def test_flipping_flips_the_output() -> None:
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+def test_a_part_of_an_image_is_resized_as_if_it_were_all_of_it(interpolation: str) -> None:
+    image = noise(90, 120)
+    parts = [(0, 0, 90, 120), (10, 20, 50, 110), (89, 119, 90, 120), (3, 0, 90, 1)]
+    ours = run([image] * len(parts), (17, 40), rois=parts, interpolation=interpolation)
+    alone = [np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in parts]
+    np.testing.assert_allclose(ours, run(alone, (17, 40), interpolation=interpolation), atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_a_part_of_the_output_needs_only_what_is_under_the_filter(interpolation: str, antialias: bool) -> None:
+    whole, resized, corner, size = noise(400, 300), (100, 150), (40, 60), (20, 24)
+    filtered = {"resized": resized, "corner": corner, "interpolation": interpolation, "antialias": antialias}
+    expected = run([whole], size, **filtered)
+    # Four rows and two columns become one each; the widest filter reaches three of those, and one is for rounding.
+    top, left, bottom, right = 40 * 4 - 13, 60 * 2 - 7, 60 * 4 + 13, 84 * 2 + 7
+    region = np.ascontiguousarray(whole[top:bottom, left:right])
+    ours = run([region], size, rois=[(-top, -left, 400 - top, 300 - left)], **filtered)
+    np.testing.assert_allclose(ours, expected, atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (-5, -9), (12, 3), (-40, 50), (-90, -90), (31, 40)], ids=str)
+@pytest.mark.parametrize("padding_mode", ["constant", "edge", "reflect", "symmetric"])
+def test_what_lies_outside_is_padded_as_numpy_pads(padding_mode: str, corner: tuple[int, int]) -> None:
+    image, resized, size, room = noise(70, 90), (16, 21), (30, 37), 100
+    inside = run([image], resized, resized)[0]
+    padded = np.pad(inside, [(0, 0), (room, room), (room, room)], mode=padding_mode)
+    top, left = corner[0] + room, corner[1] + room
+    ours = run([image], size, resized, corner, padding_mode=padding_mode)[0]
+    np.testing.assert_allclose(ours, padded[:, top : top + size[0], left : left + size[1]], atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("padding_mode", ["edge", "reflect", "symmetric"])
+def test_an_image_of_one_pixel_is_repeated(padding_mode: str) -> None:
+    image = noise(1, 1)
+    ours = run([image], (5, 6), (1, 1), (-2, -2), padding_mode=padding_mode)[0]
+    assert np.array_equal(ours, np.broadcast_to(image.transpose(2, 0, 1), (3, 5, 6)))
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize(("dtype", "scale", "offset"), [("float32", 0.5, 3.0), ("float16", 0.5, 3.0), ("uint8", 1, 0)])
+def test_the_fill_is_in_levels_like_the_image(dtype: str, scale: float, offset: float, channels_first: bool) -> None:
+    fill = (10, 200, 255)
+    settings = {"dtype": dtype, "scale": (scale,) * 3, "offset": (offset,) * 3, "channels_first": channels_first}
+    ours = run([noise(8, 8)], (12, 20), (4, 4), (-3, -5), fill=fill, **settings)[0]
+    padding = np.ones((12, 20), bool)
+    padding[3:7, 5:9] = False
+    found = ours[:, padding].T if channels_first else ours[padding]
+    assert np.array_equal(found, np.broadcast_to(np.array(fill) * scale + offset, found.shape))
+
+
+@pytest.mark.parametrize("padding_mode", ["constant", "reflect"])
+@pytest.mark.parametrize("mirror", [(True, False), (False, True), (True, True)])
+def test_flipping_reverses_rows_and_columns_of_the_output(mirror: tuple[bool, bool], padding_mode: str) -> None:
     images = [noise(*shape) for shape in SHAPES]
-    np.testing.assert_allclose(run(images, 32, mirror=True), run(images, 32)[..., ::-1], atol=LEVELS, rtol=0)
+    settings = {"resized": (29, 41), "corner": (-4, 5), "padding_mode": padding_mode}
+    flipped = run(images, (32, 40), mirror=mirror, **settings)
+    axes = [axis for axis, reversed_ in zip((2, 3), mirror, strict=True) if reversed_]
+    expected = np.flip(run(images, (32, 40), **settings), axes)
+    np.testing.assert_allclose(flipped, expected, atol=LEVELS, rtol=0)
 
 
 def test_scale_and_offset_apply_by_channel() -> None:
     images, scale, offset = [noise(40, 50)], (0.5, 2.0, -1.0), (1.0, -3.0, 0.25)
-    expected = run(images, 16) * np.reshape(scale, (3, 1, 1)) + np.reshape(offset, (3, 1, 1))
-    np.testing.assert_allclose(run(images, 16, scale=scale, offset=offset), expected, atol=1e-3, rtol=0)
+    expected = run(images, (16, 9)) * np.reshape(scale, (3, 1, 1)) + np.reshape(offset, (3, 1, 1))
+    np.testing.assert_allclose(run(images, (16, 9), scale=scale, offset=offset), expected, atol=1e-3, rtol=0)
 
 
-def test_uint8_keeps_black_and_white() -> None:
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_uint8_keeps_black_and_white(interpolation: str) -> None:
     white = np.full((97, 61, 3), 255, np.uint8)
-    assert run([white], 50, dtype="uint8").min() == 255  # 255.0001 must not wrap to 0
-    assert run([white * 0], 50, dtype="uint8").max() == 0
+    options = {"dtype": "uint8", "interpolation": interpolation}
+    assert run([white], (50, 50), **options).min() == 255  # 255.0001 must not wrap to 0
+    assert run([white * 0], (50, 50), **options).max() == 0
 
 
-@pytest.mark.parametrize("size", [4, 16, 18, 225])  # whole numbers of vectors of four, and not
+@pytest.mark.parametrize("size", [(4, 4), (16, 7), (3, 18), (225, 224)], ids=str)  # rows of whole vectors, and not
+@pytest.mark.parametrize("interpolation", ["bilinear", "lanczos"])
 @pytest.mark.parametrize(
     ("dtype", "absolute", "relative"),
     [("float32", 0, 0), ("float16", 1e-6, 2**-11), ("uint8", 0.5 + LEVELS, 0)],  # halves of the last place kept
 )
-def test_every_dtype_and_layout_holds_the_same_values(size: int, dtype: str, absolute: float, relative: float) -> None:
+def test_every_dtype_and_layout_holds_the_same_values(
+    size: tuple[int, int], interpolation: str, dtype: str, absolute: float, relative: float
+) -> None:
     images = [noise(*shape) for shape in SHAPES]
-    expected = run(images, size)
-    first, last = (run(images, size, dtype=dtype, channels_first=first) for first in (True, False))
+    expected = run(images, size, interpolation=interpolation)
+    first, last = (
+        run(images, size, interpolation=interpolation, dtype=dtype, channels_first=first) for first in (True, False)
+    )
     assert first.dtype == last.dtype == dtype
     assert np.array_equal(last.transpose(0, 3, 1, 2), first)
     np.testing.assert_allclose(first.astype(np.float32), expected, atol=absolute, rtol=relative)

@@ -1,0 +1,382 @@
+"""`Compose` run by itself: what it takes and gives, against the loader and torchvision."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import SIZES, damaged_jpeg, encoded, jpeg, picture
+from oracle import transforms
+from PIL import Image
+
+from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
+from gpuloader.recipe import View, load_preset, preset_names
+from gpuloader.recipe.colors import ColorJitter, GaussianBlur
+from gpuloader.recipe.crops import CenterCrop, FiveCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.output import Normalize, RandomErasing
+from gpuloader.recipe.policies import RandAugment, RandomApply
+
+v2 = transforms.v2
+PICTURES = [picture(*size, seed) for seed, size in enumerate([(60, 80), (80, 60), (33, 51), (64, 64), (48, 97)])]
+ARRAYS = [np.asarray(image) for image in PICTURES]
+FILES = [encoded(image, "PNG") for image in PICTURES]
+
+
+@pytest.fixture
+def train() -> Compose:
+    """Draws much."""
+    return Compose(
+        [
+            RandomResizedCrop(32),
+            RandomHorizontalFlip(),
+            ColorJitter(0.4, 0.4, 0.4, 0.1),
+            Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+
+
+@pytest.fixture
+def evaluation() -> Compose:
+    """Draws nothing."""
+    return Compose([Resize(40), CenterCrop(32)], dtype="uint8")
+
+
+# --- what it takes and gives
+
+
+def test_an_image_may_be_an_array_pillows_or_a_file(train: Compose) -> None:
+    expected = train(ARRAYS[0])
+    assert expected.shape == (3, 32, 32)
+    assert expected.dtype == torch.float32
+    for image in (PICTURES[0], FILES[0], bytearray(FILES[0]), np.asfortranarray(ARRAYS[0])):
+        assert torch.equal(train(image), expected)
+
+
+def test_an_array_need_not_be_contiguous(evaluation: Compose) -> None:
+    flipped = ARRAYS[0][:, ::-1]
+    assert torch.equal(evaluation(flipped), evaluation(np.ascontiguousarray(flipped)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("images", [ARRAYS, PICTURES, FILES], ids=["arrays", "Pillow's", "files"])
+def test_a_list_is_a_batch_of_samples_in_their_order(train: Compose, images: list[Any], count: int) -> None:
+    batch = train(images[:count], sample=7)
+    assert batch.shape == (count, 3, 32, 32)
+    for number, tensor in enumerate(batch):
+        assert torch.equal(train(images[number], sample=7 + number), tensor)
+
+
+def test_sizes_of_lists_may_come_in_any_order() -> None:
+    compose = Compose([Resize((16, 16))])
+    for count in (3, 1, 5, 4, 2, 3):
+        assert compose(ARRAYS[:count]).shape == (count, 3, 16, 16)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_dtype_and_memory_format_are_the_recipes(dtype: str, layout: str) -> None:
+    compose = Compose([Resize((20, 24))], dtype=dtype, layout=layout)
+    batch, one = compose(ARRAYS), compose(ARRAYS[0])
+    assert batch.dtype == one.dtype == getattr(torch, dtype)
+    memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    assert batch.is_contiguous(memory_format=memory_format)
+    assert torch.equal(one, batch[0])
+    assert one.shape == (3, 20, 24)
+    assert one.stride() == batch[0].stride()
+
+
+def test_several_views_are_a_list() -> None:
+    compose = Compose(views=[View([RandomResizedCrop(32)]), View([RandomResizedCrop((16, 24))], count=2)])
+    one, batch = compose(ARRAYS[0], sample=3), compose(ARRAYS[:2], sample=3)
+    assert [tuple(view.shape) for view in one] == [(3, 32, 32), (3, 16, 24), (3, 16, 24)]
+    assert [tuple(view.shape) for view in batch] == [(2, 3, 32, 32), (2, 3, 16, 24), (2, 3, 16, 24)]
+    assert all(torch.equal(view, views[0]) for view, views in zip(one, batch, strict=True))
+    assert not torch.equal(one[1], one[2])
+
+
+def test_what_it_gave_stays_as_it_is(train: Compose) -> None:
+    held = train(ARRAYS[0])
+    kept = held.clone()
+    for image in ARRAYS:
+        train(image)
+    assert torch.equal(held, kept)
+
+
+def test_a_result_can_be_changed_without_a_trace(train: Compose) -> None:
+    expected = train(ARRAYS[0]).clone()
+    train(ARRAYS[0]).zero_()
+    assert torch.equal(train(ARRAYS[0]), expected)
+
+
+# --- draws
+
+
+def test_draws_repeat_and_differ_by_seed_epoch_and_sample(train: Compose) -> None:
+    places = [{}, {"sample": 1}, {"epoch": 1}, {"seed": 1}, {"sample": 2**62, "epoch": 2**32 - 1, "seed": 2**64 - 1}]
+    first = [train(ARRAYS[0], **place) for place in places]
+    again = [train(ARRAYS[0], **place) for place in reversed(places)][::-1]
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one, other)
+    assert len({tensor.numpy().tobytes() for tensor in first}) == len(places)
+
+
+def test_numpys_integers_are_integers(train: Compose) -> None:
+    numbers = {"seed": np.uint64(3), "epoch": np.int32(1), "sample": np.int64(5)}
+    assert torch.equal(train(ARRAYS[0], **numbers), train(ARRAYS[0], seed=3, epoch=1, sample=5))
+
+
+def test_the_size_is_that_of_the_epoch() -> None:
+    compose = Compose([RandomResizedCrop({0: 24, 2: 32})])
+    assert [compose(ARRAYS[0], epoch=epoch).shape[1] for epoch in (0, 1, 2, 9, 0)] == [24, 24, 32, 32, 24]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Compose([RandomResizedCrop(32), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+        Compose([Resize(40), CenterCrop(32)], dtype="uint8"),
+        Compose([RandomResizedCrop(32), RandAugment(), RandomErasing(value="random")], layout="channels_last"),
+        Compose([RandomResizedCrop(32), RandomApply([GaussianBlur(5)], 0.5)], views=2, dtype="float16"),
+    ],
+    ids=["train", "evaluation", "policy", "views"],
+)
+def test_it_is_what_a_loader_hands_out(shards: list[Path], recipe: Compose) -> None:
+    recipe = copy.copy(recipe)  # what was run keeps its threads
+    images = [jpeg(*SIZES[number % len(SIZES)], seed=number) for number in range(40)]
+    with GPULoader(shards, 8, None, preset=recipe, seed=5, output="dict", shuffle="full") as loader:
+        loader.set_epoch(3)
+        for batch in loader:
+            views = batch["image"] if isinstance(batch["image"], list) else [batch["image"]]
+            for row, sample in enumerate(batch["index"].tolist()):
+                alone = recipe(images[sample], seed=5, epoch=3, sample=sample)
+                for view, tensor in zip(views, alone if isinstance(alone, list) else [alone], strict=True):
+                    assert torch.equal(tensor, view[row])
+
+
+# --- as a recipe
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_printed_it_is_yaml_that_can_be_read_back(name: str, tmp_path: Path) -> None:
+    compose = Compose.load(name)
+    (tmp_path / "printed.yaml").write_text(str(compose))
+    read = load_preset(tmp_path / "printed.yaml")
+    assert read == load_preset(name)
+    assert read.fingerprint == compose.fingerprint
+    assert Compose.load(tmp_path / "printed.yaml") == compose
+
+
+def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
+    compose = Compose.load("imagenet_eval", {"CenterCrop": {"size": 24}, "Resize": {"size": 24}, "Normalize": None})
+    assert torch.equal(compose(ARRAYS[0]), Compose([Resize(24), CenterCrop(24)])(ARRAYS[0]))
+    assert Compose.load(train) == train
+    with pytest.raises(PresetError, match="no preset is called 'imagenet_evil'"):
+        Compose.load("imagenet_evil")
+
+
+def test_a_mix_is_left_to_the_loader() -> None:
+    mixing, plain = (
+        Compose.load("resnet50_v2", {"RandomResizedCrop": {"size": 32}, **mix}) for mix in ({}, {"mix": None})
+    )
+    assert torch.equal(mixing(ARRAYS[:2]), plain(ARRAYS[:2]))
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda compose: pickle.loads(pickle.dumps(compose))])
+def test_it_can_be_copied_and_pickled_also_after_it_ran(train: Compose, make: Any) -> None:  # noqa: ANN401
+    expected = train(ARRAYS[0])
+    other = make(train)
+    assert other == train
+    assert torch.equal(other(ARRAYS[0]), expected)
+
+
+# --- torchvision
+
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+
+
+@pytest.mark.parametrize(
+    ("transform", "levels"),
+    [
+        (transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]), 1),
+        (
+            transforms.Compose(
+                [transforms.Resize((30, 37)), transforms.ToTensor(), transforms.Normalize(MEAN, STD)],
+            ),
+            1 / 0.224,
+        ),
+        (
+            v2.Compose([v2.Resize(40, antialias=True), v2.CenterCrop((32, 24)), *FLOAT, v2.Normalize(MEAN, STD)]),
+            1 / 0.224,
+        ),
+        (v2.Compose([v2.Resize(40, max_size=45), v2.CenterCrop(45), *FLOAT]), 1),
+        (v2.Compose([v2.Resize((32, 30), v2.InterpolationMode.BICUBIC), *FLOAT]), 2),
+        (v2.Compose([v2.Resize((32, 30)), v2.Pad((1, 2, 3, 4), fill=(9, 100, 200)), *FLOAT]), 1),
+        (v2.Compose([v2.Resize((32, 30)), v2.Pad(5, padding_mode="reflect"), *FLOAT]), 1),
+        (v2.Compose([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0), v2.Resize((20, 30)), *FLOAT]), 1),
+        (v2.Compose([v2.Resize((32, 30)), v2.RandomHorizontalFlip(0.0), v2.RandomInvert(1.0), *FLOAT]), 1),
+        (v2.Compose([v2.Resize((32, 30)), v2.GaussianBlur(5, 1.5), *FLOAT]), 2),
+        (v2.Compose([v2.Resize((32, 30)), v2.ColorJitter(brightness=(1.5, 1.5)), *FLOAT]), 2),
+        (v2.Compose([v2.Resize((32, 30)), v2.RandomErasing(0.0), *FLOAT]), 1),
+        ([v2.Resize((32, 30)), v2.Compose([v2.RandomApply([v2.RandomInvert(1.0)], 1.0), v2.Compose(FLOAT)])], 1),
+    ],
+)
+def test_from_torchvision_does_what_torchvision_does(transform: Any, levels: float) -> None:  # noqa: ANN401
+    ours = Compose.from_torchvision(transform)
+    theirs = v2.Compose(transform) if isinstance(transform, list) else transform
+    for image in PICTURES:
+        difference = (ours(image) - theirs(image)).abs().max().item()
+        assert difference <= levels / 255 + 1e-5
+
+
+def test_from_torchvision_without_floats_gives_levels() -> None:
+    transform = v2.Compose([v2.Resize((16, 25), v2.InterpolationMode.NEAREST), v2.PILToTensor()])
+    ours = Compose.from_torchvision(transform)(PICTURES[2])
+    assert ours.dtype == torch.uint8
+    assert torch.equal(ours, transform(PICTURES[2]))
+
+
+def test_from_torchvision_takes_options_of_the_recipe() -> None:
+    compose = Compose.from_torchvision(transforms.Resize((8, 9)), layout="channels_last")
+    assert compose.layout == "channels_last"
+    assert isinstance(compose, Compose)
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "message"),
+    [
+        ([], ConfigError, "images: found 0, 0 of them bytes: give arrays, or bytes, at least one"),
+        ([ARRAYS[0], FILES[0]], ConfigError, "images: found 2, 1 of them bytes"),
+        (ARRAYS[0][..., 0], ConfigError, r"image 0 is uint8 of shape \(60, 80\): allowed is uint8"),
+        ([ARRAYS[0], ARRAYS[0][..., :1]], ConfigError, r"image 1 is uint8 of shape \(60, 80, 1\)"),
+        (ARRAYS[0] / np.float32(255), ConfigError, r"image 0 is float32 of shape \(60, 80, 3\)"),
+        (ARRAYS[0][:0], ConfigError, r"image 0 is uint8 of shape \(0, 80, 3\)"),
+        (np.stack([ARRAYS[0]] * 2), ConfigError, r"image 0 is uint8 of shape \(2, 60, 80, 3\)"),
+        (PICTURES[0].convert("L"), ConfigError, r"image 0 is uint8 of shape \(60, 80\)"),
+        (PICTURES[0].convert("RGBA"), ConfigError, r"image 0 is uint8 of shape \(60, 80, 4\)"),
+        ("cat.jpg", ConfigError, "image 0 is <U7 of shape"),
+        (None, ConfigError, "image 0 is object of shape"),
+        (b"", DataError, "image 0 cannot be decoded: the file is empty"),
+        (b"<html>", DataError, "image 0 cannot be decoded: no image format that DALI reads"),
+        ([FILES[0], jpeg(64, 64)[:-30]], DataError, "image 1 cannot be decoded: a JPEG that is cut"),
+        (
+            [jpeg(64, 64), damaged_jpeg(), FILES[0]],
+            DataError,
+            "^image 1 cannot be decoded: DALI's decoder fails on it$",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
+)
+def test_what_is_no_image_is_named(evaluation: Compose, images: Any, error: type[Exception], message: str) -> None:  # noqa: ANN401
+    with pytest.raises(error, match=message):
+        evaluation(images)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"seed": -1}, r"seed=-1: allowed is an integer in \[0, 2\*\*64\)"),
+        ({"seed": 2**64}, "seed=18446744073709551616"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"epoch": 2**32}, r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"),
+        ({"sample": -1}, r"sample=-1: allowed is an integer in \[0, 2\*\*63\)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(evaluation: Compose, numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluation(ARRAYS[0], **numbers)
+
+
+def test_a_good_image_comes_after_a_bad_one() -> None:
+    good, compose = jpeg(64, 64), Compose([Resize((16, 16))])
+    expected = compose(good)
+    for _ in range(3):
+        with pytest.raises(DataError, match="image 0 cannot be decoded: DALI's decoder fails on it"):
+            compose(damaged_jpeg())
+        assert torch.equal(compose(good), expected)
+
+
+# --- threads and processes
+
+
+def test_threads_may_share_it() -> None:
+    compose = Compose([RandomResizedCrop(32), ColorJitter(0.4)])
+    places = [(number % len(ARRAYS), number) for number in range(120)]
+    expected = [compose(ARRAYS[image], sample=sample) for image, sample in places]
+    fresh = Compose([RandomResizedCrop(32), ColorJitter(0.4)])
+    with ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(lambda place: fresh(ARRAYS[place[0]], sample=place[1]), places))
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+def test_a_bad_image_in_one_thread_does_not_harm_another() -> None:
+    compose, good, bad = Compose([Resize((16, 16))]), jpeg(64, 64), damaged_jpeg()
+    expected = compose(good)
+
+    def run(number: int) -> torch.Tensor | None:
+        try:
+            return compose(bad if number % 3 == 0 else good)
+        except DataError:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(run, range(60)))
+    for number, tensor in enumerate(got):
+        assert (tensor is None) if number % 3 == 0 else torch.equal(tensor, expected)
+
+
+def test_it_ends_its_threads_with_itself() -> None:
+    tasks = Path("/proc/self/task")
+    gc.collect()
+    before = len(list(tasks.iterdir()))
+    gc.disable()
+    try:
+        compose = Compose([RandomResizedCrop(32), ColorJitter(0.4)])
+        compose(ARRAYS)
+        compose(jpeg(64, 64))
+        assert len(list(tasks.iterdir())) > before
+        del compose
+        assert len(list(tasks.iterdir())) == before
+    finally:
+        gc.enable()
+
+
+def test_a_forked_child_makes_its_own_pipeline_and_can_exit() -> None:
+    script = (
+        "import os, sys, warnings\n"
+        "import numpy as np\n"
+        "from gpuloader import Compose\n"
+        "from gpuloader.recipe.crops import Resize\n"
+        "warnings.simplefilter('ignore')\n"
+        "compose, image = Compose([Resize((16, 16))]), np.zeros((20, 20, 3), np.uint8)\n"
+        "compose(image)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    print(tuple(compose(image).shape), flush=True)\n"
+        "    sys.exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "print(tuple(compose(image).shape))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "(3, 16, 16)\n(3, 16, 16)\n"
+
+
+def test_five_crops_of_one_image_are_torchvisions() -> None:
+    ours = Compose([Resize(40), FiveCrop((24, 30))], dtype="uint8")(PICTURES[0])
+    theirs = transforms.FiveCrop((24, 30))(transforms.Resize(40)(PICTURES[0]))
+    for tensor, image in zip(ours, theirs, strict=True):
+        assert isinstance(image, Image.Image)
+        assert np.abs(tensor.permute(1, 2, 0).numpy().astype(int) - np.asarray(image)).max() <= 1
