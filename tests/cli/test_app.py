@@ -61,7 +61,7 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
         ),
         (
             ("presets", "json:loads"),
-            "error: torchvision's transform cannot be translated: builtins.function has no cou",
+            "error: torchvision's transform cannot be translated: builtins.function is not",
         ),
         (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
