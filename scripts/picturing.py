@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from running import draw, run_views  # noqa: E402
 from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
-from gpuloader.recipe import Preset  # noqa: E402
+from gpuloader.mixing import mix_images  # noqa: E402
+from gpuloader.recipe import Mixing, Preset  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
 from gpuloader.recipe.plain import plain  # noqa: E402
@@ -98,6 +99,7 @@ def main() -> None:
     for name, examples in EXAMPLES.items():
         picture(examples).save(FOLDER / f"{name}.jpg", quality=85)
         sys.stderr.write(f"{name}: {measured[name]}\n")
+    mixed().save(FOLDER / "Mix.jpg", quality=85)
     PAGE.write_text(replaced(PAGE.read_text(), page(measured)))
 
 
@@ -166,17 +168,36 @@ _PLACED = ("region_start", "region_shape", "roi", "placed", "size")
 
 def picture(examples: Sequence[Transform]) -> Image.Image:
     """A drawn picture, and what becomes of it at each strength."""
-    [encoded_picture, _] = pictures([4])
-    tiles = [recipe(None), *(recipe(transform) for transform in examples)]
-    strip = Image.new("RGB", (len(tiles) * (TILE + GAP) - GAP, TILE), "white")
-    for number, preset in enumerate(tiles):
-        shown = Compose.load(preset)(encoded_picture, sample=number)
-        assert isinstance(shown, torch.Tensor)
-        levels = (shown if preset.dtype == "uint8" else (255 * shown).clamp(0, 255)).byte()
-        tile = Image.fromarray(levels.permute(1, 2, 0).numpy())
+    return strip(shown(preset, number) for number, preset in enumerate([recipe(None), *map(recipe, examples)]))
+
+
+def shown(preset: Preset, sample: int) -> torch.Tensor:
+    """Levels (3, h, w) of the drawn picture under a recipe; several views lie side by side."""
+    views = Compose.load(preset)(pictures([4])[0], sample=sample)
+    images = torch.cat(views, dim=2) if isinstance(views, list) else views
+    return images if preset.dtype == "uint8" else (255 * images).clamp(0, 255).byte()
+
+
+def mixed() -> Image.Image:
+    """Two pictures, and the first mixed with the second: MixUp, then CutMix."""
+    pair = torch.stack([shown(recipe(None), 0), Compose.load(recipe(None))(pictures([8])[0])]).float()  # type: ignore[list-item]
+    ways = [(0.8, (0, 0, 0, 0)), (0.5, (0, 0, 0, 0)), (0.75, (20, 90, 132, 202)), (0.5, (60, 10, 218, 168))]
+    tiles = [*pair]
+    for weight, box in ways:
+        images = pair.clone()
+        mix_images(images, Mixing(np.float32([weight, 1]), np.int32([box, (0, 0, 0, 0)])))
+        tiles.append(images[0])
+    return strip(tile.byte() for tile in tiles)
+
+
+def strip(images: Iterable[torch.Tensor]) -> Image.Image:
+    """Images, uint8 (3, h, w), side by side, each made to fit."""
+    tiles = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    row = Image.new("RGB", (len(tiles) * (TILE + GAP) - GAP, TILE), "white")
+    for number, tile in enumerate(tiles):
         tile.thumbnail((TILE, TILE))
-        strip.paste(tile, (number * (TILE + GAP) + (TILE - tile.width) // 2, (TILE - tile.height) // 2))
-    return strip
+        row.paste(tile, (number * (TILE + GAP) + (TILE - tile.width) // 2, (TILE - tile.height) // 2))
+    return row
 
 
 def page(measured: dict[str, dict[str, list[float]]]) -> str:
@@ -189,6 +210,11 @@ def page(measured: dict[str, dict[str, list[float]]]) -> str:
         summary = (type(examples[0]).__doc__ or "").partition("\n")[0]
         shown = "; ".join(dict.fromkeys(f"`{_in_yaml(transform)}`" for transform in examples))
         lines += ["", f"### {name}", "", summary, "", f"![{name}](operations/{name}.jpg)", "", f"The image; {shown}."]
+    lines += ["", "### Mix", "", (T.Mix.__doc__ or "").partition("\n")[0], "", "![Mix](operations/Mix.jpg)"]
+    lines += [
+        "",
+        "Two images; the first with `mixup_alpha` at a share of 0.8 and 0.5, with `cutmix_alpha` at 0.75 and 0.5.",
+    ]
     return "\n".join(lines) + "\n"
 
 
