@@ -43,7 +43,7 @@ class Resize(PlacingTransform):
 
     Filters are PIL's. Without `antialias` they are torch's, which look at the neighbouring pixels alone.
 
-    On the CPU its levels are PIL's within 1 with `bilinear`, and on photographs within 2 with `bicubic` and 3 with
+    On the CPU its levels are PIL's within 1 with `bilinear`, and on photographs within 3 with `bicubic` and 4 with
     `lanczos`: PIL rounds and cuts off between its two passes.
 
     Attributes:

@@ -123,6 +123,8 @@ def _plain(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     if parameter == "padding" and name == "RandomCrop" and ".v2." in type(leaf).__module__ and value is not None:
         value = [value[side] for side in (0, 2, 1, 3)]  # v2 keeps it as left, right, top, bottom
     value = _of_images(value.value if isinstance(value, Enum) else value)
+    if value == "nearest-exact":  # which is what `nearest` is here, as in PIL
+        return "nearest"
     if isinstance(value, (list, tuple)):
         all_sides = parameter in ("size", "kernel_size", "padding") and name != "Resize"
         one = len(set(value)) == 1 if all_sides else len(value) == 1 and parameter != "p"
