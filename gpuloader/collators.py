@@ -2,13 +2,15 @@
 
 A collator takes the bytes of a component of each sample of a batch, and gives what stands for them in the batch: a
 list, or numpy arrays, also several by name, which become tensors on the loader's device. It runs in the reading thread.
-For bytes that it cannot take it raises ValueError; the loader says which sample they are of.
+For bytes that it cannot take it raises one of `REFUSALS`, such as ValueError; the loader says which sample they are of.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
 
+REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
+
 _BY_EXTENSION: dict[str, Collator] = {}
 
 
@@ -24,7 +28,7 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
     """Makes a function the collator of an extension, for the fields that are asked for without one."""
 
     def register(collator: Collator) -> Collator:
-        _BY_EXTENSION[extension.lower().removeprefix(".")] = collator
+        _BY_EXTENSION[_plain(extension)] = collator
         return collator
 
     return register
@@ -32,7 +36,11 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
 
 def collator_of(extension: str) -> Collator:
     """The collator of an extension: the registered one, or `as_bytes`."""
-    return _BY_EXTENSION.get(extension, as_bytes)
+    return _BY_EXTENSION.get(_plain(extension), as_bytes)
+
+
+def _plain(extension: str) -> str:
+    return extension.lower().removeprefix(".")
 
 
 def as_bytes(components: Sequence[bytes]) -> list[bytes]:
@@ -61,18 +69,31 @@ def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
     """(B,) float32 of numbers in ASCII."""
-    return np.array([float(component) for component in components], np.float32)
+    return _float32([float(component) for component in components])
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B, n) float32 of numbers in ASCII between white space, commas, or in JSON's brackets, as many in each sample."""
-    vectors = [component.decode().strip(" []\n").replace(",", " ").split() for component in components]
-    return np.stack([np.array(vector, np.float32) for vector in vectors])
+    """(B, n) float32 of numbers in ASCII between white space or commas, also in JSON's brackets.
+
+    Raises:
+        ValueError: they are not as many in each sample.
+    """
+    texts = [component.decode().strip().removeprefix("[").removesuffix("]").strip() for component in components]
+    vectors = [[float(number) for number in re.split(r"\s*,\s*|\s+", text)] for text in texts]
+    if len(lengths := sorted({len(vector) for vector in vectors})) > 1:
+        raise ValueError(f"vectors of {lengths[:5]} numbers cannot be stacked")
+    return _float32(vectors)
+
+
+def _float32(values: Sequence[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="raise"):  # not infinity in the place of a large number
+        return np.array(values, np.float32)
 
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
     """A list of arrays of `.npy` components, which may differ in shape; objects are never unpickled."""
-    return [np.load(BytesIO(component), allow_pickle=False) for component in components]
+    # Not by `np.load`, which takes other formats too.
+    return [np.lib.format.read_array(BytesIO(component), allow_pickle=False) for component in components]
 
 
 @register_collator("npy")
@@ -91,8 +112,14 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
 def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
     """Of `.npy` components that differ in their first dimension: "values" (B, longest, ...), 0 behind each one's end,
     and "lengths" (B,) int64.
+
+    Raises:
+        ValueError: they have no dimension, or differ in the others.
     """
     arrays = as_arrays(components)
+    if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
+        shapes = sorted({array.shape for array in arrays})
+        raise ValueError(f"arrays of shapes {shapes[:5]} cannot be padded: they may differ in the first dimension only")
     lengths = np.array([len(array) for array in arrays], np.int64)
     values = np.zeros((len(arrays), lengths.max(), *arrays[0].shape[1:]), np.result_type(*arrays))
     for row, array in enumerate(arrays):
@@ -107,8 +134,8 @@ def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
         tokenizer: of `transformers`, with a padding token.
         options: for it, such as `truncation=True, max_length=77`.
     """
+    return partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options})
 
-    def collate(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
-        return dict(tokenizer(as_text(components), **{"padding": True, "return_tensors": "np", **options}))
 
-    return collate
+def _tokens(tokenizer: Any, options: Mapping[str, Any], components: Sequence[bytes]) -> dict[str, Any]:  # noqa: ANN401
+    return dict(tokenizer(as_text(components), **options))

@@ -24,6 +24,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import (
     ConfigError,
+    DataError,
     DeviceError,
     LoaderError,
     StateError,
@@ -31,7 +32,7 @@ from gpuloader.errors import (
 )
 from gpuloader.mixing import mix_images, soft_labels
 from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
-from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle
+from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle, check_epoch
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.sampling import CustomOrder, Sources, SubsetOf, Weights, make_sampling, resolve_sources
@@ -118,8 +119,9 @@ class GPULoader:
         NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
                 collator makes of the B components
 
-    Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone. Iterating begins
-    an epoch: 0, then 1, and so on; `set_epoch` says which is next. Leaving the loop early is fine.
+    Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone; where a sample
+    can come again in an epoch, of (seed, epoch, place in the epoch). Iterating begins an epoch: 0, then 1, and so on;
+    `set_epoch` says which is next. Leaving the loop early is fine.
 
     Args:
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those.
@@ -129,7 +131,7 @@ class GPULoader:
         preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Compose`.
         preset_overrides: values to replace in it, such as `{"dtype": "float16"}`.
         shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
-            Or a function that gives the sample ids of an epoch, as many in each.
+            Or a function that gives the sample ids of an epoch, as many in each. `sample_weights` overrule it.
         subset: the samples to use: their ids, a slice, or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample.
         sample_weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels
@@ -150,7 +152,7 @@ class GPULoader:
         output: "tuple", "dict", or which of the dictionary's entries to hand out under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
         fields: extensions of components to hand out beside the image, in a dictionary; or {extension: collator}, of
-            `gpuloader.collators` or a function of yours.
+            `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         label_from: "cls", "json:NAME", "folder", or None for images only.
         steps_per_epoch: ends each epoch after that many steps; None for all of the data.
 
@@ -252,8 +254,12 @@ class GPULoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
+        return self._begin(self._start)
+
+    def _begin(self, cursor: Cursor) -> Iterator[Batch]:
+        """Begins at a place, whatever was restored."""
         self._check_open()
-        self._cursor, self._start = self._start, Cursor(self._start.epoch + 1)
+        self._cursor, self._start = cursor, Cursor(cursor.epoch + 1)
         epoch = _Epoch(self)
         self._running = epoch.token
         return epoch
@@ -263,8 +269,7 @@ class GPULoader:
 
         An epoch that `load_state_dict` restored goes on where it was left.
         """
-        if not _is_integer(epoch, 2**32):
-            raise ConfigError(f"epoch={epoch!r}: allowed is an integer in [0, 2**32)")
+        epoch = check_epoch(epoch)
         if epoch != self._start.epoch:
             self._start = Cursor(epoch)
         if self._running is None:
@@ -303,8 +308,8 @@ class GPULoader:
         if not (_is_integer(cursor.epoch, 2**32) and _is_integer(cursor.delivered, samples + 1)):
             raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
         quarantine = {sample: str(cause) for sample, cause in state["quarantine"]}
-        if not all(_is_integer(sample, samples) for sample in quarantine):
-            raise StateError(f"the state's quarantine names samples that are not among the {samples}")
+        if not all(_is_integer(sample, len(self._shards)) for sample in quarantine):
+            raise StateError(f"the state's quarantine names samples that are not among the {len(self._shards)}")
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
@@ -460,15 +465,23 @@ class GPULoader:
             "index": lambda: self._on_device(batch.ids),
             "valid": lambda: self._on_device(batch.valid),
             "key": lambda: [self._shards.key(int(sample)) for sample in batch.ids],
-            **{name: partial(self._field, batch, name) for name in self._fields},
+            **{name: partial(self._field, name, batch.fields.get(name, [])) for name in self._fields},
         }
         return {name: values[entry]() for entry, name in self._names.items()}
 
-    def _field(self, batch: EncodedBatch, name: str) -> Any:  # noqa: ANN401
-        value = batch.fields.get(name, [])
+    def _field(self, name: str, value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, Mapping):
-            return {part: self._on_device(array) for part, array in value.items()}
-        return self._on_device(value) if isinstance(value, np.ndarray) else value
+            return {part: self._field(f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device, non_blocking=True)
+        if not isinstance(value, np.ndarray):
+            return value
+        try:
+            return self._on_device(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"the field {name}: torch takes no array like {value.dtype} {value.shape}: {error}"
+            ) from None
 
     def _on_device(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
@@ -748,6 +761,8 @@ def _check_fields(fields: Sequence[str] | Mapping[str, Collator], output: object
     given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     collators = {}
     for extension, collator in given.items():
+        if not isinstance(extension, str):
+            raise ConfigError(f"fields: {extension!r} is no extension: allowed are those of components, such as 'json'")
         name = extension.lower().removeprefix(".")
         if name in _ENTRIES:
             raise ConfigError(f"fields={list(fields)!r}: {name} stands for something else in the batch")

@@ -11,7 +11,9 @@ import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError
 from gpuloader.loader import Batch, GPULoader
-from gpuloader.plan import Draws, Stream
+from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
+from gpuloader.sampling import is_weight
+from gpuloader.world import check_agreement
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
 Stop: TypeAlias = Literal["first", "longest", "cycle"]
@@ -28,18 +30,19 @@ class MixedLoader:
     give one loader several sources.
 
     Args:
-        loaders: by name.
+        loaders: by name. Their own epochs do not matter: each begins the one that the mixed epoch asks for.
         strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
             "sequential" all batches of the first, then all of the second, and so on; "alternate" a whole epoch of one
             loader in each epoch, in turn.
         weights: by name, for "weighted".
-        stop: when an epoch of "weighted" or "round_robin" ends: "first", when a loader whose turn it is has no batch
-            left; "longest", when all are through, those that are being left out; "cycle", when all are through, those
-            that are beginning again. A loader's epoch is the mixed one; with "cycle", 1,000 times that, and the pass.
-        seed: of "weighted".
+        stop: when an epoch of "weighted" or "round_robin" ends: "first", when it is the turn of a loader that has no
+            batch left; "longest", when none has one left, those without being passed over; "cycle", when each has been
+            gone through at least once, those without beginning again. A loader's epoch is the mixed one; with "cycle",
+            1,000 times that, and the pass.
+        seed: of "weighted", in [0, 2**64).
 
     Raises:
-        ConfigError: loaders, strategy, weights or stop that cannot be meant.
+        ConfigError: loaders, strategy, weights, stop or seed that cannot be meant, or that differ between ranks.
     """
 
     def __init__(
@@ -51,16 +54,24 @@ class MixedLoader:
         stop: Stop = "first",
         seed: int = 0,
     ) -> None:
-        if not loaders:
-            raise ConfigError("loaders: found none, give at least one")
+        if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
+            raise ConfigError(f"loaders={loaders!r}: allowed are loaders by name, such as {{'photos': GPULoader(...)}}")
+        if len(set(map(id, loaders.values()))) < len(loaders):
+            raise ConfigError("loaders: one is there under two names: make one for each")
         for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+        if stop != "first" and strategy in ("sequential", "alternate"):
+            raise ConfigError(f'stop={stop!r}: it is for the strategies "weighted" and "round_robin", got {strategy!r}')
         self.loaders = dict(loaders)
         self._strategy = strategy
         self._stop = stop
-        self._seed = seed
+        self._seed = check_seed(seed)
         self._weights = _checked(weights, self.loaders, strategy)
+        self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
+        world = next(iter(self.loaders.values())).world
+        if world.world_size > 1:
+            check_agreement(world, self._identity())
         self._epoch = 0
         self._next_epoch = 0
         self._step = 0
@@ -68,25 +79,31 @@ class MixedLoader:
         self._running: object | None = None
 
     def __len__(self) -> int:
-        """The steps of the next epoch, or of a resumed one as if it were whole."""
-        return sum(1 for _ in self._turns(self._next_epoch))
+        """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
+        return self._steps(self._next_epoch)
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
         self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         self._step, self._resumed = self._step if self._resumed else 0, False
-        self._running = token = object()
-        return self._batches(token)
+        epoch = _Epoch(self, islice(self._turns(self._epoch), self._step, None))
+        self._running = epoch.token
+        return epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration runs; a restored one goes on where it was left."""
+        """Says which epoch the next iteration runs; a running one is not disturbed.
+
+        An epoch that `load_state_dict` restored goes on where it was left.
+        """
+        epoch = check_epoch(epoch)
         if epoch != self._next_epoch:
             self._next_epoch, self._resumed = epoch, False
+        if self._running is None and not self._resumed:
+            self._epoch, self._step = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, in plain JSON types, with the states of the loaders."""
         return {
-            "version": STATE_VERSION,
             **self._identity(),
             "epoch": self._epoch,
             "step": self._step,
@@ -97,16 +114,28 @@ class MixedLoader:
         """The next iteration goes on where the state was taken, at the same global batch sizes.
 
         Raises:
-            StateError: it is of other loaders, or of another order of them.
+            StateError: it is of other loaders, of another order of them, or of other strategy, weights, stop or seed.
         """
-        mine = {"version": STATE_VERSION, **self._identity()}
+        mine = self._identity()
+        if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
+            raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
-            if state.get(name) != value:
-                raise StateError(f"the state has {name}={state.get(name)!r}, this MixedLoader has {name}={value!r}")
+            if state[name] != value:
+                raise StateError(
+                    f"the state has {name}={state[name]!r}, this MixedLoader has {name}={value!r}: "
+                    f"make it as it was when the state was saved, or start anew without the state"
+                )
+        epoch, step = state["epoch"], state["step"]
+        if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
+            raise StateError(f"the state's place, epoch={epoch!r} and step={step!r}, is none of these loaders'")
+        self._resumed, self._running = False, None
         for name, loader in self.loaders.items():
-            loader.load_state_dict(state["loaders"][name])
-        self._epoch = self._next_epoch = state["epoch"]
-        self._step, self._resumed, self._running = state["step"], True, None
+            try:
+                loader.load_state_dict(state["loaders"].get(name, {}))
+            except StateError as error:
+                raise StateError(f"loader {name!r}: {error}") from None
+        self._epoch = self._next_epoch = epoch
+        self._step, self._resumed = step, True
 
     def close(self) -> None:
         """Closes the loaders."""
@@ -121,29 +150,39 @@ class MixedLoader:
     ) -> None:
         self.close()
 
-    def _batches(self, token: object) -> Iterator[tuple[str, Batch]]:
-        begun: dict[str, Iterator[Batch]] = {}
-        for name, number in islice(self._turns(self._epoch), self._step, None):
-            if self._running is not token:
-                raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded")
-            loader = self.loaders[name]
-            passes, index = divmod(number, len(loader))
-            if index == 0:
-                loader.set_epoch(self._epoch_of(passes))
-            if index == 0 or name not in begun:  # in the middle after a resume: the loader was restored there
-                begun[name] = iter(loader)
-            batch = next(begun[name])
-            self._step += 1
-            yield name, batch
+    def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
+        """The next turn of the running epoch; StopIteration at its end."""
+        if epoch.token is not self._running:
+            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
+        epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
+        if epoch.turn is None:
+            pass
+            raise StopIteration
+        name, number = epoch.turn
+        loader = self.loaders[name]
+        passes, index = divmod(number, self._lengths[name])
+        if index == 0:
+            epoch.begun[name] = loader._begin(Cursor(self._epoch_of(passes)))
+        elif name not in epoch.begun:  # after a resume, which restored the loader to this place
+            epoch.begun[name] = iter(loader)
+        batch = next(epoch.begun[name], None)
+        if batch is None:
+            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin anew")
+        self._step += 1
+        epoch.turn = None
+        return name, batch
 
     def _epoch_of(self, passes: int) -> int:
         if self._strategy == "alternate":
             return self._epoch // len(self.loaders)
-        return self._epoch * _PASSES + passes if self._stop == "cycle" else self._epoch
+        return (self._epoch * _PASSES + passes) % 2**32 if self._stop == "cycle" else self._epoch
+
+    def _steps(self, epoch: int) -> int:
+        return sum(1 for _ in self._turns(epoch))
 
     def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
         """For each step of an epoch, whose turn it is, and how many batches it gave before in that epoch."""
-        lengths = {name: len(loader) for name, loader in self.loaders.items()}
+        lengths = self._lengths
         names = list(lengths)
         if self._strategy == "alternate":
             names = [names[epoch % len(names)]]
@@ -166,17 +205,49 @@ class MixedLoader:
         names, weights = list(self._weights), np.array(list(self._weights.values()))
         bounds = np.cumsum(weights / weights.sum())
         for first in count(0, _AT_ONCE):
-            uniform = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE)).uniform(Stream.SAMPLING, 1)[:, 0]
+            steps = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE))
+            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # other numbers than those of the samples
             yield from (names[place] for place in np.searchsorted(bounds[:-1], uniform, side="right"))
 
     def _identity(self) -> dict[str, Any]:
         return {
+            "version": STATE_VERSION,
             "strategy": self._strategy,
             "stop": self._stop,
             "seed": self._seed,
             "weights": self._weights,
-            "lengths": {name: len(loader) for name, loader in self.loaders.items()},
+            "lengths": [[name, length] for name, length in self._lengths.items()],  # their order counts
         }
+
+
+class _Epoch:
+    """One iteration over a MixedLoader. Not a generator: one ends where it raises, and the loop with it.
+
+    Attributes:
+        token: says whether it is the newest.
+        turns: those to come.
+        turn: the one that is to be given next, where it is known.
+        begun: the iterators of the loaders' epochs, by name.
+    """
+
+    def __init__(self, mixed: MixedLoader, turns: Iterator[tuple[str, int]]) -> None:
+        self._mixed: MixedLoader | None = mixed
+        self.token = object()
+        self.turns = turns
+        self.turn: tuple[str, int] | None = None
+        self.begun: dict[str, Iterator[Batch]] = {}
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> tuple[str, Batch]:
+        if self._mixed is None:
+            raise StopIteration
+        try:
+            return self._mixed._next(self)
+        except StopIteration:
+            self._mixed = None
+            raise
 
 
 def _checked(
@@ -184,12 +255,8 @@ def _checked(
 ) -> dict[str, float] | None:
     if strategy != "weighted":
         if weights is not None:
-            raise ConfigError(f'weights={weights!r} are for the strategy "weighted", got {strategy!r}')
+            raise ConfigError(f'weights={weights!r}: they are for the strategy "weighted", got {strategy!r}')
         return None
-    if (
-        weights is None
-        or set(weights) != set(loaders)
-        or not all(0 < weight < float("inf") for weight in weights.values())
-    ):
+    if not isinstance(weights, Mapping) or set(weights) != set(loaders) or not all(map(is_weight, weights.values())):
         raise ConfigError(f"weights={weights!r}: allowed is a number above 0 for each of {', '.join(loaders)}")
     return {name: float(weights[name]) for name in loaders}

@@ -19,7 +19,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.collators import Collator
+from gpuloader.collators import REFUSALS, Collator
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing, Preset
@@ -50,7 +50,7 @@ class EncodedBatch:
         bad: the planned samples that were found bad here, with the cause.
         arena: the memory behind `images`, free again once the graph is done with the batch.
         reading_seconds: the time that reading the images' bytes took.
-        gating_seconds: that of everything else that making this batch took: the gate, draws, labels, fields.
+        gating_seconds: that of everything else that making this batch took: the plan, the gate, draws, labels, fields.
     """
 
     cursor: Cursor
@@ -116,21 +116,23 @@ class Reader:
         started = time.perf_counter()
         planned = self._plan.batch(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
+        reading = time.perf_counter()
         images = self._shards.read_images(ids, arena, wanted)
-        read = time.perf_counter()
+        reading_seconds = time.perf_counter() - reading
         sizes = np.zeros((len(ids), 2), np.int64)
         bad: dict[int, str] = {}
         for row, image in enumerate(images):
             sample = int(ids[row])
-            size = self._size_or_cause(sample, image, planned=sample, epoch=cursor.epoch)
+            draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
+            size = self._size_or_cause(sample, image, draws)
             if isinstance(size, str):
                 if sample not in self._known_bad:
                     bad[sample] = size
-                ids[row], images[row], size = self._stand_in(sample, cursor.epoch, cause=size)
+                ids[row], images[row], size = self._stand_in(sample, draws, cause=size)
                 valid[row] = False
             sizes[row] = size
         # A stand-in is drawn for as the sample in whose place it stands.
-        draws = Draws(self._plan.seed, cursor.epoch, planned.ids)
+        draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -139,20 +141,18 @@ class Reader:
             arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1]),
             mixing=self._mixing(planned),
             labels=None if self._labels is None else self._checked(self._labels.of(ids), ids),
-            fields={name: self._field(name, collate, ids) for name, collate in self._fields.items()}
-            if len(ids)
-            else {},
+            fields={name: self._field(name, collate, ids) for name, collate in self._fields.items() if len(ids)},
             bad=bad,
             arena=arena,
-            reading_seconds=read - started,
-            gating_seconds=time.perf_counter() - read,
+            reading_seconds=reading_seconds,
+            gating_seconds=time.perf_counter() - started - reading_seconds,
         )
 
     def _mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix, cursor = self._preset.mix, planned.cursor
         if mix is None:
             return None
-        draw = Draws(self._plan.seed, cursor.epoch, planned.ids).of(Stream.MIX)
+        draw = Draws(self._plan.seed, cursor.epoch, planned.drawn_for).of(Stream.MIX)
         if mix.per == "batch":
             batch = np.full_like(planned.ids, cursor.delivered // self._plan.global_batch)
             draw = Draws(self._plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
@@ -171,23 +171,21 @@ class Reader:
             )
         return labels
 
-    def _size_or_cause(self, sample: int, image: View, *, planned: int, epoch: int) -> tuple[int, int] | str:
+    def _size_or_cause(self, sample: int, image: View, draws: Draws) -> tuple[int, int] | str:
         size = self._known_bad.get(sample) or self._gate(image)
         if isinstance(size, str) or sample not in self._suspects:
             return size
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
-        draws = Draws(self._plan.seed, epoch, np.array([planned]))
         return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
 
-    def _stand_in(self, sample: int, epoch: int, cause: str) -> tuple[int, View, tuple[int, int]]:
-        """The first good one of the samples that the plan draws for the bad one, of those that come in this epoch."""
+    def _stand_in(self, sample: int, draws: Draws, cause: str) -> tuple[int, View, tuple[int, int]]:
+        """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
         if not self._replace_bad and sample not in self._known_bad:
             raise BadImageError(*self._shards.place(sample), cause)
-        draws = Draws(self._plan.seed, epoch, np.array([sample]))
         positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._plan.samples).astype(np.int64)
-        for candidate in self._plan.ids(epoch, positions):
+        for candidate in self._plan.ids(draws.epoch, positions):
             [image] = self._shards.read_images(np.array([candidate]), Arena())
-            size = self._size_or_cause(int(candidate), image, planned=sample, epoch=epoch)
+            size = self._size_or_cause(int(candidate), image, draws)
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(
@@ -199,13 +197,14 @@ class Reader:
         components = [self._component(int(sample), extension) for sample in ids]
         try:
             return collate(components)
-        except ValueError as error:
+        except REFUSALS as error:
             for sample, component in zip(ids, components):
                 try:
                     collate([component])
-                except ValueError as its_error:
-                    raise DataError(f"{self._component_name(int(sample), extension)}: {its_error}") from None
-            raise DataError(f"the .{extension} components of a batch: {error}") from None
+                except REFUSALS as its_error:
+                    raise DataError(f"{self._component_name(int(sample), extension)}: {its_error}") from its_error
+            name = self._component_name(int(ids[0]), extension)
+            raise DataError(f"the batch that begins with {name}: {error}") from error
 
     def _component(self, sample: int, extension: str) -> bytes:
         data = self._shards.read_component(sample, extension)

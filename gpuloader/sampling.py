@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from gpuloader.shards import Labels, ShardSet, Tar, resolve_shards
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], "Sequence[int] | NDArray[np.integer]"]
-Sources: TypeAlias = "Tar | Sequence[Mapping[str, Any]]"
+Sources: TypeAlias = "Tar | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
 SubsetOf: TypeAlias = "slice | ArrayLike | Callable[[Columns], NDArray[np.bool_]]"
 Weights: TypeAlias = "ArrayLike | Mapping[int, float] | Literal['balanced']"
@@ -24,20 +24,23 @@ Weights: TypeAlias = "ArrayLike | Mapping[int, float] | Literal['balanced']"
 
 def resolve_sources(sources: Sources) -> tuple[list[Path], list[tuple[int, float]]]:
     """All shards in order, and for each of several sources how many of them it has, and its weight."""
-    if not isinstance(sources, Sequence) or not any(isinstance(source, Mapping) for source in sources):
+    listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
+    if not any(isinstance(source, Mapping) for source in listed):
         return resolve_shards(sources), []  # type: ignore[arg-type]
-    shards: list[Path] = []
-    weighted = []
-    for source in sources:
+    for source in listed:
         if not isinstance(source, Mapping) or not {"tar"} <= set(source) <= {"tar", "weight"}:
             raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
-        weight = source.get("weight", 1)
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
+        if not is_weight(weight := source.get("weight", 1)):
             raise ConfigError(f"tar: weight={weight!r} of {source['tar']}: allowed is a number above 0")
-        found = resolve_shards(source["tar"])
-        shards += found
-        weighted.append((len(found), float(weight)))
-    return shards, weighted
+    found = [resolve_shards(source["tar"]) for source in listed]
+    weights = [float(source.get("weight", 1)) for source in listed]
+    return list(chain(*found)), list(zip(map(len, found), weights))
+
+
+def is_weight(value: object) -> bool:
+    """Whether it is a finite number above 0."""
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return number and 0 < value < float("inf")  # type: ignore[operator]
 
 
 def make_sampling(
@@ -50,7 +53,7 @@ def make_sampling(
     sample_weights: Weights | None = None,
     replacement: bool = True,
 ) -> Sampling | None:
-    """The sampling that is asked for; None for all of the data as `shuffle` says.
+    """The sampling that is asked for; None for all of the data as `shuffle` says. Weights leave no say to `shuffle`.
 
     Raises:
         ConfigError: what cannot be meant, or does not go together.
@@ -62,7 +65,11 @@ def make_sampling(
     }
     if sum(asked.values()) > 1 or (subset is not None and (sources or callable(shuffle))):
         given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
-        raise ConfigError(f"{' and '.join(given)}: give one of them alone; sample_weights goes together with subset")
+        raise ConfigError(
+            f"{' and '.join(given)} do not go together: give one of them; sample_weights and subset would"
+        )
+    if not isinstance(replacement, (bool, np.bool_)):
+        raise ConfigError(f"replacement={replacement!r}: allowed are True and False")
     if callable(shuffle):
         return Custom(shuffle, len(shards))
     if sources:
@@ -70,7 +77,8 @@ def make_sampling(
         lengths = [len(index) for _, index in shards.indexes]
         sizes = [sum(lengths[first:end]) for first, end in pairwise(ends)]
         if not all(sizes):
-            raise ConfigError(f"tar: source {sizes.index(0)} has no samples: leave it out")
+            empty, _ = shards.indexes[ends[sizes.index(0)]]
+            raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
         return Mixture.of(sizes, [weight for _, weight in sources], shuffle)
     if subset is None and sample_weights is None:
         return None
@@ -83,7 +91,8 @@ def make_sampling(
 def columns(shards: ShardSet) -> Columns:
     """What the index knows of each sample: (N,) arrays.
 
-    All int64: label of `.cls`; height, width in pixels, 0 where unknown; size_bytes of the image; the shard's number.
+    All int64: label of `.cls`, below -(2**63) + 2 where there is none; height, width in pixels, 0 where unknown;
+    size_bytes of the image; the shard's number.
     """
     indexes = [index for _, index in shards.indexes]
     names = {"height": "height", "width": "width", "size_bytes": "image_size"}
@@ -92,7 +101,7 @@ def columns(shards: ShardSet) -> Columns:
         for name, column in names.items()
     }
     shard = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
-    return {"label": shards.cls_labels, **found, "shard": shard}
+    return {"label": shards.cls_labels.copy(), **found, "shard": shard}
 
 
 def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
@@ -106,12 +115,14 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     elif isinstance(subset, slice):
         ids = np.arange(len(shards))[subset]
     else:
-        ids = np.asarray(subset)
+        ids = _array("subset", subset)
         if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
             raise ConfigError(
                 f"subset: found {ids.dtype} of shape {ids.shape}: allowed are sample ids (n,), a slice, or a function "
-                f"of the index's columns"
+                f"of the index's columns; np.flatnonzero makes ids of bools"
             )
+        if len(np.unique(ids)) < len(ids):
+            raise ConfigError("subset: it names samples twice: name each once, and use sample_weights for how often")
     if len(ids) == 0:
         raise ConfigError(f"subset: it has none of the {len(shards)} samples")
     if ids.min() < 0 or ids.max() >= len(shards):
@@ -120,24 +131,35 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
+    if isinstance(weights, str) and weights != "balanced":
+        raise ConfigError(
+            f'sample_weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
+        )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
-            raise ConfigError(f"sample_weights={weights!r}: goes by label, and label_from=None gives none")
-        label = labels.of(ids)
-        if weights == "balanced":
-            _, of, counts = np.unique(label, return_inverse=True, return_counts=True)
-            return 1.0 / counts[of]
+            raise ConfigError("sample_weights go by label here, but label_from=None gives none: say where labels are")
+        classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
-            raise ConfigError(f'sample_weights={weights!r}: allowed are numbers, {{label: weight}} and "balanced"')
-        if lacking := sorted(set(label.tolist()) - set(weights)):
+            return 1.0 / counts[of]
+        if lacking := [label for label in classes.tolist() if label not in weights]:
             raise ConfigError(f"sample_weights: no weight for the labels {lacking[:10]}: give one for each label")
-        classes, of = np.unique(label, return_inverse=True)
-        chosen = np.array([weights[int(each)] for each in classes], np.float64)[of]
+        chosen = _array("sample_weights", [weights[label] for label in classes.tolist()], np.float64)[of]
     else:
-        of_all = np.asarray(weights, np.float64)
+        of_all = _array("sample_weights", weights, np.float64)
         if of_all.shape != (samples,):
-            raise ConfigError(f"sample_weights of shape {of_all.shape}: allowed is one for each sample, ({samples},)")
+            raise ConfigError(
+                f"sample_weights of shape {of_all.shape}: allowed is one for each sample of the data, ({samples},)"
+            )
         chosen = of_all[ids]
     if not np.isfinite(chosen).all() or chosen.min() < 0 or not chosen.max() > 0:
-        raise ConfigError("sample_weights: allowed are finite numbers of at least 0, not all 0")
+        raise ConfigError(
+            f"sample_weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
+        )
     return chosen
+
+
+def _array(name: str, values: ArrayLike, dtype: type[np.float64] | None = None) -> NDArray[Any]:
+    try:
+        return np.asarray(values, dtype)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: numpy makes no array of it: {error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from gpuloader.errors import ConfigError
 from gpuloader.loader import GPULoader, Stats
 
 _log = logging.getLogger("gpuloader")
@@ -21,9 +22,12 @@ class WaitMonitor:
     Args:
         loader: that of the loop.
         every_steps: how many steps are looked at together; the first such steps of all, in which caches fill, count for
-            the log but not for the warning.
+            the log but not for the warning. At least 1.
         log: takes each share, in [0, 1]: into a logger of yours. None logs it at level INFO.
         warn_above: the share above which a warning with the likely cause is logged, once.
+
+    Raises:
+        ConfigError: `every_steps` below 1.
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class WaitMonitor:
         log: Callable[[float], object] | None = None,
         warn_above: float = 0.1,
     ) -> None:
+        if every_steps < 1:
+            raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self._loader = loader
         self._every_steps = every_steps
         self._log = log
@@ -73,14 +79,17 @@ def likely_cause(before: Stats, now: Stats) -> str:
     }
     thread = spent["reading_seconds"] + spent["gating_seconds"]
     if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
-        return "Most of it goes into handing out: labels, mixing. Leave `mix` to the GPU, or train with larger batches."
+        return (
+            "Most of that goes into handing batches out, labels to the device and mixing: give the loader the GPU that "
+            "trains (device_id), or use larger batches."
+        )
     if thread > 0.8 * spent["elapsed_seconds"]:
         if spent["reading_seconds"] > spent["gating_seconds"]:
             return (
-                "Reading the shards takes nearly all of the time: put them on a faster disk, or use shuffle='block', "
+                'Reading the shards takes nearly all of the time: put them on a faster disk, or use shuffle="block", '
                 "which reads neighbours together."
             )
-        return "Fields or labels take nearly all of the time: ask for fewer `fields`, or take labels from .cls."
+        return "Labels or fields take nearly all of the time: ask for fewer `fields`, or take labels from .cls."
     return (
         "Decoding is behind: give it more cores (num_threads), let a GPU decode (device_id), or store smaller images; "
         "a larger `prefetch` only evens out uneven steps."

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from gpuloader import (
     ShardChangedError,
     ShardNotFoundError,
     StateError,
+    Stats,
     TarError,
     TooManyBadImagesError,
 )
@@ -300,13 +302,19 @@ def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypat
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
     script = (
-        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader\n"
+        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader, MixedLoader\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
         "GPULoader(tar, 4, None).close()\n"
         "GPULoader(tar, 4, None, rank=0, world_size=1, seed=int(rank)).close()\n"  # each for itself
         "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
-        "except ConfigError as error: print(error)"
+        "except ConfigError as error: print(error)\n"
+        "loaders = {name: GPULoader(tar, 4, None, subset=range(int(name), 40)) for name in '01'}\n"
+        "MixedLoader(loaders)\n"
+        "try: MixedLoader(loaders, 'weighted', weights={'0': 1, '1': 2 + int(rank)})\n"
+        "except ConfigError as error: print(error)\n"
+        "try: GPULoader(tar, 4, None, sample_weights=[1] * 39 + [1 + int(rank)])\n"
+        "except ConfigError as error: print(str(error).partition('\"')[0])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
     ranks = [
@@ -316,6 +324,9 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
     said = (
         "the loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]; "
         "batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"
+        'the loaders of the ranks differ: weights={"0": 1.0, "1": 2.0} on ranks [0]; '
+        'weights={"0": 1.0, "1": 3.0} on ranks [1]\n'
+        "the loaders of the ranks differ: sampling=\n"
     )
     assert [rank.communicate(timeout=60)[0] for rank in ranks] == [said, said]
 
@@ -1046,3 +1057,39 @@ def test_stats_count_what_was_handed_out(shards: list[Path]) -> None:
     assert (stats.batches, stats.samples, stats.bad) == (5, 40, {})
     assert 0 < stats.waiting_seconds <= stats.elapsed_seconds
     assert stats.reading_seconds > 0
+
+
+def test_stats_are_the_sums_of_those_of_each_batch(shards: list[Path]) -> None:
+    with loader(shards, 12, last_batch="partial") as batches:
+        assert batches.stats() == Stats()
+        sums = Stats()
+        for _ in range(2):
+            for images, _ in batches:
+                stats = batches.stats()
+                last = stats.last
+                assert last is not None
+                assert (last.batches, last.samples, last.bad, last.last) == (1, len(images), {}, None)
+                assert last.waiting_seconds == pytest.approx(last.decoding_seconds + last.delivering_seconds)
+                assert last.waiting_seconds <= last.elapsed_seconds
+                assert min(last.decoding_seconds, last.delivering_seconds, last.gating_seconds) > 0
+                sums = sums.after(last)
+                assert stats == sums
+                assert stats.ready_batches == last.ready_batches <= 3  # as many as are read ahead of two decoded ones
+    assert (sums.batches, sums.samples) == (8, 80)
+
+
+def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_path: Path) -> None:
+    with evaluation(spoilt(tmp_path, {2: CUT}), on_error="replace") as batches:
+        next(iter(batches))
+        batches.load_state_dict(batches.state_dict())
+        next(iter(batches))
+        stats = batches.stats()
+    assert (stats.batches, set(stats.bad)) == (2, {2})
+
+
+def test_the_body_of_the_loop_counts_as_elapsed_and_not_as_waiting(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for _ in batches:
+            time.sleep(0.02)
+        stats = batches.stats()
+    assert stats.elapsed_seconds - stats.waiting_seconds >= 4 * 0.02

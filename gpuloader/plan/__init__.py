@@ -1,6 +1,6 @@
 """The plan: which sample comes when and every random number on it, as pure functions of numbers."""
 
-from gpuloader.plan.draws import Draw, Draws, Stream
+from gpuloader.plan.draws import Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
 from gpuloader.plan.sampling import Custom, Mixture, Sampling, Subset, Weighted, Whole
@@ -21,5 +21,7 @@ __all__ = [
     "Subset",
     "Weighted",
     "Whole",
+    "check_epoch",
+    "check_seed",
     "make_order",
 ]

@@ -143,6 +143,15 @@ def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
 
 def check_seed(seed: int) -> int:
     """The seed itself, if it is an integer in [0, 2**64)."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise ConfigError(f"seed={seed!r}: allowed is an integer in [0, 2**64)")
-    return seed
+    return _check("seed", seed, 64)
+
+
+def check_epoch(epoch: int) -> int:
+    """The epoch itself, if it is an integer in [0, 2**32)."""
+    return _check("epoch", epoch, 32)
+
+
+def _check(name: str, value: int, bits: int) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 2**bits:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
+    return int(value)

@@ -13,8 +13,9 @@ The last global batch may be short. Every rank gets the same number of steps in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -49,11 +50,14 @@ class PlannedBatch:
         cursor: the place before the step.
         ids: (b,) int64 sample ids, b <= batch_size.
         valid: (b,) bool, False for padding.
+        drawn_for: (b,) int64, the ids for random numbers: those of the samples, or where a sample can come again in an
+            epoch, the positions, so that it is augmented otherwise then.
     """
 
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    drawn_for: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,14 @@ class Plan:
         """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
-        return PlannedBatch(cursor, self.ids(cursor.epoch, positions % self.samples), positions < self.epoch_samples)
+        valid, positions = positions < self.epoch_samples, positions % self.samples
+        ids = self.ids(cursor.epoch, positions)
+        repeats = self.sampling is not None and self.sampling.repeats
+        return PlannedBatch(cursor, ids, valid, drawn_for=positions if repeats else ids)
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at some positions of an epoch, both (k,) int64."""
-        return _order(self.sampling or Whole(self.samples, self.shuffle), self.seed, epoch)(positions)
+        return self._order(epoch)(positions)
 
     def at_step(self, cursor: Cursor) -> Cursor:
         """The cursor itself where its epoch has steps left, else the start of the next epoch."""
@@ -140,11 +147,12 @@ class Plan:
         """The place after the step at the cursor."""
         return Cursor(cursor.epoch, min(cursor.delivered + self.global_batch, self.epoch_samples))
 
+    @cached_property
+    def _order(self) -> Callable[[int], Order]:
+        """The order of an epoch; those of two are kept, as the next one is read ahead while one ends."""
+        sampling = self.sampling or Whole(self.samples, self.shuffle)
+        return lru_cache(maxsize=2)(partial(sampling.order, self.seed))
+
 
 def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:
     return samples // global_batch if last_batch == "drop" else -(-samples // global_batch)
-
-
-@lru_cache(maxsize=4)
-def _order(sampling: Sampling, seed: int, epoch: int) -> Order:
-    return sampling.order(seed, epoch)

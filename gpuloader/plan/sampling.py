@@ -5,8 +5,8 @@ Each is a function of seed, epoch and position alone: any rank can take any posi
     Whole      every sample once
     Subset     every one of some samples once
     Weighted   samples drawn by weight: with replacement each position draws; without, the heavier tend to come first
-    Mixture    several ranges of samples in a fixed ratio, that of the weights in every run of as many positions as they
-               add up to; a small range is gone through again and again, over the epochs' ends too
+    Mixture    several ranges of samples in a fixed ratio, which every run of as many positions as its numbers add up to
+               has; a small range is gone through again and again, and all of it goes on over the epochs' ends
     Custom     what a function of the epoch says
 """
 
@@ -15,9 +15,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import Draws, Stream
 from gpuloader.plan.order import Order, Shuffle, make_order
 
-_MOST_PARTS = 10_000
+_TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
 class Sampling(Protocol):
@@ -35,6 +34,7 @@ class Sampling(Protocol):
     Attributes:
         length: how many, the same in every epoch.
         fingerprint: names the samples and their order; the same for samplings that are the same.
+        repeats: whether a sample can come again in an epoch.
     """
 
     @property
@@ -43,15 +43,18 @@ class Sampling(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
+    @property
+    def repeats(self) -> bool: ...
+
     def order(self, seed: int, epoch: int) -> Order:
         """Takes positions in [0, length), int64 (k,), gives sample ids alike."""
-
-    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Whole:
     """All samples."""
+
+    repeats: ClassVar[bool] = False
 
     length: int
     shuffle: Shuffle
@@ -59,7 +62,7 @@ class Whole:
     @property
     def fingerprint(self) -> str:
         """See `Sampling`."""
-        return self.shuffle
+        return _digest(f"whole {self.length} {self.shuffle}")
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Sampling`."""
@@ -68,7 +71,9 @@ class Whole:
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some samples, (n,) int64 ids; in their order where `shuffle` is "none"."""
+    """Some samples, (n,) int64 ids, each once; in their order where `shuffle` is "none"."""
+
+    repeats: ClassVar[bool] = False
 
     ids: NDArray[np.int64]
     shuffle: Shuffle
@@ -103,6 +108,11 @@ class Weighted:
     weights: NDArray[np.float64]
     replacement: bool
 
+    @property
+    def repeats(self) -> bool:
+        """See `Sampling`."""
+        return self.replacement
+
     @cached_property
     def length(self) -> int:
         """n, or without replacement as many as weigh more than 0."""
@@ -116,22 +126,24 @@ class Weighted:
     def order(self, seed: int, epoch: int) -> Order:
         """See `Sampling`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
         if not self.replacement:
-            uniform = Draws(seed, epoch, self.ids).uniform(Stream.SAMPLING, 1)[:, 0]
-            with np.errstate(divide="ignore"):
-                keys = -np.log1p(-uniform) / self.weights
-            sorted_ids = self.ids[np.argsort(keys, kind="stable")]
+            some = self.weights > 0
+            ids = self.ids[some]
+            with np.errstate(divide="ignore"):  # the number 0 comes first
+                keys = np.log(-np.log1p(-_uniform(seed, epoch, ids))) - np.log(self.weights[some])
+            sorted_ids = ids[np.argsort(keys, kind="stable")]
             return lambda positions: sorted_ids[positions]
-        cumulative = self._cumulative
+        ends = self._ends
 
         def drawn(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            uniform = Draws(seed, epoch, positions).uniform(Stream.SAMPLING, 1)[:, 0]
-            return self.ids[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")]
+            # Below ends[-1], also where the number is the largest: so it is no sample behind the last that has weight.
+            places = _uniform(seed, epoch, positions) * ends[-1]
+            return self.ids[np.searchsorted(ends, places, side="right")]
 
         return drawn
 
     @cached_property
-    def _cumulative(self) -> NDArray[np.float64]:
-        return np.cumsum(self.weights)
+    def _ends(self) -> NDArray[np.float64]:
+        return np.cumsum(self.weights / self.weights.max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,31 +155,35 @@ class Mixture:
         parts: how many of `sum(parts)` neighbouring positions each range gets.
     """
 
+    repeats: ClassVar[bool] = True
+
     sizes: tuple[int, ...]
     parts: tuple[int, ...]
     shuffle: Shuffle
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """The mixture by weights, made whole numbers.
+        """The mixture by weights, all above 0: whole numbers of their ratio, or of one within 1% of it.
 
         Raises:
-            ConfigError: weights that no small whole numbers have the ratio of.
+            ConfigError: there are no such numbers that add up to 100,000 at most.
         """
-        fractions = [Fraction(weight).limit_denominator(1000) for weight in weights]
-        if min(fractions) <= 0:
-            raise ConfigError(f"weights {list(weights)}: allowed are numbers above 0, not below a thousandth")
-        common = np.lcm.reduce([fraction.denominator for fraction in fractions])
-        parts = [int(fraction * int(common)) for fraction in fractions]
-        shared = int(np.gcd.reduce(parts))
-        if sum(parts) // shared > _MOST_PARTS:
-            raise ConfigError(f"weights {list(weights)}: their ratio needs too large numbers; round them")
-        return cls(tuple(sizes), tuple(part // shared for part in parts), shuffle)
+        shares = np.array(weights) / max(weights)
+        shares /= shares.sum()
+        wanted = _TOTALS[:, None] * shares
+        parts = np.rint(wanted)
+        off = np.abs(parts / wanted - 1).max(axis=1).round(9)  # rounded, so that of equals the smallest are taken
+        if off.min() > 0.01:
+            raise ConfigError(
+                f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
+                f"their sum"
+            )
+        return cls(tuple(sizes), tuple(int(part) for part in parts[off.argmin()]), shuffle)
 
     @property
     def length(self) -> int:
-        """As many whole rounds of the parts as fit into the number of samples, at least one."""
-        return max(1, sum(self.sizes) // sum(self.parts)) * sum(self.parts)
+        """That of all ranges together."""
+        return sum(self.sizes)
 
     @property
     def fingerprint(self) -> str:
@@ -177,15 +193,14 @@ class Mixture:
     def order(self, seed: int, epoch: int) -> Order:
         """See `Sampling`."""
         sources, before = self._pattern
-        rounds = self.length // len(sources)
         starts = np.cumsum([0, *self.sizes])
 
         def mixed(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            turn, place = np.divmod(positions, len(sources))
+            turn, place = np.divmod(epoch * self.length + positions, len(sources))
             ids = np.empty_like(positions)
             for source, (size, parts) in enumerate(zip(self.sizes, self.parts)):
                 here = np.flatnonzero(sources[place] == source)
-                passes, index = np.divmod((epoch * rounds + turn[here]) * parts + before[place[here]], size)
+                passes, index = np.divmod(turn[here] * parts + before[place[here]], size)
                 for number in np.unique(passes):
                     rows = passes == number
                     order = _order_of_pass(self.shuffle, size, seed, source, int(number))
@@ -217,33 +232,39 @@ class Custom:
     """What a function says: epoch -> sample ids, as many in every epoch.
 
     Args:
-        function: must be a function of the epoch alone.
+        function: must be a function of the epoch alone; it is asked again for an epoch that it was asked for before.
         samples: the ids are below this.
 
+    Attributes:
+        length: see `Sampling`.
+        fingerprint: that of the first epoch.
+
     Raises:
-        ConfigError: what it gives are no such ids.
+        ConfigError: what it gives are no such ids, or others when it is asked again.
     """
+
+    repeats = True
 
     def __init__(self, function: Callable[[int], Sequence[int] | NDArray[np.integer]], samples: int) -> None:
         self._function = function
         self._samples = samples
-        self._length: int | None = None
-        self._length = len(self._ids(0))
-
-    @property
-    def length(self) -> int:
-        """See `Sampling`."""
-        assert self._length is not None
-        return self._length
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Of the first epoch."""
-        return _digest("custom", self._ids(0))
+        first = self._ids(0)
+        if not np.array_equal(first, self._ids(0)):
+            raise ConfigError(
+                "shuffle: asked again for epoch 0, the function gave other ids: it must be a function of the epoch "
+                "alone, such as one that makes its generator from it"
+            )
+        self.length = len(first)
+        self.fingerprint = _digest("custom", first)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Sampling`."""
         ids = self._ids(epoch)
+        if len(ids) != self.length:
+            raise ConfigError(
+                f"shuffle: for epoch {epoch} the function gave {len(ids)} ids, for epoch 0 {self.length}: they must "
+                f"be as many in every epoch"
+            )
         return lambda positions: ids[positions]
 
     def _ids(self, epoch: int) -> NDArray[np.int64]:
@@ -258,12 +279,13 @@ class Custom:
                 f"shuffle: for epoch {epoch} the function gave ids from {ids.min()} to {ids.max()}: allowed is 0 to "
                 f"{self._samples - 1}"
             )
-        if self._length is not None and len(ids) != self._length:
-            raise ConfigError(
-                f"shuffle: for epoch {epoch} the function gave {len(ids)} ids, for epoch 0 {self._length}: they must "
-                f"be as many in every epoch"
-            )
         return ids.astype(np.int64)
+
+
+def _uniform(seed: int, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(n,) multiples of 2**-53 in [0, 1): in steps of 2**-32, some of many samples would come too often, some never."""
+    high, low = Draws(seed, epoch, ids).uniform(Stream.SAMPLING, 2).T
+    return high + np.floor(low * 2.0**21) * 2.0**-53
 
 
 def _digest(what: str, *arrays: NDArray[np.generic]) -> str:

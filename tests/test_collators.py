@@ -1,0 +1,365 @@
+"""Collators: what becomes of the components beside the images, alone and in a loader's batches."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import jpeg, write_shard
+
+from gpuloader import ConfigError, DataError, GPULoader, collators
+from gpuloader.collators import REFUSALS
+
+OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+
+
+def npy(array: Any) -> bytes:  # noqa: ANN401
+    file = io.BytesIO()
+    np.save(file, np.asarray(array))
+    return file.getvalue()
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """An array file that is said to have some shape, and has 8 bytes."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue() + bytes(8)
+
+
+def npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, np.arange(3))
+    return file.getvalue()
+
+
+def same(one: Any, other: Any) -> bool:  # noqa: ANN401
+    """Whether two values are alike, with the types of their arrays."""
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Mapping):
+        return isinstance(other, Mapping) and set(one) == set(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    return bool(type(one) is type(other) and one == other)
+
+
+def loader(tar: Any, batch_size: int = 2, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    given = {"label_from": None, "preset": "imagenet_eval", "preset_overrides": OVERRIDES, "output": "dict", **kwargs}
+    return GPULoader(tar, batch_size, None, **given)
+
+
+def shard(folder: Path, extension: str, components: Sequence[bytes]) -> Path:
+    """A shard of one sample for each component; its keys are 0, 1, ..."""
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), extension: data} for i, data in enumerate(components)]
+    return write_shard(folder / "a.tar", samples)
+
+
+def first_of(tar: Path, **kwargs: Any) -> Any:  # noqa: ANN401
+    with loader(tar, **kwargs) as batches:
+        return next(iter(batches))
+
+
+# --- what each makes
+
+
+@pytest.mark.parametrize(
+    ("collator", "components", "expected"),
+    [
+        (collators.as_bytes, [b"\0\1", b""], [b"\0\1", b""]),
+        (collators.as_json, [b'{"a": [1, null]}', b"3", '\ufeff"ü"'.encode()], [{"a": [1, None]}, 3, "ü"]),
+        (collators.as_text, ["grüße\n".encode(), b""], ["grüße\n", ""]),
+        (collators.as_integers, [b"7", b" -3\n", b"+9223372036854775807"], np.array([7, -3, 2**63 - 1], np.int64)),
+        (collators.as_floats, [b"7", b" -0.5\n", b"1e-3"], np.array([7, -0.5, 1e-3], np.float32)),
+        (collators.as_floats, [b"inf", b"-inf"], np.array([np.inf, -np.inf], np.float32)),
+        (collators.as_vectors, [b"1 2.5 -3"], np.array([[1, 2.5, -3]], np.float32)),
+        (
+            collators.as_vectors,
+            [b"1,2", b" 1 , 2\n", b"1\t2\r\n", b"[1, 2]", b"[\n  1,\n  2\n]\r\n", b"1e0 2."],
+            np.array([[1, 2]] * 6, np.float32),
+        ),
+        (collators.as_vectors, [b"[5]", b"6\n"], np.array([[5], [6]], np.float32)),
+        (collators.as_arrays, [npy([1, 2]), npy([[True]])], [np.array([1, 2]), np.array([[True]])]),
+        (collators.stacked, [npy([1.5, 2]), npy([3, 4.5])], np.array([[1.5, 2], [3, 4.5]])),
+        (collators.stacked, [npy(3), npy(4)], np.array([3, 4])),
+        (collators.stacked, [npy(np.array([1, 2], ">f4"))] * 2, np.array([[1, 2]] * 2, np.float32)),
+        (collators.stacked, [npy(np.asfortranarray([[1, 2], [3, 4]]))], np.array([[[1, 2], [3, 4]]])),
+        (collators.stacked, [npy(np.zeros((0, 4), np.uint8))] * 3, np.zeros((3, 0, 4), np.uint8)),
+        (
+            collators.padded,
+            [npy(np.array([[1, 2]], np.float16)), npy(np.ones((3, 2), np.float16)), npy(np.ones((0, 2), np.float16))],
+            {
+                "values": np.array([[[1, 2], [0, 0], [0, 0]], [[1, 1]] * 3, [[0, 0]] * 3], np.float16),
+                "lengths": np.array([1, 3, 0]),
+            },
+        ),
+        (
+            collators.padded,
+            [npy(np.array([1, 2], np.uint8)), npy(np.array([-1], np.int16))],
+            {"values": np.array([[1, 2], [-1, 0]], np.int16), "lengths": np.array([2, 1])},
+        ),
+    ],
+)
+def test_a_collator_makes_what_it_says(collator: collators.Collator, components: list[bytes], expected: Any) -> None:  # noqa: ANN401
+    assert same(collator(components), expected)
+
+
+@pytest.mark.parametrize(
+    ("collator", "component", "message"),
+    [
+        (collators.as_json, b"{", "Expecting property name"),
+        (collators.as_json, b"", "Expecting value"),
+        (collators.as_json, b"\xff\xfe\xfd", "codec can't decode"),
+        (collators.as_json, b"[" * 100_000, "recursion"),
+        (collators.as_text, b"\xff", "codec can't decode"),
+        (collators.as_integers, b"7.5", "invalid literal"),
+        (collators.as_integers, b"", "invalid literal"),
+        (collators.as_integers, b"9223372036854775808", "too large"),
+        (collators.as_floats, b"much", "could not convert string to float"),
+        (collators.as_floats, b"1e39", "overflow"),
+        (collators.as_vectors, b"1 2 x", "could not convert string to float: 'x'"),
+        (collators.as_vectors, b"1,,2", "could not convert string to float: ''"),
+        (collators.as_vectors, b"", "could not convert string to float: ''"),
+        (collators.as_vectors, b"[[1, 2], [3, 4]]", "could not convert string to float"),
+        (collators.as_vectors, b"1 1e39", "overflow"),
+        *(
+            (collator, component, message)
+            for collator in (collators.as_arrays, collators.stacked, collators.padded)
+            for component, message in (
+                (b"", "EOF"),
+                (b"text, not an array", "magic string"),
+                (npz(), "magic string"),
+                (pickle.dumps([1]), "magic string"),
+                (npy([1, 2])[:-1], "EOF"),
+                (npy_header((1000,)), "EOF"),
+                (npy_header((10**15,)), "Unable to allocate"),
+                (npy_header((10**30,)), "too large"),
+                (npy_header((-1,)), "negative"),
+            )
+        ),
+        (collators.padded, npy(3), r"arrays of shapes \[\(\)\] cannot be padded"),
+    ],
+)
+def test_what_a_collator_cannot_take_is_named_with_its_sample(
+    tmp_path: Path, collator: collators.Collator, component: bytes, message: str
+) -> None:
+    with pytest.raises(REFUSALS, match=message):
+        collator([component])
+    good = npy([1, 2]) if collator in (collators.as_arrays, collators.stacked, collators.padded) else b"1"
+    tar = shard(tmp_path, "data", [good, good, good, component])
+    with loader(tar, fields={"data": collator}) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        with pytest.raises(DataError, match=rf"^the \.data component of '3' in .*a\.tar: .*{message}"):
+            next(epoch)
+
+
+@pytest.mark.parametrize(
+    ("collator", "components", "message"),
+    [
+        (collators.as_vectors, [b"1 2", b"1 2 3"], r"vectors of \[2, 3\] numbers cannot be stacked"),
+        (
+            collators.stacked,
+            [npy([1]), npy([1, 2])],
+            r"arrays of shapes \[\(1,\), \(2,\)\] cannot be stacked: use `padded` or `as_arrays` for this field",
+        ),
+        (
+            collators.padded,
+            [npy(np.ones((1, 2))), npy(np.ones((1, 3)))],
+            r"arrays of shapes \[\(1, 2\), \(1, 3\)\] cannot be padded: they may differ in the first dimension only",
+        ),
+        (collators.padded, [npy([1]), npy([[1]])], r"arrays of shapes \[\(1,\), \(1, 1\)\] cannot be padded"),
+    ],
+)
+def test_components_that_do_not_fit_together_are_named_by_their_batch(
+    tmp_path: Path, collator: collators.Collator, components: list[bytes], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        collator(components)
+    with pytest.raises(DataError, match=rf"the batch that begins with the \.data component of '0' in .*: {message}"):
+        first_of(shard(tmp_path, "data", components), fields={"data": collator})
+
+
+def test_a_sample_without_the_component_is_named(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), **({"txt": b"a"} if i == 0 else {})} for i in range(2)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    with pytest.raises(DataError, match=r"the \.txt component of '1' in .*a\.tar: the sample has no such component"):
+        first_of(tar, fields=["txt"])
+
+
+def test_an_error_of_a_collator_of_yours_is_the_cause(tmp_path: Path) -> None:
+    def picky(components: Sequence[bytes]) -> list[bytes]:
+        if b"bad" in components:
+            raise ValueError("I do not like it")
+        return list(components)
+
+    with pytest.raises(DataError, match=r"component of '1' in .*: I do not like it") as caught:
+        first_of(shard(tmp_path, "txt", [b"good", b"bad"]), fields={"txt": picky})
+    assert caught.value.__cause__ is not None
+    assert traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].name == "picky"
+
+
+# --- the registry
+
+
+def test_an_extension_has_its_collator() -> None:
+    expected = {
+        "json": collators.as_json,
+        "txt": collators.as_text,
+        "text": collators.as_text,
+        "cls": collators.as_integers,
+        "npy": collators.stacked,
+        "png": collators.as_bytes,
+        "seg.png": collators.as_bytes,
+        ".JSON": collators.as_json,
+    }
+    assert {extension: collators.collator_of(extension) for extension in expected} == expected
+
+
+def test_a_registered_collator_is_the_extensions_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collators, "_BY_EXTENSION", dict(collators._BY_EXTENSION))
+
+    @collators.register_collator(".LEN")
+    @collators.register_collator("txt")
+    def lengths(components: Sequence[bytes]) -> np.ndarray:
+        return np.array([len(component) for component in components])
+
+    assert lengths([b"ab"]).tolist() == [2]  # the decorator gives the function back
+    assert collators.collator_of("len") is lengths
+    tar = shard(tmp_path, "txt", [b"abc", b""])
+    batch = first_of(tar, fields=["txt"])
+    assert torch.equal(batch["txt"], torch.tensor([3, 0]))
+    assert first_of(tar, fields={"txt": collators.as_text})["txt"] == ["abc", ""]
+    assert first_of(tar, fields={".TXT": None})["txt"].tolist() == [3, 0]
+
+
+# --- in a batch
+
+
+def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) -> None:
+    def many(components: Sequence[bytes]) -> dict[str, Any]:
+        return {
+            "array": np.arange(2, dtype=np.int16),
+            "tensor": torch.ones(2, dtype=torch.float64),
+            "within": {"array": np.ones((2, 3), np.float16)},
+            "list": [np.arange(3), None],
+            "text": "a",
+        }
+
+    tar = shard(tmp_path, "npy", [npy([1, 2]), npy([3, 4])])
+    with loader(tar, fields={"npy": many}) as batches:
+        fields = next(iter(batches))["npy"]
+        device = batches.device
+    for tensor, dtype, shape in (
+        (fields["array"], torch.int16, (2,)),
+        (fields["tensor"], torch.float64, (2,)),
+        (fields["within"]["array"], torch.float16, (2, 3)),
+    ):
+        assert isinstance(tensor, torch.Tensor)
+        assert (tensor.device, tensor.dtype, tuple(tensor.shape)) == (device, dtype, shape)
+    assert same(fields["list"], [np.arange(3), None])
+    assert fields["text"] == "a"
+    stacked = first_of(tar, fields=["npy"])["npy"]
+    assert torch.equal(stacked, torch.tensor([[1, 2], [3, 4]]))
+    padded = first_of(tar, fields={"npy": collators.padded})["npy"]
+    assert torch.equal(padded["lengths"], torch.tensor([2, 2]))
+    assert same(first_of(tar, fields={"npy": collators.as_arrays})["npy"], [np.array([1, 2]), np.array([3, 4])])
+
+
+@pytest.mark.parametrize(
+    ("collate", "message"),
+    [
+        (lambda components: np.array(["a", "b"]), "the field data: torch takes no array like <U1 .2,.: can't convert"),
+        (lambda components: {"part": np.array([None])}, r"the field data\['part'\]: torch takes no array like object"),
+        (lambda components: np.arange(2, dtype=">i4"), "the field data: torch takes no array like >i4"),
+    ],
+)
+def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(DataError, match=message):
+        first_of(shard(tmp_path, "data", [b"", b""]), fields={"data": collate})
+
+
+def test_fields_are_those_of_the_samples_of_the_batch(tmp_path: Path) -> None:
+    tar = shard(tmp_path, "json", [json.dumps({"number": i}).encode() for i in range(7)])
+    fields = {"json": lambda components: np.array([json.loads(each)["number"] for each in components])}
+    with loader(tar, 3, fields=fields, shuffle="full", last_batch="partial") as batches:
+        for _ in range(2):
+            for batch in batches:
+                assert torch.equal(batch["json"], batch["index"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([3], "fields: 3 is no extension: allowed are those of components, such as 'json'"),
+        ({None: collators.as_json}, "fields: None is no extension"),
+        ({"json": "as_json"}, "fields: 'as_json' for 'json': allowed is a collator, see gpuloader.collators"),
+        ({".KEY": collators.as_text}, "key stands for something else in the batch"),
+    ],
+)
+def test_fields_that_cannot_be_meant_are_refused(tmp_path: Path, fields: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=message):
+        loader(shard(tmp_path, "json", [b"1"] * 2), fields=fields)
+
+
+# --- tokens
+
+
+class Letters:
+    """A tokenizer with the interface of `transformers`: a token for each letter."""
+
+    def __call__(
+        self, texts: list[str], *, padding: bool, return_tensors: str, truncation: bool = False, max_length: int = 99
+    ) -> dict[str, Any]:
+        assert padding
+        rows = [[ord(letter) for letter in text][: max_length if truncation else None] for text in texts]
+        longest = max(map(len, rows))
+        ids = np.array([row + [0] * (longest - len(row)) for row in rows])
+        made = {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)}
+        return made if return_tensors == "np" else {name: torch.from_numpy(value) for name, value in made.items()}
+
+
+@pytest.mark.parametrize("kind", ["np", "pt"])
+def test_texts_become_padded_tokens(tmp_path: Path, kind: str) -> None:
+    tar = shard(tmp_path, "txt", ["aü".encode(), b"abcd"])
+    options = {} if kind == "np" else {"return_tensors": "pt"}
+    batch = first_of(tar, fields={"txt": collators.tokenized(Letters(), **options)})
+    assert torch.equal(batch["txt"]["input_ids"], torch.tensor([[97, 252, 0, 0], [97, 98, 99, 100]]))
+    assert torch.equal(batch["txt"]["attention_mask"], torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]))
+    cut = collators.tokenized(Letters(), truncation=True, max_length=1)([b"abc", b"b"])
+    assert cut["input_ids"].tolist() == [[97], [98]]
+
+
+def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"the \.txt component of '1' in .*: 'utf-8' codec can't decode"):
+        first_of(shard(tmp_path, "txt", [b"a", b"\xff"]), fields={"txt": collators.tokenized(Letters())})
+
+
+def test_a_loader_with_collators_can_be_pickled(tmp_path: Path) -> None:
+    tar = shard(tmp_path, "txt", [b"ab", b"c"])
+    with loader(tar, fields={"txt": collators.tokenized(Letters())}) as batches:
+        data = pickle.dumps(batches)
+        expected = next(iter(batches))["txt"]["input_ids"]
+    with pickle.loads(data) as other:
+        assert torch.equal(next(iter(other))["txt"]["input_ids"], expected)
+
+
+def test_tokens_of_a_tokenizer_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "cat": 3}, "[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    tar = shard(tmp_path, "txt", [b"a cat\n", b"dog"])
+    batch = first_of(tar, fields={"txt": collators.tokenized(tokenizer)})
+    assert torch.equal(batch["txt"]["input_ids"], torch.tensor([[2, 3], [1, 0]]))
+    assert torch.equal(batch["txt"]["attention_mask"], torch.tensor([[1, 1], [1, 0]]))
+    cut = first_of(tar, fields={"txt": collators.tokenized(tokenizer, truncation=True, max_length=1)})
+    assert torch.equal(cut["txt"]["input_ids"], torch.tensor([[2], [1]]))
