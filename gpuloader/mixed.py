@@ -128,7 +128,7 @@ class MixedLoader:
         epoch, step = state["epoch"], state["step"]
         if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
             raise StateError(f"the state's place, epoch={epoch!r} and step={step!r}, is none of these loaders'")
-        self._resumed, self._running = False, None
+        self._running = None
         for name, loader in self.loaders.items():
             try:
                 loader.load_state_dict(state["loaders"].get(name, {}))
@@ -156,7 +156,7 @@ class MixedLoader:
             raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
         epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
         if epoch.turn is None:
-            pass
+            self._epoch, self._step, self._running = self._next_epoch, 0, None
             raise StopIteration
         name, number = epoch.turn
         loader = self.loaders[name]
