@@ -128,7 +128,7 @@ class MixedLoader:
         epoch, step = state["epoch"], state["step"]
         if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
             raise StateError(f"the state's place, epoch={epoch!r} and step={step!r}, is none of these loaders'")
-        self._running = None
+        self._resumed, self._running = False, None
         for name, loader in self.loaders.items():
             try:
                 loader.load_state_dict(state["loaders"].get(name, {}))

@@ -175,11 +175,11 @@ def test_without_replacement_the_order_of_a_subset_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**1020])
+@pytest.mark.parametrize("scale", [2.0**-1070, 2.0**1020])
 def test_the_scale_of_the_weights_does_not_count(replacement: bool, scale: float) -> None:
-    weights = np.array([0, 1.0, 2.0, 4.0, 8.0, 0])
-    scaled = Weighted(np.arange(6), weights * scale, replacement)
-    expected = epochs_of(Weighted(np.arange(6), weights, replacement), 20)
+    weights = np.array([0, 1.0, 2.0, 4.0, 8.0, 8.0, 0])
+    scaled = Weighted(np.arange(7), weights * scale, replacement)
+    expected = epochs_of(Weighted(np.arange(7), weights, replacement), 20)
     assert epochs_of(scaled, 20).tolist() == expected.tolist()
 
 
