@@ -9,7 +9,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from torch.profiler import record_function
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import (
@@ -377,10 +377,10 @@ class GPULoader:
             self._cursor, self._running = self._start, None
             raise StopIteration
         started = time.perf_counter()
-        with self._profiled("decode"):
+        with record_function("gpuloader: decode"):
             batch, images = self._decoded()
         decoded = time.perf_counter()
-        with self._profiled("deliver"):
+        with record_function("gpuloader: deliver"):
             result = self._hand_out(batch, images)
         after = self._plan.after(self._cursor)
         now = time.perf_counter()
@@ -399,14 +399,6 @@ class GPULoader:
         epoch.handed_out_at = now
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
-
-    @contextmanager
-    def _profiled(self, what: str) -> Iterator[None]:
-        """A range for torch's profiler, and for NVIDIA's on a GPU."""
-        name = f"gpuloader: {what}"
-        nvtx = torch.cuda.nvtx.range(name) if self.device.type == "cuda" else nullcontext()
-        with torch.profiler.record_function(name), nvtx:
-            yield
 
     def _decoded(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""

@@ -212,7 +212,8 @@ def trained_under_kills(
     """
     # What takes long at the start is done here, once; no loader may be made here: children do not inherit its threads.
     import_late("gpuloader.loader")
-    import_late("gpuloader.pipelines.resample")
+    resample = import_late("gpuloader.pipelines.resample")
+    resample._compile("float32", resample._SOURCES)
     random_ = random.Random(seed)
     record_of: list[str] = []
     kills_of: list[int] = []

@@ -59,6 +59,8 @@ class ViewPlan:
         self.pixels = [each for each in behind if isinstance(each, (PixelTransform, RandomHorizontalFlip))]
         self.normalize = next((each for each in behind if isinstance(each, Normalize)), None)
         self.erasing = next((each for each in behind if isinstance(each, RandomErasing)), None)
+        streams = [each.stream for each in transforms]
+        self._occurrences = {id(each): streams[:n].count(each.stream) for n, each in enumerate(transforms)}
         self._check()
 
     def _check(self) -> None:
@@ -159,9 +161,7 @@ class ViewPlan:
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
-        stream = transform.stream
-        before = self._transforms[: next(n for n, each in enumerate(self._transforms) if each is transform)]
-        return draws.of(stream, sum(each.stream == stream for each in before), self.number)
+        return draws.of(transform.stream, self._occurrences[id(transform)], self.number)
 
 
 _CROPS = (CenterCrop, RandomCrop, CornerCrop)
