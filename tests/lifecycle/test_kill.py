@@ -16,7 +16,7 @@ SAMPLES = 40
 @pytest.mark.parametrize(
     ("longest", "seed"),
     [
-        (0.4, 0),  # kills come early: while shards are indexed and in the first steps, many to one training
+        (0.6, 0),  # kills come early: while shards are indexed and in the first steps, many to one training
         (0.7, 1),  # or anywhere
     ],
 )
