@@ -1,0 +1,367 @@
+"""`GPULoaderDataModule` in real runs of a Lightning Trainer, on the CPU."""
+# ruff: noqa: ANN401 - Lightning's classes are of one package or the other
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
+
+from trainers import SMALL, Step, model, trainer  # noqa: E402
+
+from gpuloader import ConfigError, GPULoader, LoaderError, StateError  # noqa: E402
+from gpuloader.lightning import GPULoaderDataModule  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "scripts" / "examples"
+TESTS = Path(__file__).parent.parent
+
+# Lightning's own: of its use of torch, and of checkpoints that are resumed without the callback that saved them.
+pytestmark = pytest.mark.filterwarnings(r"ignore:.*LeafSpec.*:FutureWarning", "ignore:Be aware that when using `ckpt_p")
+
+EVERY_STEP = {"every_n_train_steps": 1}
+EPOCH_ENDS = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+AFTER_VALIDATION = {"every_n_epochs": 1, "save_on_train_epoch_end": False}
+BY_STEPS = {"max_steps": 8, "max_epochs": -1}
+
+
+@pytest.fixture(scope="module")
+def tar(shards: list[Path]) -> list[str]:
+    return list(map(str, shards))
+
+
+def data(tar: list[str], **kwargs: Any) -> GPULoaderDataModule:
+    """Five steps of eight samples an epoch."""
+    return GPULoaderDataModule(tar, tar, **{"batch_size": 8, **SMALL, **kwargs})
+
+
+def planned(tar: list[str], epoch: int, **kwargs: Any) -> list[list[int]]:
+    """The ids of each batch of an epoch, by the loader alone."""
+    arguments = {"preset_overrides": SMALL["preset_overrides"], "output": "dict", **kwargs}
+    with GPULoader(tar, 8, None, **arguments) as loader:
+        loader.set_epoch(epoch)
+        return [batch["index"].tolist() for batch in loader]
+
+
+def fit(tar: list[str], folder: Path, ckpt_path: Path | None = None, **kwargs: Any) -> Any:
+    """The model after a run."""
+    trained = model(lightning)
+    trainer(lightning, folder, **kwargs).fit(trained, datamodule=data(tar), ckpt_path=ckpt_path)
+    return trained
+
+
+def checkpoints(lightning: ModuleType, folder: Path, **when: Any) -> Any:
+    return lightning.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, **when)
+
+
+def in_order(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints with the number of steps that were done."""
+    return sorted((torch.load(path, weights_only=True)["global_step"], path) for path in folder.glob("*.ckpt"))
+
+
+# --- epochs
+
+
+def test_the_epochs_are_those_of_the_loader_whatever_lightning_does_between_them(
+    tar: list[str], tmp_path: Path
+) -> None:
+    trained = fit(tar, tmp_path, max_epochs=3, num_sanity_val_steps=1, val_check_interval=2)
+    assert trained.steps["train"] == [
+        Step(epoch, step, ids) for epoch in range(3) for step, ids in enumerate(planned(tar, epoch))
+    ]
+    validation = [list(range(first, first + 8)) for first in range(0, 40, 8)]
+    assert [step.ids for step in trained.steps["val"]] == 2 * 3 * validation
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"limit_train_batches": 2}, [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ({"limit_train_batches": 0.6}, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]),
+        ({"max_steps": 6}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
+        ({"fast_dev_run": 2}, [(0, 0), (0, 1)]),
+        ({"overfit_batches": 2}, [(0, 0), (0, 1), (0, 0), (0, 1)]),  # the same batches in every epoch
+    ],
+)
+def test_a_shorter_epoch_begins_as_the_whole_one(
+    tar: list[str], tmp_path: Path, limits: dict[str, Any], expected: list[tuple[int, int]]
+) -> None:
+    trained = fit(tar, tmp_path, **limits)
+    epochs = [planned(tar, epoch) for epoch in range(2)]
+    assert [step.ids for step in trained.steps["train"]] == [epochs[epoch][step] for epoch, step in expected]
+
+
+def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Path) -> None:
+    run, tested = trainer(lightning, tmp_path), model(lightning)
+    module = data(tar[:1], test=tar[1:], predict=tar, fields=["json"], steps_per_epoch=2)
+    module._eval_loader["batch_size"] = 16
+    run.fit(tested, datamodule=module)
+    run.test(tested, datamodule=module, verbose=False)
+    predicted = run.predict(tested, datamodule=module)
+    assert [len(step.ids) for step in tested.steps["train"]] == [8, 8, 8, 8]
+    assert [step.ids for step in tested.steps["test"]] == [list(range(16)), list(range(16, 20))]
+    assert torch.cat(predicted).tolist() == list(range(40))
+
+
+# --- resuming
+
+
+@pytest.mark.parametrize(
+    ("package", "when", "kwargs"),
+    [
+        ("lightning.pytorch", EVERY_STEP, {}),
+        ("pytorch_lightning", EVERY_STEP, {}),
+        ("lightning.pytorch", EVERY_STEP, {"accumulate_grad_batches": 2, "limit_train_batches": 4}),
+        ("lightning.pytorch", EVERY_STEP, {"reload_dataloaders_every_n_epochs": 1}),
+        ("lightning.pytorch", EVERY_STEP, {**BY_STEPS, "limit_train_batches": 3}),
+        ("lightning.pytorch", EPOCH_ENDS, {**BY_STEPS, "limit_train_batches": 3, "limit_val_batches": 0}),
+        ("lightning.pytorch", AFTER_VALIDATION, {"val_check_interval": 2}),
+    ],
+)
+def test_a_checkpoint_gives_exactly_the_rest(
+    tar: list[str], tmp_path: Path, package: str, when: dict[str, Any], kwargs: dict[str, Any]
+) -> None:
+    """From each checkpoint of a run, another goes on with the steps that the first took from there."""
+    package_of = pytest.importorskip(package)
+    module = import_module(f"gpuloader.{package.partition('.')[0]}").GPULoaderDataModule
+    asks = "reload_dataloaders_every_n_epochs" in kwargs
+
+    def run(ckpt_path: Path | None = None, **more: Any) -> dict[str, list[Step]]:
+        trained = model(package_of, asks_for_the_number_of_steps=asks)
+        loaders = module(tar, tar, batch_size=8, **SMALL)
+        trainer(package_of, tmp_path, **kwargs, **more).fit(trained, datamodule=loaders, ckpt_path=ckpt_path)
+        return trained.steps
+
+    whole = run(callbacks=[checkpoints(package_of, tmp_path, **when)])
+    states = in_order(tmp_path)
+    assert len(states) >= 2
+    for done, path in states:
+        rest = run(path)
+        assert rest["train"] == whole["train"][done * kwargs.get("accumulate_grad_batches", 1) :]
+        assert when is AFTER_VALIDATION or rest["val"] == whole["val"][len(whole["val"]) - len(rest["val"]) :]
+
+
+@pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
+def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
+    tar: list[str], tmp_path: Path, hook: str
+) -> None:
+    """The batch that was taken when training_step failed comes again, one that was trained on does not."""
+
+    whole = fit(tar, tmp_path, val_check_interval=3).steps["train"]
+    failing = model(lightning)
+    original = getattr(failing, hook)
+
+    def fail(*args: Any) -> Any:
+        if failing.trainer.global_step == 3:
+            raise ZeroDivisionError
+        return original(*args)
+
+    setattr(failing, hook, fail)
+
+    class Saving(lightning.Callback):
+        def on_exception(self, run: Any, *args: Any) -> None:
+            run.save_checkpoint(tmp_path / "failed.ckpt")
+
+    failing_run = trainer(lightning, tmp_path, val_check_interval=3, callbacks=[Saving()], enable_checkpointing=False)
+    with pytest.raises(ZeroDivisionError):
+        failing_run.fit(failing, datamodule=data(tar))
+    assert failing.steps["train"] == whole[:3]
+    assert fit(tar, tmp_path, tmp_path / "failed.ckpt", val_check_interval=3).steps["train"] == whole[3:]
+
+
+def test_the_progress_bar_goes_on_where_it_was(tar: list[str], tmp_path: Path) -> None:
+    class Watched(lightning.callbacks.TQDMProgressBar):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shown: list[tuple[int, int]] = []
+
+        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+            super().on_train_batch_end(*args, **kwargs)
+            self.shown.append((self.train_progress_bar.n, self.total_train_batches))
+
+    fit(tar, tmp_path, max_steps=3, callbacks=[checkpoints(lightning, tmp_path, every_n_train_steps=3)])
+    bar = Watched()
+    [(_, path)] = in_order(tmp_path)
+    fit(tar, tmp_path, path, max_epochs=1, enable_progress_bar=True, enable_checkpointing=False, callbacks=[bar])
+    assert bar.shown == [(4, 5), (5, 5)]
+
+
+@pytest.mark.parametrize(
+    ("when", "done", "changed", "message"),
+    [
+        (EVERY_STEP, 3, {"seed": 1}, "the state has seed=0, this loader has seed=1"),
+        (
+            EVERY_STEP,
+            3,
+            {"batch_size": 4},
+            "in the middle of an epoch of batch_size x devices = 8, now it is 4: resume with 8",
+        ),
+        (EPOCH_ENDS, 5, {"seed": 1, "batch_size": 4}, None),
+    ],
+)
+def test_another_epoch_is_not_resumed_in_its_middle(
+    tar: list[str], tmp_path: Path, when: dict[str, Any], done: int, changed: dict[str, Any], message: str | None
+) -> None:
+    fit(tar, tmp_path, callbacks=[checkpoints(lightning, tmp_path, **when)])
+    resumed = model(lightning)
+
+    def resume() -> None:
+        path = dict(in_order(tmp_path))[done]
+        trainer(lightning, tmp_path).fit(resumed, datamodule=data(tar, **changed), ckpt_path=path)
+
+    if message is None:
+        resume()
+        assert len(resumed.steps["train"]) == 10
+    else:
+        with pytest.raises(StateError, match=message):
+            resume()
+
+
+# --- devices and processes
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str], tmp_path: Path, strategy: str) -> None:
+    whole = fit(tar, tmp_path, max_epochs=1).steps
+    command = [sys.executable, TESTS / "two_devices.py", Path(tar[0]).parent, tmp_path, strategy]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, ROOT)))}
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for stage in ("train", "val"):
+        steps = [first[2] + second[2] for first, second in zip(ranks[0][stage], ranks[1][stage], strict=True)]
+        assert steps == [step.ids for step in whole[stage]]
+    [(done, path)] = in_order(tmp_path)
+    assert fit(tar, tmp_path, path, max_epochs=1).steps["train"] == whole["train"][done:]
+
+
+def test_the_model_is_given_the_very_tensors_of_the_loader(tar: list[str], tmp_path: Path) -> None:
+    class Watching(GPULoaderDataModule):
+        def on_before_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+            self.loaded = batch
+            return batch
+
+    class Checking(lightning.Callback):
+        def on_train_batch_start(self, run: Any, module: Any, batch: dict[str, Any], batch_idx: int) -> None:
+            assert all(batch[name] is run.datamodule.loaded[name] for name in ("image", "label", "index", "valid"))
+
+    run = trainer(lightning, tmp_path, max_steps=2, enable_checkpointing=False, callbacks=[Checking()])
+    run.fit(model(lightning), datamodule=Watching(tar, tar, batch_size=8, **SMALL))
+
+
+# --- the loaders' life
+
+
+class Open(lightning.Callback):
+    """Notes the loaders, and can fail."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.loaders: list[GPULoader] = []
+        self.fails = fails
+
+    def on_validation_end(self, run: Any, *args: Any) -> None:
+        self.loaders += [run.train_dataloader.loader, run.val_dataloaders.loader]
+        if self.fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("kwargs", "loaders"), [({}, 2), ({"reload_dataloaders_every_n_epochs": 1}, 4)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_loaders_are_closed_when_they_are_done_with(
+    tar: list[str], tmp_path: Path, fails: bool, kwargs: dict[str, Any], loaders: int
+) -> None:
+    noted, module = Open(fails), data(tar)
+    run = trainer(lightning, tmp_path, callbacks=[noted], enable_checkpointing=False, num_sanity_val_steps=0, **kwargs)
+    try:
+        run.fit(model(lightning), datamodule=module)
+    except ZeroDivisionError:
+        assert fails
+    assert len(set(noted.loaders)) == (2 if fails else loaders)
+    for loader in noted.loaders:
+        with pytest.raises(LoaderError, match="is closed"):
+            next(iter(loader))
+    run.save_checkpoint(tmp_path / "afterwards.ckpt")
+    assert torch.load(tmp_path / "afterwards.ckpt", weights_only=True)["GPULoaderDataModule"]["global_batch"] == 8
+
+
+def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) -> None:
+    module = data(tar)
+    runs = []
+    for _ in range(2):
+        runs.append(model(lightning))
+        trainer(lightning, tmp_path, max_steps=7).fit(runs[-1], datamodule=module)
+    assert runs[0].steps == runs[1].steps
+
+
+# --- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, fields"),
+        ({"device_id": 0, "rank": 1}, "device_id, rank: allowed are"),
+        ({"eval_loader": {"world_size": 1}}, "world_size: allowed are"),
+    ],
+)
+def test_arguments_that_are_not_the_modules_are_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GPULoaderDataModule("shards/", batch_size=8, **kwargs)
+
+
+def test_a_stage_without_shards_is_an_error_that_says_so(tar: list[str], tmp_path: Path) -> None:
+    message = "'val', which has no shards: give the data module val=..., or the Trainer limit_val_batches=0"
+    with pytest.raises(ConfigError, match=message):
+        trainer(lightning, tmp_path).fit(model(lightning), datamodule=GPULoaderDataModule(tar, batch_size=8))
+
+
+# --- the command line
+
+
+@pytest.fixture
+def cli() -> ModuleType:
+    pytest.importorskip("jsonargparse", reason="jsonargparse is not installed: pip install 'jsonargparse[signatures]'")
+    return import_module("lightning.pytorch.cli")
+
+
+def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
+    cli: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = cli.LightningArgumentParser()
+    parser.add_lightning_class_args(GPULoaderDataModule, "data")
+    shown = " ".join(parser.format_help().split())
+    assert "decoding threads; None takes all cores on the CPU and up to 8 for a GPU. (type: int | null" in shown
+    assert "--data.device_id" not in shown
+    given = ["--data.train", "train-{0000..0001}.tar", "--data.batch_size", "8", "--data.fields", '["json"]']
+    made = GPULoaderDataModule(**vars(parser.parse_args(given).data))
+    assert (made._shards["train"], made.batch_size, made._loader["fields"]) == ("train-{0000..0001}.tar", 8, ["json"])
+    with pytest.raises(SystemExit):
+        parser.parse_args([*given, "--data.num_threads", "all"])
+    assert "data.num_threads" in capsys.readouterr().err
+
+
+def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_path: Path) -> None:
+    (tmp_path / "shards").symlink_to(Path(tar[0]).parent)
+    csv = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", tmp_path]
+    given = ["fit", "--config", EXAMPLES / "lightning_cli.yaml", "--trainer.accelerator=cpu", "--trainer.devices=1"]
+    command = [sys.executable, EXAMPLES / "lightning_module.py", *given, *csv]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+    header, *_, last = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
+    assert "accuracy" in header
+    assert dict(zip(header.split(","), last.split(","), strict=True))["epoch"] == "1"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=3.ckpt"]
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (ROOT / "docs" / "lightning.md").read_text()
+    for file in sorted(EXAMPLES.glob("lightning_*")):
+        assert file.read_text() in page

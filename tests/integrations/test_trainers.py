@@ -1,0 +1,246 @@
+"""The loader in trainers that others wrote: each example of scripts/examples runs, and sees each sample once.
+
+The packages come with scripts/test_integrations; elsewhere these tests skip.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import indent
+
+import pytest
+import torch
+from torch.nn import functional
+
+from gpuloader import GPULoader
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "scripts" / "examples"
+SMALL = {"RandomResizedCrop": {"size": 32}}
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Leaves a test out where a package is not installed."""
+    reason = f"{package} is not installed; scripts/test_integrations installs it"
+    return pytest.mark.skipif(find_spec(package) is None, reason=reason)
+
+
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def run(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs an example on the 40 samples, in `processes` processes of torchrun's or as a plain script."""
+    home = tmp_path_factory.mktemp("home")
+
+    def run_example(name: str, *options: object, processes: int | None = None) -> list[str]:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        command = [
+            *(sys.executable, *(torchrun if processes else [])),
+            *(EXAMPLES / name, "--shards", shards[0].parent, *options),
+        ]
+        settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        result = subprocess.run(
+            list(map(str, command)),
+            cwd=home,
+            env={**os.environ, **settings, "HOME": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout.splitlines()
+
+    return run_example
+
+
+@pytest.fixture(scope="module")
+def losses(shards: list[Path]) -> list[list[float]]:
+    """Of the steps of two epochs of a plain loop that trains what several examples do, with a global batch of 8."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses: list[list[float]] = [[], []]
+    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+        for of_epoch in losses:
+            for images, labels in loader:
+                loss = functional.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                of_epoch.append(loss.item())
+    return losses
+
+
+def check_epochs(lines: list[str], *expected: tuple[str, list[float]]) -> None:
+    """Each epoch's line begins as expected, and its loss is the mean of those."""
+    epochs = [line for line in lines if line.startswith("epoch ")]
+    for line, (begin, losses) in zip(epochs, expected, strict=True):
+        told, _, loss = line.rpartition(", loss ")
+        assert told == begin
+        assert float(loss) == pytest.approx(torch.tensor(losses).mean().item(), abs=2e-4, nan_ok=True)
+
+
+# --- Accelerate
+
+
+@needs("accelerate")
+def test_accelerate_hands_the_loader_back_as_it_is(shards: list[Path]) -> None:
+    from accelerate import Accelerator
+
+    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+        _, prepared = Accelerator(cpu=True).prepare(torch.nn.Linear(1, 1), loader)
+        assert prepared is loader
+
+
+@needs("accelerate")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_accelerate_sees_each_sample_once_over_all_processes(
+    run: Run, tmp_path: Path, processes: int, losses: list[list[float]]
+) -> None:
+    options = ("--folder", tmp_path / "saved", "--size", 32, "--epochs", 2, "--batch-size", 8 // processes)
+    lines = run("accelerate_train.py", *options, processes=processes)
+    check_epochs(lines, *((f"epoch {epoch}: 40 samples, 40 different", losses[epoch]) for epoch in range(2)))
+
+
+@needs("accelerate")
+@pytest.mark.parametrize(
+    ("before", "after", "saved"),
+    [(1, 2, 2), (2, 1, 2), (2, 1, 5)],
+    ids=["by two", "by one", "by one, between two epochs"],
+)
+def test_accelerate_is_gone_on_with_from_any_step(
+    run: Run, tmp_path: Path, before: int, after: int, saved: int, losses: list[list[float]]
+) -> None:
+    options = ("--folder", tmp_path / "saved", "--size", 32, "--epochs", 2, "--save-every", saved)
+    run("accelerate_train.py", *options, "--batch-size", 8 // before, "--stop-after", saved + 1, processes=before)
+    lines = run("accelerate_train.py", *options, "--batch-size", 8 // after, processes=after)
+    left = 40 - 8 * saved
+    check_epochs(
+        lines,
+        (f"epoch 0: {left} samples, {left} different", losses[0][saved:]),
+        ("epoch 1: 40 samples, 40 different", losses[1]),
+    )
+
+
+# --- transformers
+
+
+HF = ("--size", 32, "--num_train_epochs", 2, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none")
+
+
+@pytest.fixture(scope="module")
+def trained(run: Run, shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """What Trainer wrote in two epochs of five steps, with a checkpoint of each step, and the last line it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = ("--output_dir", folder, "--val", shards[0].parent, "--per_device_train_batch_size", 8, "--save_steps", 1)
+    return folder, run("hf_trainer.py", *HF, *options)[-1]
+
+
+@needs("transformers")
+@pytest.mark.parametrize("step", [3, 5], ids=["in the middle of an epoch", "between two epochs"])
+def test_trainer_goes_on_as_if_nothing_had_been(
+    run: Run, shards: list[Path], tmp_path: Path, trained: tuple[Path, str], step: int
+) -> None:
+    folder, line = trained
+    options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 8)
+    resumed = run("hf_trainer.py", *HF, *options, "--resume_from_checkpoint", folder / f"checkpoint-{step}")
+    assert line.startswith("10 steps; 40 samples, loss ")
+    assert resumed[-1] == line
+    assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+@needs("transformers")
+def test_trainer_evaluates_each_sample_once_over_all_processes(run: Run, shards: list[Path], tmp_path: Path) -> None:
+    options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 4)
+    lines = run("hf_trainer.py", *HF, *options, "--per_device_eval_batch_size", 7, processes=2)  # 42 places for 40
+    assert lines[-1].startswith("10 steps; 40 samples, loss ")
+
+
+# --- timm
+
+
+@needs("timm")
+def test_timm_trains_on_soft_labels(run: Run, shards: list[Path]) -> None:
+    options = ("--model", "test_vit", "--classes", 10, "--size", 64, "--batch-size", 8, "--epochs", 2)
+    lines = run("timm_train.py", "--val", shards[0].parent, *options)
+    assert len(lines) == 2
+    for epoch, line in enumerate(lines):
+        assert re.fullmatch(rf"epoch {epoch}: loss 2\.\d+, top1 \d+\.\d % of 40 samples", line)
+
+
+# --- torchdata and torch.distributed.checkpoint
+
+
+def test_the_loader_is_stateful_for_torch(shards: list[Path]) -> None:
+    from torch.distributed.checkpoint.stateful import Stateful
+
+    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+        assert isinstance(loader, Stateful)
+
+
+@needs("torchdata")
+def test_torchdata_takes_the_state_from_behind_a_prefetcher(shards: list[Path]) -> None:
+    from torchdata.nodes import IterableWrapper, Loader, Prefetcher
+    from torchdata.stateful_dataloader.stateful import Stateful
+
+    def nodes(loader: GPULoader) -> Loader[dict[str, torch.Tensor]]:
+        assert isinstance(loader, Stateful)
+        return Loader(Prefetcher(IterableWrapper(loader), prefetch_factor=2))
+
+    def made() -> GPULoader:
+        return GPULoader(shards, 8, None, preset_overrides=SMALL, output="dict")
+
+    with made() as loader, made() as resumed_loader:
+        before, resumed = nodes(loader), nodes(resumed_loader)
+        first = [batch["index"] for _, batch in zip(range(2), before)]
+        resumed.load_state_dict(before.state_dict())
+        rest = [batch["index"] for batch in resumed]
+    assert (len(first), len(rest)) == (2, 3)
+    assert sorted(torch.cat(first + rest).tolist()) == list(range(40))
+
+
+def test_a_distributed_checkpoint_of_two_ranks_is_gone_on_with_by_one(
+    run: Run, tmp_path: Path, losses: list[list[float]]
+) -> None:
+    options = ("--folder", tmp_path / "saved", "--size", 32, "--epochs", 2, "--save-every", 2)
+    run("distributed_checkpoint.py", *options, "--batch-size", 4, "--stop-after", 3, processes=2)
+    lines = run("distributed_checkpoint.py", *options, "--batch-size", 8, processes=1)
+    check_epochs(lines, ("epoch 0: 3 steps", losses[0][2:]), ("epoch 1: 5 steps", losses[1]))
+
+
+# --- Ray
+
+
+@needs("ray")
+def test_ray_sees_each_sample_once_over_both_workers_and_goes_on_after_a_failure(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: list[list[float]]
+) -> None:
+    options = ("--folder", tmp_path / "runs", "--size", 32, "--epochs", 2, "--batch-size", 4, "--save-every", 2)
+    with TemporaryDirectory(prefix="ray") as short:  # a socket's path has room for about 100 characters
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        lines = run("ray_train.py", *options, "--fail-after", 3)
+    check_epochs(lines, ("epoch 1: 40 samples, 40 different", losses[1]))
+
+
+# --- the page
+
+
+def test_what_the_page_shows_is_in_the_examples() -> None:
+    sections = (ROOT / "docs" / "trainers.md").read_text().split("\n## ")[1:]
+    shown = set()
+    for section in sections:
+        examples = re.findall(r"\(\.\./scripts/examples/(\w+\.py)\)", section)
+        code = "\n".join((EXAMPLES / name).read_text() for name in examples)
+        for block in re.findall(r"^```py\n(.*?)^```$", section, re.DOTALL | re.MULTILINE):
+            assert any(indent(block, " " * depth) in code for depth in (0, 4, 8, 12)), block
+            shown.update(examples)
+    assert shown == {path.name for path in EXAMPLES.glob("*.py")}
