@@ -60,7 +60,7 @@ class ViewPlan:
         self.normalize = next((each for each in behind if isinstance(each, Normalize)), None)
         self.erasing = next((each for each in behind if isinstance(each, RandomErasing)), None)
         streams = [each.stream for each in transforms]
-        self._occurrences = {id(each): streams[:n].count(each.stream) for n, each in enumerate(transforms)}
+        self._occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)]
         self._check()
 
     def _check(self) -> None:
@@ -161,7 +161,8 @@ class ViewPlan:
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
-        return draws.of(transform.stream, self._occurrences[id(transform)], self.number)
+        [occurrence] = [n for each, n in zip(self._transforms, self._occurrences) if each is transform]
+        return draws.of(transform.stream, occurrence, self.number)
 
 
 _CROPS = (CenterCrop, RandomCrop, CornerCrop)
