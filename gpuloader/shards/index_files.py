@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import platformdirs
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpuloader.errors import IndexFileError
+from gpuloader.progress import progress_bar
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.scan import scan
 
@@ -62,7 +61,7 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIn
         random.Random().shuffle(missing)
         pending = {threads.submit(open_index, shards[number]): number for number in missing}
         try:
-            with _bar(disable=not progress) as bar:
+            with progress_bar(progress) as bar:
                 task = bar.add_task("indexing shards", total=len(missing))
                 for future in as_completed(pending):
                     indexes[pending[future]] = future.result()
@@ -94,14 +93,3 @@ def _make(shard: Path) -> ShardIndex:
     except OSError as error:
         _log.warning("the index of %s could not be kept, it will be made again next time: %s", shard, error)
     return index
-
-
-def _bar(disable: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=disable,
-    )

@@ -1,0 +1,40 @@
+"""`gpuloader index`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from gpuloader.cli.printing import AsJson, Shards, print_json
+
+
+def index(shards: Shards, as_json: AsJson = False) -> None:
+    """Makes the index of each shard that lacks one, and says what is in them.
+
+    Example: gpuloader index 'shards/train-{0000..0147}.tar'
+    """
+    from gpuloader.shards import ShardSet, resolve_shards
+
+    shard_set = ShardSet.open(resolve_shards(shards), progress=True)
+    if as_json:
+        print_json(
+            {
+                "samples": len(shard_set),
+                "shards": [
+                    {
+                        "shard": shard,
+                        "samples": len(shard_index),
+                        "left_out": [asdict(item) for item in shard_index.left_out],
+                        "left_out_count": shard_index.left_out_count,
+                    }
+                    for shard, shard_index in shard_set.indexes
+                ],
+            }
+        )
+        return
+    for shard, shard_index in shard_set.indexes:
+        print(f"{shard}: {len(shard_index):,} samples")
+        for item in shard_index.left_out:
+            print(f"  left out: {item.name!r} at byte {item.offset}: {item.why}")
+        if more := shard_index.left_out_count - len(shard_index.left_out):
+            print(f"  left out: {more:,} more")
+    print(f"{len(shard_set):,} samples in {len(shard_set.indexes):,} shards")

@@ -1,0 +1,50 @@
+"""`gpuloader presets`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gpuloader.recipe import Preset
+
+
+def presets(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A preset's name, a YAML file, or MODULE:NAME of a Compose or torchvision's.")
+    ] = None,
+) -> None:
+    """Lists the recipes that come with the library, or prints one as YAML, to start one's own from.
+
+    Example: gpuloader presets imagenet_train > mine.yaml
+
+    Example: gpuloader presets train:transform > mine.yaml
+    """
+    from gpuloader.recipe import load_preset, preset_names, preset_text, preset_yaml
+
+    if recipe is None:
+        for each in preset_names():
+            print(f"{each:<24}{preset_text(each).splitlines()[0].removeprefix('# ')}")
+    elif ":" in recipe:
+        print(preset_yaml(_imported(recipe)), end="")
+    elif recipe.endswith((".yaml", ".yml")):
+        print(preset_yaml(load_preset(recipe)), end="")
+    else:
+        print(preset_text(recipe), end="")
+
+
+def _imported(path: str) -> Preset:
+    """The recipe that a Python module of the folder, or an installed one, has under a name."""
+    from gpuloader.errors import PresetError
+    from gpuloader.recipe import Preset, preset_from_torchvision
+
+    module, _, name = path.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose, or of torchvision's") from None
+    return found if isinstance(found, Preset) else preset_from_torchvision(found)

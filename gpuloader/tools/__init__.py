@@ -1,0 +1,1 @@
+"""What the commands do: packing aside, each tool is a module here."""
