@@ -1,11 +1,16 @@
-"""`GPULoaderDataModule` for the Trainer of `lightning`."""
+"""`GPULoaderDataModule` and `GPULoaderWaitMonitor` for the Trainer of `lightning`."""
 
 from __future__ import annotations
 
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule
 
 from gpuloader.datamodule import TrainerLoaders
+from gpuloader.wait_callback import WaitLogging
 
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
     """A `GPULoader` for each stage of a Trainer; `gpuloader.datamodule.TrainerLoaders` has its arguments."""
+
+
+class GPULoaderWaitMonitor(WaitLogging, Callback):
+    """Logs how long training waits for data; `gpuloader.wait_callback.WaitLogging` has its arguments."""

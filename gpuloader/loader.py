@@ -40,6 +40,7 @@ from gpuloader.shards import (
     Arena,
     Labels,
     ShardSet,
+    array_gate,
     make_labels,
     read_quarantine,
     write_quarantine,
@@ -209,11 +210,12 @@ class GPULoader:
         self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
         self._num_threads = _default_threads(self._device_id) if num_threads is None else _plain(num_threads)
         _one_to(_MOST_THREADS, "num_threads", self._num_threads)
-        if not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
+        if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
         paths, sources = resolve_sources(tar)
         self._shards = ShardSet.open(paths, progress=self.world.local_rank == 0)
+        self._decoded = self._shards.decoded
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
         self.classes = None if self._labels is None else self._labels.classes
@@ -307,9 +309,7 @@ class GPULoader:
         cursor, samples = Cursor(state["epoch"], state["delivered"]), self._plan.samples
         if not (_is_integer(cursor.epoch, 2**32) and _is_integer(cursor.delivered, samples + 1)):
             raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
-        quarantine = {sample: str(cause) for sample, cause in state["quarantine"]}
-        if not all(_is_integer(sample, len(self._shards)) for sample in quarantine):
-            raise StateError(f"the state's quarantine names samples that are not among the {len(self._shards)}")
+        quarantine = _checked_quarantine(state["quarantine"], len(self._shards))
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
@@ -378,7 +378,7 @@ class GPULoader:
             raise StopIteration
         started = time.perf_counter()
         with record_function("gpuloader: decode"):
-            batch, images = self._decoded()
+            batch, images = self._decoded_batch()
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
             result = self._hand_out(batch, images)
@@ -400,7 +400,7 @@ class GPULoader:
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
 
-    def _decoded(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
+    def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
         while True:
             # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
@@ -484,7 +484,7 @@ class GPULoader:
             self._plan,
             self._shards,
             self.preset,
-            gate,
+            array_gate if self._decoded else gate,
             self._triage,
             self._labels,
             fields=self._fields,
@@ -501,6 +501,7 @@ class GPULoader:
             device_id=self._device_id,
             prefetch=self._prefetch,
             largest_image=self._shards.largest_image,
+            decoded=self._decoded,
         )
         return self._stream
 
@@ -581,6 +582,7 @@ class _Stream:
         device_id: int | None,
         prefetch: int,
         largest_image: tuple[int, int],
+        decoded: bool,
     ) -> None:
         self._plan = plan
         self._reader = reader
@@ -597,6 +599,7 @@ class _Stream:
             device_id=device_id,
             prefetch=prefetch,
             largest_image=largest_image,
+            decoded=decoded,
         )
         self._views = [str(view.number) for view in preset.each_view]
         self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
@@ -710,6 +713,14 @@ def _default_threads(device_id: int | None) -> int:
     return cores if device_id is None else min(cores, _GPU_THREADS)
 
 
+def _checked_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
+    """Sample id -> cause, from a state's list of pairs of those."""
+    pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_integer(pair[0], samples) for pair in pairs):
+        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
+    return {sample: str(cause) for sample, cause in pairs}
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401
     """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
     return value.item() if isinstance(value, np.integer) else value
@@ -742,6 +753,8 @@ def _output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | N
         raise ConfigError(
             f'output={output!r}: allowed are "tuple", "dict" and a mapping of some of {", ".join(entries)} to names'
         )
+    if len(set(output.values())) < len(output):
+        raise ConfigError(f"output={output!r} gives two entries the same name: each needs a name of its own")
     return dict(output)
 
 

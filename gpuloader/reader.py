@@ -23,7 +23,7 @@ from gpuloader.collators import REFUSALS, Collator
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing, Preset
-from gpuloader.shards import Arena, Labels, ShardSet, View
+from gpuloader.shards import Arena, Labels, ShardSet, View, pixels
 
 Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
 """Encoded image -> (height, width), or why it may not be decoded."""
@@ -42,7 +42,7 @@ class EncodedBatch:
         cursor: the place in the run before this step.
         ids: (b,) int64, the samples that are delivered: the plan's, or their stand-ins.
         valid: (b,) bool, False for padding and for stand-ins.
-        images: b encoded images, views into the arena.
+        images: b encoded images, views into the arena; or arrays (height, width, 3) where the shards have those.
         arrays: what the graph takes beside them, (b, ...) each.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
@@ -133,6 +133,8 @@ class Reader:
             sizes[row] = size
         # A stand-in is drawn for as the sample in whose place it stands.
         draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for)
+        if self._shards.decoded:
+            images = [pixels(image, (height, width)) for image, (height, width) in zip(images, sizes.tolist())]
         return EncodedBatch(
             cursor=cursor,
             ids=ids,

@@ -26,6 +26,9 @@ class WaitMonitor:
         log: takes each share, in [0, 1]: into a logger of yours. None logs it at level INFO.
         warn_above: the share above which a warning with the likely cause is logged, once.
 
+    Attributes:
+        loader: that of the loop.
+
     Raises:
         ConfigError: `every_steps` below 1.
     """
@@ -39,7 +42,7 @@ class WaitMonitor:
     ) -> None:
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
-        self._loader = loader
+        self.loader = loader
         self._every_steps = every_steps
         self._log = log
         self._warn_above = warn_above
@@ -49,7 +52,7 @@ class WaitMonitor:
 
     def step(self) -> float | None:
         """The share of the last `every_steps` steps that was waited, where they are full; else None."""
-        now = self._loader.stats()
+        now = self.loader.stats()
         if now.batches - self._before.batches < self._every_steps:
             return None
         share = waiting_share(self._before, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,6 +71,28 @@ def write_samples(
         write_shard(folder / f"train-{shard:04d}.tar", samples[bounds[shard] : bounds[shard + 1]])
         for shard in range(shards)
     ]
+
+
+def write_decoded(folder: Path, shards: Iterable[Path]) -> list[Path]:
+    """The same members, each JPEG decoded by Pillow into a `.npy`."""
+    copies = []
+    for shard in shards:
+        with tarfile.open(shard) as source, tarfile.open(folder / shard.name, "w") as copy:
+            for member in source:
+                data = source.extractfile(member).read()
+                if member.name.endswith(".jpg"):
+                    member.name, data = member.name.replace(".jpg", ".npy"), saved(Image.open(io.BytesIO(data)))
+                member.size = len(data)
+                copy.addfile(member, io.BytesIO(data))
+        copies.append(folder / shard.name)
+    return copies
+
+
+def saved(array: object, version: tuple[int, int] | None = None) -> bytes:
+    """What `numpy.save` writes."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array), version)
+    return file.getvalue()
 
 
 def tar_by_command(folder: Path, path: Path, *options: str) -> Path:

@@ -691,8 +691,15 @@ def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
         same.load_state_dict({**state, "delivered": SAMPLES + 1})
     with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
         same.load_state_dict({**state, "epoch": "0"})
-    with loader(shards) as same, pytest.raises(StateError, match="quarantine names samples that are not among the 40"):
-        same.load_state_dict({**state, "quarantine": [[SAMPLES, "cut"]]})
+
+
+@pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])
+def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quarantine: object) -> None:
+    with (
+        loader(shards) as same,
+        pytest.raises(StateError, match=r"no list of \[sample, cause\] with samples among the 40"),
+    ):
+        same.load_state_dict({**same.state_dict(), "quarantine": quarantine})
 
 
 # --- bad images
@@ -845,10 +852,13 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
             r"no preset is called 'imagenet_trian' \(did you mean imagenet_train",
         ),
         ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
+        ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
         ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
         ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
+        ({"max_bad": True}, ConfigError, "max_bad=True: allowed is a share"),
         ({"max_bad": "1%"}, ConfigError, "max_bad='1%': allowed is a share"),
         ({"steps_per_epoch": "3"}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
+        ({"steps_per_epoch": True}, ConfigError, "steps_per_epoch=True: allowed is 1 to 5"),
         ({"steps_per_epoch": 2.0}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
         ({"rank": "0", "world_size": "1"}, ConfigError, "rank='0', world_size='1'"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),

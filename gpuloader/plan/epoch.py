@@ -97,7 +97,8 @@ class Plan:
                 f'Use a smaller batch_size, or last_batch="pad" or "partial"'
             )
         steps = self.steps_per_epoch
-        if steps is not None and not (isinstance(steps, int) and 1 <= steps <= natural):
+        integer = isinstance(steps, int) and not isinstance(steps, bool)
+        if steps is not None and not (integer and 1 <= steps <= natural):
             raise ConfigError(
                 f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
                 f"{self.samples} samples, or None for all of them"

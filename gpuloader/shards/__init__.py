@@ -1,5 +1,6 @@
 """Shards: plain tars, where their samples are, and reading those."""
 
+from gpuloader.shards.array_header import array_gate, pixels
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
 from gpuloader.shards.labels import Labels, make_labels
@@ -17,10 +18,12 @@ __all__ = [
     "ShardSet",
     "Tar",
     "View",
+    "array_gate",
     "index_file",
     "make_labels",
     "open_index",
     "open_indexes",
+    "pixels",
     "read_quarantine",
     "resolve_shards",
     "write_quarantine",

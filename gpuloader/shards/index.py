@@ -1,7 +1,7 @@
-"""`ShardIndex`: where the samples of one tar are. The file that keeps it has this format, version 1:
+"""`ShardIndex`: where the samples of one tar are. The file that keeps it has this format, version 2:
 
     bytes       content
-    0-7         b"GPULIDX\\x01", the last byte being the version
+    0-7         b"GPULIDX\\x02", the last byte being the version
     8-15        length of the header in bytes, little-endian, as all numbers here
     16-         header: JSON, padded with spaces so that the columns begin at a multiple of 8
                   shard_bytes, shard_mtime_ns   the tar that this describes, as stat saw it
@@ -37,8 +37,11 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm")
-"""What counts as a sample's image; of several, the first in this order."""
+ARRAY_EXTENSION = "npy"
+"""The extension of an image that is decoded already, see `gpuloader.shards.array_header`; of other arrays too."""
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
+"""What counts as a sample's image; of several, the first in this order. Arrays that are no images do not count."""
 
 NO_LABEL = -(2**63)
 """The label of a sample without a `.cls` component."""
@@ -46,7 +49,7 @@ NO_LABEL = -(2**63)
 BAD_LABEL = NO_LABEL + 1
 """The label of a sample whose `.cls` component is not an integer in ASCII."""
 
-_MAGIC = b"GPULIDX\x01"
+_MAGIC = b"GPULIDX\x02"
 _CHECKSUM_BYTES = 32
 _PER_SAMPLE = {
     "image_offset": "<i8",
@@ -127,6 +130,15 @@ class ShardIndex:
             return np.arange(len(self))
         places = np.flatnonzero(self.component_extension == self.extensions.index(extension))
         return np.setdiff1d(np.arange(len(self)), np.searchsorted(self.component_end, places, side="right"))
+
+    def decoded(self) -> NDArray[np.bool_]:
+        """(n,) whether the image is an array, decoded already."""
+        decoded = np.zeros(len(self), np.bool_)
+        if ARRAY_EXTENSION in self.extensions:
+            places = np.flatnonzero(self.component_extension == self.extensions.index(ARRAY_EXTENSION))
+            rows = np.searchsorted(self.component_end, places, side="right")
+            decoded[rows] = self.component_offset[places] == self.image_offset[rows]
+        return decoded
 
     def digest(self) -> bytes:
         """What identifies the indexed content: all but the tar's time and the members left out."""

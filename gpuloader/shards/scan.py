@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from gpuloader.errors import ShardChangedError
+from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
-from gpuloader.shards.index import BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
+from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
 from gpuloader.shards.tar import MISSING_END, Member, members
 
 _LEFT_OUT_KEPT = 1000
@@ -93,7 +94,9 @@ class _Gathered:
         if not member.name.endswith(extension):
             self._as_written[member.offset] = member.name
         facts = (0, 0)
-        if extension in _IMAGE_RANKS:
+        if extension == ARRAY_EXTENSION:
+            facts = array_size(member.head, member.size)
+        elif extension in _IMAGE_RANKS:
             facts = self._image_size(member)
         elif extension == "cls":
             facts = (_label(member), 0)
@@ -118,6 +121,7 @@ class _Gathered:
         table = table[np.argsort(table[:, 0], kind="stable")]
         keys, extensions = list(self._keys), list(self._extensions)
         rank = np.array([_IMAGE_RANKS.get(extension, _NO_IMAGE) for extension in extensions], np.int64)[table[:, 1]]
+        rank[(rank == _IMAGE_RANKS[ARRAY_EXTENSION]) & (table[:, 4] == 0)] = _NO_IMAGE
         best = np.full(len(keys), _NO_IMAGE)
         np.minimum.at(best, table[:, 0], rank)
         has_image = best < _NO_IMAGE

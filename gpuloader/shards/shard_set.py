@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import NoSamplesError, ShardChangedError
+from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 
@@ -92,6 +92,23 @@ class ShardSet:
     def cls_labels(self) -> NDArray[np.int64]:
         """(N,) int64, as `ShardIndex.label`."""
         return np.concatenate([index.label for index in self._indexes])
+
+    @cached_property
+    def decoded(self) -> bool:
+        """Whether the images are arrays, decoded already.
+
+        Raises:
+            DataError: some are, and others are not.
+        """
+        decoded = np.concatenate([index.decoded() for index in self._indexes])
+        if decoded.any() and not decoded.all():
+            places = [self.place(int(np.argmax(decoded == kind))) for kind in (True, False)]
+            raise DataError(
+                f"{decoded.sum()} of {len(self)} images are decoded (.npy), such as {places[0].key!r} in "
+                f"{places[0].shard}, the others are not, such as {places[1].key!r} in {places[1].shard}: make a loader "
+                f"for each kind, and a MixedLoader of them"
+            )
+        return bool(decoded[0])
 
     @cached_property
     def largest_image(self) -> tuple[int, int]:

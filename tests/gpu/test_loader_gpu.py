@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from making import damaged_jpeg, jpeg, write_samples, write_shard
+from making import damaged_jpeg, jpeg, write_decoded, write_samples, write_shard
 
 from gpuloader import BadImageError, DeviceError, GPULoader
 from gpuloader.recipe import load_preset, preset_names
@@ -47,6 +47,15 @@ def test_the_batches_are_those_of_the_cpu(shards: list[Path], gpu: int, name: st
             assert ours.dtype == theirs.dtype
             difference = (ours.cpu().float() - theirs.float()).abs() * levels
             assert difference.mean() < (MEAN_LEVELS_BEHIND_OPERATIONS if view.pixels else MEAN_LEVELS)
+
+
+@pytest.mark.parametrize("name", ["imagenet_train", "imagenet_eval", "imagenet_randaugment"])
+def test_decoded_images_are_as_on_the_cpu(shards: list[Path], gpu: int, name: str, tmp_path: Path) -> None:
+    decoded, preset = write_decoded(tmp_path, shards), load_preset(name, {"Normalize": None})
+    on_gpu, on_cpu = (epoch(decoded, device, preset=preset) for device in (gpu, None))
+    for one, other in zip(on_gpu, on_cpu, strict=True):
+        assert one["image"].device == torch.device("cuda", gpu)
+        assert (one["image"].cpu() - other["image"]).abs().mean() * 255 < MEAN_LEVELS_BEHIND_OPERATIONS
 
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])

@@ -20,7 +20,7 @@ lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not in
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import ConfigError, GPULoader, LoaderError, StateError  # noqa: E402
-from gpuloader.lightning import GPULoaderDataModule  # noqa: E402
+from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
@@ -322,6 +322,39 @@ def test_a_stage_without_shards_is_an_error_that_says_so(tar: list[str], tmp_pat
     message = "'val', which has no shards: give the data module val=..., or the Trainer limit_val_batches=0"
     with pytest.raises(ConfigError, match=message):
         trainer(lightning, tmp_path).fit(model(lightning), datamodule=GPULoaderDataModule(tar, batch_size=8))
+
+
+# --- waiting
+
+
+@pytest.mark.parametrize(
+    ("package", "ours"),
+    [("lightning.pytorch", "gpuloader.lightning"), ("pytorch_lightning", "gpuloader.pytorch_lightning")],
+)
+def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Path, package: str, ours: str) -> None:
+    lightning, gpuloader = import_module(package), import_module(ours)
+    logger = lightning.loggers.CSVLogger(tmp_path, version="")
+    run = trainer(
+        lightning,
+        tmp_path,
+        callbacks=[gpuloader.GPULoaderWaitMonitor(every_steps=2)],
+        enable_checkpointing=False,
+        logger=logger,
+        log_every_n_steps=1,
+        reload_dataloaders_every_n_epochs=1,
+    )
+    run.fit(model(lightning), datamodule=gpuloader.GPULoaderDataModule(tar, batch_size=8, **SMALL))
+    rows = (tmp_path / "lightning_logs" / "metrics.csv").read_text().splitlines()
+    header = rows[0].split(",")
+    shares = [float(row.split(",")[header.index("waiting_for_data")]) for row in rows[1:]]
+    assert len(shares) == 4  # five steps an epoch, each with a loader of its own
+    assert all(0 < share <= 1 for share in shares)
+
+
+def test_the_callback_refuses_another_loader(tmp_path: Path) -> None:
+    run = trainer(lightning, tmp_path, callbacks=[GPULoaderWaitMonitor()], enable_checkpointing=False)
+    with pytest.raises(ConfigError, match="training reads from a list, allowed is a GPULoader"):
+        run.fit(model(lightning), train_dataloaders=[{"image": torch.zeros(1, 3, 8, 8)}])
 
 
 # --- the command line

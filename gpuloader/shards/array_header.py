@@ -1,0 +1,37 @@
+"""Images that are decoded already: `.npy` members, uint8 (height, width, 3), RGB, as `numpy.save` writes them.
+
+Version 1.0 of `numpy.lib.format`: b"\\x93NUMPY\\x01\\x00", the length of the header as two bytes, little-endian, the
+header as Python's text of a dictionary, then the pixels, row by row.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
+_MOST_BYTES = 256  # numpy's headers of such arrays have 128
+
+
+def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
+    """(height, width) of a member that begins with `head` and has that many bytes; (0, 0) where it is no such image."""
+    header_end = 10 + int.from_bytes(head[8:10], "little")
+    header = _HEADER.fullmatch(head[10:header_end]) if head.startswith(_MAGIC) else None
+    if header is None:
+        return 0, 0
+    height, width = int(header[1]), int(header[2])
+    return (height, width) if height and width and header_end + 3 * height * width == size_bytes else (0, 0)
+
+
+def array_gate(member: NDArray[np.uint8]) -> tuple[int, int] | str:
+    """(height, width) of a decoded image from all of its bytes; or why it is none."""
+    size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
+    return size if size != (0, 0) else "not an array of uint8 (height, width, 3) as numpy.save writes it"
+
+
+def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """The array itself, (height, width, 3), a view of the member that `array_gate` let pass."""
+    return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3)

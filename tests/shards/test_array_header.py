@@ -1,0 +1,65 @@
+"""Which `.npy` members are images that are decoded already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import jpeg, saved, write_shard
+
+from gpuloader.shards import array_gate, open_index, pixels
+from gpuloader.shards.array_header import array_size
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 7), (480, 640), (1, 9_999)])
+def test_what_numpy_saves_is_an_image(size: tuple[int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    member = np.frombuffer(saved(image), np.uint8)
+    assert array_gate(member) == size
+    np.testing.assert_array_equal(pixels(member, size), image)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        saved(IMAGE[:, :, 0]),
+        saved(IMAGE[:, :, :1]),
+        saved(np.concatenate([IMAGE, IMAGE], 2)),
+        saved(IMAGE[None]),
+        saved(IMAGE.astype(np.int8)),
+        saved(IMAGE.astype(np.float32)),
+        saved(np.asfortranarray(IMAGE)),
+        saved(IMAGE[:0]),
+        saved(IMAGE, (2, 0)),  # for headers of more than 64 KiB, which an image has not
+        saved(IMAGE)[:-1],
+        saved(IMAGE) + b"\0",
+        saved(IMAGE)[:100],
+        saved(IMAGE)[:8],
+        saved(np.array([{}], object)),  # a pickle
+        saved(IMAGE).replace(b"(5, 7, 3)", b"(-5, 7,3)"),
+        saved(IMAGE).replace(b"(5, 7, 3)", b"(9**9, 3)"),
+        b"",
+        jpeg(40, 40),
+    ],
+)
+def test_what_is_no_such_image_is_refused(member: bytes) -> None:
+    assert array_size(member[:1536], len(member)) == (0, 0)
+    cause = array_gate(np.frombuffer(member, np.uint8))
+    assert cause == "not an array of uint8 (height, width, 3) as numpy.save writes it"
+
+
+def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> None:
+    vector = saved(np.zeros(512, np.float32))
+    samples = [
+        {"__key__": "decoded", "npy": saved(IMAGE), "cls": b"1"},
+        {"__key__": "both", "jpg": jpeg(40, 50), "npy": saved(IMAGE)},
+        {"__key__": "embedding", "npy": vector, "txt": b"no image"},
+        {"__key__": "beside", "jpg": jpeg(40, 50), "npy": vector},
+    ]
+    index = open_index(write_shard(tmp_path / "a.tar", samples))
+    assert [index.key(row) for row in range(len(index))] == ["decoded", "both", "beside"]
+    assert list(zip(index.height, index.width, index.decoded())) == [(5, 7, True), (40, 50, False), (40, 50, False)]
+    assert [item.name for item in index.left_out] == ["embedding.npy", "embedding.txt"]
