@@ -121,8 +121,8 @@ class GPULoader:
                 collator makes of the B components
 
     Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone; where a sample
-    can come again in an epoch, of (seed, epoch, place in the epoch). Iterating begins an epoch: 0, then 1, and so on;
-    `set_epoch` says which is next. Leaving the loop early is fine.
+    can come again in an epoch, of (seed, epoch, place in the epoch). Iterating goes through an epoch: 0, then 1, and so
+    on; `set_epoch` says which is next. Leaving the loop early is fine.
 
     Args:
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those.
@@ -255,16 +255,13 @@ class GPULoader:
         return self._plan.steps()
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
-        return self._begin(self._start)
+        """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
+        return self._from(None)
 
-    def _begin(self, cursor: Cursor) -> Iterator[Batch]:
-        """Begins at a place, whatever was restored."""
+    def _from(self, start: Cursor | None) -> Iterator[Batch]:
+        """An iteration from a place, whatever was restored; None is `__iter__`'s."""
         self._check_open()
-        self._cursor, self._start = cursor, Cursor(cursor.epoch + 1)
-        epoch = _Epoch(self)
-        self._running = epoch.token
-        return epoch
+        return _Epoch(self, start)
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next iteration runs; a running one is not disturbed.
@@ -371,6 +368,8 @@ class GPULoader:
     def _next(self, epoch: _Epoch) -> Batch:
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
+        if not epoch.begun:
+            self._begin(epoch)
         if epoch.token is not self._running:
             raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
         if not self._plan.steps(self._cursor.delivered):
@@ -399,6 +398,13 @@ class GPULoader:
         epoch.handed_out_at = now
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
+
+    def _begin(self, epoch: _Epoch) -> None:
+        """Makes an iteration the running one. Doing so again, where an interrupt came between, changes nothing."""
+        epoch.start = epoch.start or self._start
+        self._cursor, self._start = epoch.start, Cursor(epoch.start.epoch + 1)
+        self._running = epoch.token
+        epoch.begun = True
 
     def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
@@ -534,11 +540,20 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class _Epoch:
-    """One iteration over a loader."""
+    """One iteration over a loader.
 
-    def __init__(self, loader: GPULoader) -> None:
+    Attributes:
+        token: says whether it is the one that runs.
+        start: the place of its first batch, where that is known.
+        begun: whether that was asked for.
+        handed_out_at: the time of the last batch.
+    """
+
+    def __init__(self, loader: GPULoader, start: Cursor | None) -> None:
         self._loader: GPULoader | None = loader
         self.token = object()
+        self.start = start
+        self.begun = False
         self.handed_out_at: float | None = None
 
     def __iter__(self) -> _Epoch:

@@ -83,12 +83,8 @@ class MixedLoader:
         return self._steps(self._next_epoch)
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
-        """Begins the next epoch, or goes on with the one that `load_state_dict` restored."""
-        self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        self._step, self._resumed = self._step if self._resumed else 0, False
-        epoch = _Epoch(self, islice(self._turns(self._epoch), self._step, None))
-        self._running = epoch.token
-        return epoch
+        """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
+        return _Epoch(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next iteration runs; a running one is not disturbed.
@@ -152,6 +148,10 @@ class MixedLoader:
 
     def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
         """The next turn of the running epoch; StopIteration at its end."""
+        if epoch.turns is None:
+            self._epoch, self._step = self._next_epoch, self._step if self._resumed else 0
+            epoch.turns = islice(self._turns(self._epoch), self._step, None)
+            self._next_epoch, self._resumed, self._running = self._epoch + 1, False, epoch.token
         if epoch.token is not self._running:
             raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
         epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
@@ -162,7 +162,7 @@ class MixedLoader:
         loader = self.loaders[name]
         passes, index = divmod(number, self._lengths[name])
         if index == 0:
-            epoch.begun[name] = loader._begin(Cursor(self._epoch_of(passes)))
+            epoch.begun[name] = loader._from(Cursor(self._epoch_of(passes)))
         elif name not in epoch.begun:  # after a resume, which restored the loader to this place
             epoch.begun[name] = iter(loader)
         batch = next(epoch.begun[name], None)
@@ -225,15 +225,15 @@ class _Epoch:
 
     Attributes:
         token: says whether it is the newest.
-        turns: those to come.
+        turns: those to come; None before the first.
         turn: the one that is to be given next, where it is known.
         begun: the iterators of the loaders' epochs, by name.
     """
 
-    def __init__(self, mixed: MixedLoader, turns: Iterator[tuple[str, int]]) -> None:
+    def __init__(self, mixed: MixedLoader) -> None:
         self._mixed: MixedLoader | None = mixed
         self.token = object()
-        self.turns = turns
+        self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
         self.begun: dict[str, Iterator[Batch]] = {}
 

@@ -267,6 +267,24 @@ def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]
         assert len(list(newer)) == 4
 
 
+def test_an_epoch_begins_with_its_first_batch_not_where_an_iterator_is_made(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        iter(batches)  # as trainers do that look at a loader first
+        unused, used = iter(batches), iter(batches)
+        assert batches.state_dict()["epoch"] == 0
+        first = [batch["index"].tolist() for batch in used]
+        assert [batch["index"].tolist() for batch in unused] == indices_of(shards, epoch=1)
+    assert first == indices_of(shards, epoch=0)
+
+
+def indices_of(shards: list[Path], epoch: int) -> list[list[int]]:
+    plan, cursor, steps = Plan(SAMPLES, 8), Cursor(epoch), []
+    while cursor.epoch == epoch and plan.steps(cursor.delivered):
+        steps.append(plan.batch(cursor).ids.tolist())
+        cursor = plan.after(cursor)
+    return steps
+
+
 def test_a_finished_iterator_stays_finished(shards: list[Path]) -> None:
     with loader(shards) as batches:
         epoch = iter(batches)

@@ -113,6 +113,14 @@ def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Pa
     assert torch.cat(predicted).tolist() == list(range(40))
 
 
+def test_a_loader_without_the_data_module_begins_with_its_first_epoch(tar: list[str], tmp_path: Path) -> None:
+    trained = model(lightning)
+    overrides = SMALL["preset_overrides"]
+    with GPULoader(tar, 8, None, preset_overrides=overrides, output="dict") as loader:
+        trainer(lightning, tmp_path).fit(trained, train_dataloaders=loader)
+    assert [step.ids for step in trained.steps["train"]] == planned(tar, epoch=0) + planned(tar, epoch=1)
+
+
 # --- resuming
 
 
