@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gpuloader.errors import ConfigError
 
 _MEETING_SECONDS = 120.0
 _meetings = count()
+_log = logging.getLogger("gpuloader")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class World:
     def detect(cls, rank: int | None = None, world_size: int | None = None) -> World:
         """Takes what is given, else torch.distributed if it is initialised, else torchrun's environment, else 0 of 1.
 
-        The local rank is torchrun's or Slurm's where they give one, else the rank.
+        The local rank is torchrun's or Slurm's where they give one, else the rank. Slurm's tasks are no ranks by
+        themselves, they may be runs of their own: where there are several, a warning says so.
 
         Only this module reads the environment and torch.distributed.
         """
@@ -119,6 +122,13 @@ def _from_environment() -> tuple[int, int]:
         raise ConfigError(
             "of the environment variables RANK and WORLD_SIZE only one is set: set both (torchrun does), "
             "or pass rank= and world_size="
+        )
+    if "RANK" not in os.environ and (tasks := _integer("SLURM_STEP_NUM_TASKS", default=1)) > 1:
+        _log.warning(
+            "srun runs %d tasks, and a loader in each of them is rank 0 of 1 and gives all of the data: if they train "
+            "together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass rank= and "
+            "world_size=",
+            tasks,
         )
     return _integer("RANK", default=0), _integer("WORLD_SIZE", default=1)
 

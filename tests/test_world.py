@@ -13,7 +13,7 @@ import pytest
 from gpuloader.errors import ConfigError
 from gpuloader.world import World
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +42,29 @@ def test_arguments_come_before_the_environment(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert World.detect(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "warned"),
+    [
+        ((), {"SLURM_STEP_NUM_TASKS": "8"}, True),
+        ((), {"SLURM_STEP_NUM_TASKS": "1"}, False),  # torchrun's parent, a notebook
+        ((), {"SLURM_STEP_NUM_TASKS": "8", "RANK": "3", "WORLD_SIZE": "8"}, False),
+        ((0, 1), {"SLURM_STEP_NUM_TASKS": "8"}, False),  # runs of their own, which say so
+        ((), {}, False),
+    ],
+)
+def test_tasks_of_srun_that_each_take_all_of_the_data_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    arguments: tuple[int, ...],
+    environment: dict[str, str],
+    warned: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    World.detect(*arguments)
+    assert ["srun runs 8 tasks" in message for message in caplog.messages] == [True] * warned
 
 
 def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
