@@ -21,7 +21,8 @@ from gpuloader.cli.presets import presets
 from gpuloader.errors import GPULoaderError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TAR shards in, training batches out.")
-for command in (demo, index, presets):
+COMMANDS = (index, presets, demo)
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuloader.cli.printing import complete_preset
+
 if TYPE_CHECKING:
     from gpuloader.recipe import Preset
 
 
 def presets(
     recipe: Annotated[
-        str | None, typer.Argument(help="A preset's name, a YAML file, or MODULE:NAME of a Compose or torchvision's.")
+        str | None,
+        typer.Argument(
+            help="A preset's name, a YAML file, or MODULE:NAME of a Compose or torchvision's.",
+            autocompletion=complete_preset,
+        ),
     ] = None,
 ) -> None:
     """Lists the recipes that come with the library, or prints one as YAML, to start one's own from.

@@ -12,6 +12,18 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in place of text.")]
 Shards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns.")]
 
+
+def complete_preset(begun: str) -> list[str]:
+    """The presets whose names begin so, for the shell."""
+    from gpuloader.recipe import preset_names
+
+    return [name for name in preset_names() if name.startswith(begun)]
+
+
+Preset = Annotated[
+    str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
+]
+
 FOUND_SOMETHING_WRONG = 3
 
 

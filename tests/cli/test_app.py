@@ -1,6 +1,7 @@
 """The command line, run as a user runs it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,10 @@ from pathlib import Path
 import pytest
 from making import jpeg, write_samples, write_shard
 
+from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import load_preset, preset_names
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -87,8 +91,15 @@ def test_a_users_mistake_is_one_message_and_status_1(arguments: tuple[str, ...],
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "index", "presets"])
-def test_every_command_has_help_with_an_example(command: str) -> None:
+@pytest.mark.parametrize("command", [each.__name__ for each in COMMANDS])
+def test_every_command_has_help_with_an_example_and_a_page(command: str) -> None:
     result = run(command, "--help")
     assert result.returncode == 0
     assert f"Example: gpuloader {command}" in result.stdout
+    assert f"[{command}](commands/{command}.md)" in (DOCS / "commands.md").read_text()
+
+
+def test_the_shell_completes_the_names_of_presets() -> None:
+    asked = {"_GPULOADER_COMPLETE": "complete_bash", "COMP_WORDS": "gpuloader presets imagenet_e", "COMP_CWORD": "2"}
+    result = subprocess.run(["gpuloader"], capture_output=True, text=True, check=False, env={**os.environ, **asked})
+    assert result.stdout.split() == ["imagenet_eval"]
