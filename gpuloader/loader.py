@@ -201,7 +201,7 @@ class GPULoader:
         self._unusable: str | None = None
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
-        self._device_id = _resolve_device(device_id, self.world)
+        self._device_id = resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
         self._triage = partial(undecodable, self.preset, device_id=self._device_id)
         self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
@@ -708,7 +708,13 @@ def _check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
         raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
 
 
-def _resolve_device(device_id: object, world: World) -> int | None:
+def resolve_device(device_id: object, world: World) -> int | None:
+    """A GPU's number, or None for the CPU, of what `device_id` of a loader may be.
+
+    Raises:
+        ConfigError: it cannot be meant.
+        DeviceError: there is no such GPU.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device_id == "auto":
         return world.local_rank % count if count else None

@@ -18,10 +18,11 @@ import typer
 from gpuloader.cli.demo import demo
 from gpuloader.cli.index import index
 from gpuloader.cli.presets import presets
+from gpuloader.cli.show import show
 from gpuloader.errors import GPULoaderError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TAR shards in, training batches out.")
-COMMANDS = (index, presets, demo)
+COMMANDS = (index, show, presets, demo)
 for command in COMMANDS:
     app.command()(command)
 

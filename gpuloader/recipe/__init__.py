@@ -1,5 +1,6 @@
 """Recipes: how an image becomes a tensor, as validated values; no DALI."""
 
+from gpuloader.recipe.explain import DrawnView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.preset import Preset, View
@@ -7,10 +8,13 @@ from gpuloader.recipe.preset_files import TRANSFORMS, load_preset, preset_names,
 
 __all__ = [
     "TRANSFORMS",
+    "DrawnView",
     "Mix",
     "Mixing",
     "Preset",
+    "Step",
     "View",
+    "explain",
     "load_preset",
     "preset_from_torchvision",
     "preset_names",

@@ -122,10 +122,14 @@ class ViewPlan:
 
     def place(self, draws: Draws, heights: Ints, widths: Ints) -> Placement:
         """Where the output's pixels come from, for images of these sizes."""
-        at = Placement.whole(heights, widths)
+        return self.placements(draws, heights, widths)[-1]
+
+    def placements(self, draws: Draws, heights: Ints, widths: Ints) -> list[Placement]:
+        """The images as they are, then what is behind each of `placing`."""
+        places = [Placement.whole(heights, widths)]
         for transform in self.placing:
-            at = transform.place(at, self._draw(transform, draws))
-        return at
+            places.append(transform.place(places[-1], self._draw(transform, draws)))
+        return places
 
     def arrays(self, draws: Draws) -> Arrays:
         """What the graph takes beside the placement, one row for each sample; only what the view uses.
@@ -141,7 +145,8 @@ class ViewPlan:
             arrays |= self.erasing.arrays(self._draw(self.erasing, draws), *self.shape(draws.epoch))
         return arrays
 
-    def _program(self, draws: Draws) -> Program:
+    def programs(self, draws: Draws) -> list[Program]:
+        """The steps of each of `pixels`."""
         height, width = self.shape(draws.epoch)
         programs = []
         for transform in self.pixels:
@@ -152,7 +157,10 @@ class ViewPlan:
                 horizontal = np.full(draw.samples, transform.axis == 1)
                 flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
                 programs.append(sometimes(flip, draw(1)[:, 0], transform.p))
-        return chain(programs, len(draws.ids))
+        return programs
+
+    def _program(self, draws: Draws) -> Program:
+        return chain(self.programs(draws), len(draws.ids))
 
     def _shape(self, epoch: int) -> Shape | None:
         shape = None

@@ -1,0 +1,87 @@
+"""`gpuloader show`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpuloader.cli.printing import AsJson, Shards, print_json
+
+
+def show(
+    shards: Shards,
+    preset: Annotated[str, typer.Option(help="A preset's name, or a YAML file.")] = "imagenet_train",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes: .png or .jpg.")] = Path(
+        "grid.png"
+    ),
+    count: Annotated[int, typer.Option(help="How many samples, drawn over all of the data.")] = 8,
+    ids: Annotated[list[int] | None, typer.Option("--id", help="A sample by its number; may be repeated.")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", help="A sample by its key; may be repeated.")] = None,
+    versions: Annotated[int, typer.Option(help="Versions of each sample: those of the epochs 0, 1 and so on.")] = 4,
+    columns: Annotated[int | None, typer.Option(help="Images in a row, the original among them.")] = None,
+    seed: Annotated[int, typer.Option(help="The training's.")] = 0,
+    label_from: Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")] = "cls",
+    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="A page to leaf through instead, on this machine.")] = False,
+    port: Annotated[int, typer.Option(help="The page's; 0 takes a free one.")] = 8765,
+    as_json: AsJson = False,
+) -> None:
+    """Draws samples beside what training gets of them in several epochs, or serves a page to leaf through them.
+
+    Example: gpuloader show 'shards/train-{0000..0147}.tar' --preset imagenet_randaugment -o grid.png
+
+    Example: gpuloader show shards/ --preset mine.yaml --serve
+    """
+    common: dict[str, Any] = {
+        "preset": preset,
+        "preset_overrides": _overrides(changes or []),
+        "seed": seed,
+        "label_from": None if label_from == "none" else label_from,
+        "device_id": None if cpu else "auto",
+    }
+    if serve:
+        from gpuloader.tools.serve import serve as serve_page
+
+        serve_page(shards, port=port, ready=lambda url: print(f"{url}    (Ctrl-C ends it)", flush=True), **common)
+        return
+    from gpuloader.tools import show as tool
+
+    shown = tool.show(
+        shards, output, samples=[*(ids or []), *(keys or [])] or count, versions=versions, columns=columns, **common
+    )
+    if as_json:
+        print_json(shown)
+        return
+    print(
+        f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels"
+    )
+    if shown.mix_left_out:
+        print("MixUp and CutMix, which the recipe has, are left out")
+    for sample in shown.samples:
+        if sample.id in shown.bad:
+            print(f"bad image: {tool.printable(sample.key)} in {sample.shard}: {shown.bad[sample.id]}")
+
+
+def _overrides(changes: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, the values as in YAML, as a loader's `preset_overrides`."""
+    from gpuloader.errors import ConfigError
+    from gpuloader.recipe.strict_yaml import load_yaml
+
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: allowed is KEY=VALUE, such as RandomResizedCrop.size=160")
+        value = load_yaml(f"value: {text}", f"--set {change}")["value"]
+        key, dot, parameter = name.partition(".")
+        if dot:
+            found.setdefault(key, {})[parameter] = value
+        else:
+            found[key] = value
+    return found

@@ -1,0 +1,160 @@
+"""What a recipe draws for a sample, by the names of its transforms: `explain`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.plan import Draws
+from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
+from gpuloader.recipe.preset import Preset
+from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
+from gpuloader.recipe.view import ViewPlan
+
+Parameters: TypeAlias = "Mapping[str, float | str]"
+
+_BOX = ("top", "left", "height", "width")
+_NAMES: dict[Op, tuple[str, ...]] = {
+    Op.BRIGHTNESS: ("factor",),
+    Op.CONTRAST: ("factor",),
+    Op.SATURATION: ("factor",),
+    Op.HUE: ("turn",),
+    Op.SHARPNESS: ("factor",),
+    Op.POSTERIZE: ("bits",),
+    Op.SOLARIZE: ("threshold",),
+    Op.SOLARIZE_ADD: ("added",),
+    Op.BLUR: ("sigma", "kernel_size"),
+    Op.MIX_ADD: ("share",),
+}
+_SAMPLINGS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that is done to an image.
+
+    Attributes:
+        transform: the recipe's transform that does it.
+        operation: what is done: "crop", "resize", "pad", "flip", "erase" or an operation of
+            `gpuloader.recipe.program`; None where the draw was to do nothing.
+        parameters: the operation's, rounded to four digits. Those of a crop are pixels: of the image for
+            `RandomResizedCrop`, of what came out before for others, where what lies outside is padding. A warp has, of
+            what it does to the picture, degrees (counter-clockwise), scale, scale_y (where it differs), shear_x,
+            shear_y, and move_x, move_y of the middle in pixels; or x and y of where its four corners go.
+    """
+
+    transform: str
+    operation: str | None
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrawnView:
+    """What is drawn for one view of a sample.
+
+    Attributes:
+        window: top, left, bottom, right of what the view shows, in pixels of the image before flips and warps; outside
+            of the image is padding.
+        shape: height and width of the output.
+        steps: what is done, in order; Normalize aside, which draws nothing.
+    """
+
+    window: tuple[float, float, float, float]
+    shape: Shape
+    steps: tuple[Step, ...]
+
+
+def explain(preset: Preset, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[DrawnView, ...]:
+    """What is drawn for a sample, an image of height x width, in an epoch of a run with that seed: each view's."""
+    draws, heights, widths = Draws(seed, epoch, np.array([sample])), np.array([height]), np.array([width])
+    return tuple(_view(view, draws, view.placements(draws, heights, widths)) for view in preset.each_view)
+
+
+def _view(view: ViewPlan, draws: Draws, places: list[Placement]) -> DrawnView:
+    height, width = view.shape(draws.epoch)
+    steps = [_placing(transform, *pair) for transform, *pair in zip(view.placing, places, places[1:])]
+    for transform, program in zip(view.pixels, view.programs(draws)):
+        name = type(transform).__name__
+        done = [(Op(op), row) for op, row in zip(program.ops[0], program.parameters[0]) if op != Op.IDENTITY]
+        if isinstance(transform, RandomHorizontalFlip):
+            steps.append(Step(name, "flip" if done else None))
+        else:
+            steps += [Step(name, op.name.lower(), _parameters(op, row, height, width)) for op, row in done]
+            steps += [] if done else [Step(name, None)]
+    if view.erasing is not None:
+        box = view.arrays(draws)["erase"][0, :4].tolist()
+        name = type(view.erasing).__name__
+        steps.append(Step(name, "erase", dict(zip(_BOX, box))) if any(box) else Step(name, None))
+    return DrawnView(_window(places[-1]), (height, width), tuple(steps))
+
+
+def _window(at: Placement) -> tuple[float, float, float, float]:
+    scale = (at.window[0, 2:] - at.window[0, :2]) / at.resized[0]
+    start = at.window[0, :2] + scale * at.corner[0]
+    top, left, bottom, right = np.concatenate([start, start + scale * at.shape[0]]).tolist()
+    return top, left, bottom, right
+
+
+def _placing(transform: PlacingTransform, before: Placement, after: Placement) -> Step:
+    name = type(transform).__name__
+    if isinstance(transform, RandomHorizontalFlip):
+        return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
+    if isinstance(transform, Resize):
+        return Step(name, "resize", dict(zip(("height", "width"), after.resized[0].tolist())))
+    if isinstance(transform, RandomResizedCrop):
+        top, left, bottom, right = after.window[0].tolist()
+        return Step(name, "crop", dict(zip(_BOX, (top, left, bottom - top, right - left))))
+    box = [*(after.corner - before.corner)[0].tolist(), *after.shape[0].tolist()]
+    return Step(name, "pad" if isinstance(transform, Pad) else "crop", dict(zip(_BOX, box)))
+
+
+def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Parameters:
+    if op == Op.WARP:
+        matrix = np.linalg.inv(row[:9].astype(np.float64).reshape(3, 3))
+        warp = dict(
+            _affine(matrix / matrix[2, 2], height, width) if _is_affine(matrix) else _corners(matrix, height, width)
+        )
+        return {**warp, "interpolation": _SAMPLINGS[int(row[9])]}
+    return {name: _rounded(value) for name, value in zip(_NAMES.get(op, ()), row)}
+
+
+def _is_affine(matrix: NDArray[np.floating]) -> bool:
+    return bool(np.allclose(matrix[2, :2], 0, atol=1e-9))
+
+
+def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
+    """What a picture undergoes that a matrix brings from the input's (x, y, 1) to the output's, as far as it does."""
+    (a, b), (c, d) = matrix[:2, :2]
+    middle = np.array([width / 2, height / 2])
+    move_x, move_y = matrix[:2, :2] @ middle + matrix[:2, 2] - middle
+    area = a * d - b * c
+    scale, scale_y = math.hypot(a, c), area / math.hypot(a, c)
+    found = {
+        "degrees": (-math.degrees(math.atan2(c, a)), 0),
+        "scale": (scale, 1),
+        "scale_y": (scale_y, _rounded(scale)),
+        "shear_x": ((a * b + c * d) / area, 0),
+    }
+    if np.allclose((a, b, d), (1, 0, 1), atol=1e-6):
+        found = {"shear_y": (c, 0)}
+    for name, (value, neutral) in {**found, "move_x": (move_x, 0), "move_y": (move_y, 0)}.items():
+        if _rounded(value) != neutral:
+            yield name, _rounded(value)
+
+
+def _corners(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
+    for row, column, name in ((0, 0, "top_left"), (0, 1, "top_right"), (1, 1, "bottom_right"), (1, 0, "bottom_left")):
+        x, y, z = matrix @ (column * width, row * height, 1)
+        yield f"{name}_x", _rounded(x / z)
+        yield f"{name}_y", _rounded(y / z)
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), _DIGITS) + 0.0  # no -0.0

@@ -1,0 +1,284 @@
+"""`serve`: a page to leaf through samples, before and after a recipe, on this machine alone.
+
+    GET /               the page: one file, which asks for the rest
+    GET /api/data       the data, its classes, the recipes
+    GET /api/samples    a page of them: ?page=0&label=3&key=text, the latter two being filters
+    GET /api/sample     one and what is drawn for it: ?id=5&preset=NAME&epoch=0&seed=0
+    GET /api/original   its picture: ?id=5&side=512
+    GET /api/version    a view of it as training gets it, to the level: ?id=5&view=0&preset=NAME&epoch=0&seed=0
+
+An answer is JSON or a PNG; an error is {"error": message}. The server listens on 127.0.0.1 and answers requests that
+name this machine alone, so that no page of another site reaches it through its reader's browser. It opens no file but
+the shards: a recipe is one of those at hand, by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property, lru_cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader import __version__
+from gpuloader.compose import Compose
+from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
+from gpuloader.recipe import Preset, load_preset, preset_names
+from gpuloader.shards import Tar
+from gpuloader.tools.show import Device, Gallery, Picture, printable
+
+Query: TypeAlias = Mapping[str, str]
+Answer: TypeAlias = "dict[str, Any] | Picture"
+
+PER_PAGE = 24
+MOST_CLASSES = 10_000
+MOST_SIDE = 1024
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel's may be another
+
+
+class Api:
+    """What the page asks for, apart from HTTP: each method takes a query, and gives JSON's types or a picture.
+
+    Args:
+        gallery: the samples.
+        preset: the recipe to begin with, and its name; those that come with the library can be chosen, too.
+        seed: to begin with.
+    """
+
+    def __init__(self, gallery: Gallery, name: str, preset: Preset, seed: int) -> None:
+        self._gallery, self._name, self._preset, self._seed = gallery, name, preset, seed
+        self._names = list(dict.fromkeys([name, *preset_names()]))
+        self._composes: dict[str, Compose] = {}
+        self._matching = lru_cache(maxsize=8)(self._find)
+
+    def data(self, query: Query) -> dict[str, Any]:
+        """The data, its classes with how many samples each has (none where they are too many), and the recipes."""
+        labels, counts = np.unique([] if self._labels is None else self._labels, return_counts=True)
+        if len(labels) > MOST_CLASSES:
+            labels = labels[:0]
+        names = self._gallery.class_names
+        return {
+            "samples": len(self._gallery),
+            "classes": [
+                {"label": label, "name": names.get(label), "samples": count}
+                for label, count in zip(labels.tolist(), counts.tolist())
+            ],
+            "presets": self._names,
+            "seed": str(self._seed),  # JavaScript's numbers end at 2**53
+            "device": self._gallery.device,
+            "version": __version__,
+        }
+
+    def samples(self, query: Query) -> dict[str, Any]:
+        """A page of the samples that the filters leave."""
+        label = _integer(query, "label", -(2**63), 2**63) if "label" in query else None
+        ids = self._matching(label, query.get("key", ""))
+        page = _integer(query, "page", 0, 2**63, 0)
+        shown = ids[page * PER_PAGE : (page + 1) * PER_PAGE]
+        return {
+            "page": page,
+            "pages": max(1, -(-len(ids) // PER_PAGE)),
+            "samples": len(ids),
+            "shown": [_row(self._gallery, sample) for sample in shown.tolist()],
+        }
+
+    def sample(self, query: Query) -> dict[str, Any]:
+        """A sample, and what is drawn for it: the cause under `bad` where its image cannot be decoded."""
+        sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
+        row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
+        try:
+            height, width = self._gallery.size(sample)
+            self._gallery.tensors(compose, sample, **draws)
+        except BadImageError as error:
+            return {**row, "bad": error.cause}
+        views = self._gallery.explain(compose, sample, **draws)
+        return {**row, "height": height, "width": width, "views": [asdict(view) for view in views]}
+
+    def original(self, query: Query) -> Picture:
+        """A sample's image."""
+        return self._gallery.original(self._id(query), _integer(query, "side", 1, MOST_SIDE + 1, MOST_SIDE))
+
+    def version(self, query: Query) -> Picture:
+        """A view of it, as training gets it."""
+        compose = self._compose(query)
+        view = _integer(query, "view", 0, len(compose.each_view), 0)
+        return self._gallery.versions(compose, self._id(query), **self._draws(query))[view]
+
+    @cached_property
+    def _labels(self) -> NDArray[np.int64] | None:
+        return self._gallery.labels()
+
+    def _find(self, label: int | None, key: str) -> NDArray[np.int64]:
+        found = self._gallery.find(key)
+        if label is None:
+            return found
+        return found[self._labels[found] == label] if self._labels is not None else found[:0]
+
+    def _id(self, query: Query) -> int:
+        return _integer(query, "id", 0, len(self._gallery))
+
+    def _draws(self, query: Query) -> dict[str, int]:
+        return {"seed": _integer(query, "seed", 0, 2**64, self._seed), "epoch": _integer(query, "epoch", 0, 2**32, 0)}
+
+    def _compose(self, query: Query) -> Compose:
+        name = query.get("preset", self._name)
+        if name not in self._names:  # else it might be a path
+            raise ConfigError(f"preset={name!r}: allowed are {', '.join(self._names)}")
+        if name not in self._composes:
+            self._composes[name] = Compose.load(self._preset if name == self._name else load_preset(name))
+        return self._composes[name]
+
+
+def serve(
+    tar: Tar,
+    *,
+    preset: str | Path | Preset = "imagenet_train",
+    preset_overrides: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    label_from: str | None = "cls",
+    device_id: Device = "auto",
+    port: int = 8765,
+    ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serves the page until Ctrl-C.
+
+    Args:
+        tar, preset, preset_overrides, seed, label_from, device_id: as `show` takes them.
+        port: of 127.0.0.1; 0 takes a free one.
+        ready: is called with the page's address once it can be opened.
+
+    Raises:
+        GPULoaderError: as of `show`, and a port that cannot be had.
+    """
+    server = make_server(
+        Gallery(tar, label_from=label_from, device_id=device_id),
+        f"{preset}{', changed' if preset_overrides else ''}" if isinstance(preset, (str, Path)) else "a Compose",
+        load_preset(preset, preset_overrides),
+        seed,
+        port,
+    )
+    with server, suppress(KeyboardInterrupt):
+        ready(f"http://127.0.0.1:{server.server_port}/")
+        server.serve_forever()
+
+
+def make_server(gallery: Gallery, name: str, preset: Preset, seed: int, port: int) -> ThreadingHTTPServer:
+    """The server, which listens already; see `Api` for its arguments.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    api = Api(gallery, name, preset, seed)
+    handler = type("Handler", (_Handler,), {"api": api})
+    try:
+        return _Server(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"port {port} cannot be had ({error}): allowed is a free one up to 65535, or 0 for any"
+        ) from None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # else the browser did not want the rest
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """GET alone: of any other method the base class says that it is not supported."""
+
+    api: Api
+    server_version = f"gpuloader/{__version__}"
+    timeout = 60  # seconds for a request to come in
+
+    def do_GET(self) -> None:
+        if not _HOSTS.fullmatch(self.headers.get("Host", "")):
+            self.send_error(HTTPStatus.FORBIDDEN, "this page is at http://127.0.0.1 or http://localhost alone")
+            return
+        url = urlsplit(self.path)
+        answers: dict[str, Callable[[Query], Answer]] = {
+            "/api/data": self.api.data,
+            "/api/samples": self.api.samples,
+            "/api/sample": self.api.sample,
+            "/api/original": self.api.original,
+            "/api/version": self.api.version,
+        }
+        if url.path == "/":
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", _PAGE)
+        elif url.path not in answers:
+            self.send_error(HTTPStatus.NOT_FOUND, f"there is no {url.path}; the page is at /")
+        else:
+            try:
+                query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
+                self._answer(answers[url.path](query))
+            except (ConfigError, ValueError) as error:  # the latter of parse_qs
+                self.send_error(HTTPStatus.BAD_REQUEST, str(error))
+            except BadImageError as error:
+                self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"bad image: {error.cause}")
+            except (GPULoaderError, OSError) as error:
+                self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """An error as JSON."""
+        content = {"error": message or HTTPStatus(code).phrase}
+        self._send(HTTPStatus(code), "application/json", json.dumps(content).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
+        """Nothing: a line for every picture helps nobody."""
+
+    def _answer(self, answer: Answer) -> None:
+        if isinstance(answer, dict):
+            self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
+        else:
+            file = io.BytesIO()
+            answer.save(file, "PNG", compress_level=1)
+            self._send(HTTPStatus.OK, "image/png", file.getvalue())
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+_PAGE = (files("gpuloader.tools") / "show.html").read_bytes()
+_SCRIPT = re.search(rb"<script>(.*?)</script>", _PAGE, re.DOTALL)
+assert _SCRIPT is not None
+_HASH = base64.b64encode(hashlib.sha256(_SCRIPT[1]).digest()).decode()
+_HEADERS = {
+    # Were a key to get into the page as HTML, it still could not run: only this one script may.
+    "Content-Security-Policy": f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def _row(gallery: Gallery, sample: int) -> dict[str, Any]:
+    row = asdict(gallery.sample(sample))
+    return {**row, "key": printable(row["key"]), "shard": printable(row["shard"])}
+
+
+def _integer(query: Query, name: str, start: int, end: int, default: int | None = None) -> int:
+    text = query.get(name, "" if default is None else str(default))
+    if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII) or not start <= int(text) < end:
+        raise ConfigError(f"{name}={text!r}: allowed is an integer from {start} to {end - 1}")
+    return int(text)

@@ -1,0 +1,438 @@
+"""Samples of shards to look at, before and after a recipe: `Gallery`, and a picture of some of them, `show`.
+
+What a recipe makes of a sample in an epoch is made here by the graph and the draws of a training with that seed. On the
+CPU it is the same tensor, bit for bit, that `GPULoader` hands out there; on a GPU its decoder may treat one image
+differently from a batch. MixUp and CutMix take two samples, and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from gpuloader import __version__
+from gpuloader.compose import Compose
+from gpuloader.compose import Image as Encoded
+from gpuloader.errors import BadImageError, ConfigError, DataError
+from gpuloader.loader import resolve_device
+from gpuloader.pipelines import gate
+from gpuloader.plan import check_epoch, check_seed, make_order
+from gpuloader.recipe import DrawnView, Preset, explain
+from gpuloader.shards import Arena, Labels, ShardSet, Tar, array_gate, make_labels, pixels, resolve_shards
+from gpuloader.transforms import Normalize, Resize
+from gpuloader.world import World
+
+Picture: TypeAlias = Image.Image
+Device: TypeAlias = "int | Literal['auto'] | None"
+
+CLASSES_FILE = "classes.json"
+MAX_PICTURE_PIXELS = 50_000_000
+SUFFIXES = (".png", ".jpg", ".jpeg")
+
+_MOST_IMAGES = 1000
+_LEAST_TILE, _MOST_TILE = 128, 256
+_GAP, _LINE, _TEXT, _TITLE = 10, 16, 12, 18
+_INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1", "#b3261e"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample and where it is.
+
+    Attributes:
+        id: its number in the data.
+        key: WebDataset's `__key__`.
+        label: its class's number, or None.
+        class_name: the class's name, where it is known.
+        shard: path of the shard.
+        offset: of the image's bytes in the shard.
+    """
+
+    id: int
+    key: str
+    label: int | None
+    class_name: str | None
+    shard: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What `show` drew.
+
+    Attributes:
+        picture: where.
+        width, height: of the picture in pixels.
+        preset: the recipe's name.
+        seed: of the draws.
+        epochs: whose draws are shown.
+        device: where the images were made.
+        mix_left_out: whether training would mix the images shown with others.
+        samples: those shown, in order.
+        bad: id -> cause of those among them that cannot be decoded, in some epoch at least.
+    """
+
+    picture: Path
+    width: int
+    height: int
+    preset: str
+    seed: int
+    epochs: tuple[int, ...]
+    device: str
+    mix_left_out: bool
+    samples: tuple[Sample, ...]
+    bad: Mapping[int, str]
+
+
+class Gallery:
+    """Samples of shards as they are, and as a recipe makes them. Threads may share it.
+
+    Args:
+        tar: the shards, as `GPULoader` takes them.
+        label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those of a
+            file classes.json beside the first shard: a list, or {name: number}.
+        device_id: where images are made, as `GPULoader` takes it.
+
+    Attributes:
+        device_id: a GPU's number, or None.
+        class_names: label -> name, where names are known.
+
+    Raises:
+        GPULoaderError: no shards, no labels, no such device, or a classes.json that is neither.
+    """
+
+    def __init__(self, tar: Tar, *, label_from: str | None = "cls", device_id: Device = "auto") -> None:
+        self.device_id = resolve_device(device_id, World.detect(0, 1))
+        paths = resolve_shards(tar)
+        self._shards = ShardSet.open(paths, progress=True)
+        self._labels = make_labels(self._shards, label_from)
+        self.class_names = _class_names(self._labels, paths[0].parent / CLASSES_FILE)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @property
+    def device(self) -> str:
+        """The device in words: "cpu", or "cuda:0"."""
+        return "cpu" if self.device_id is None else f"cuda:{self.device_id}"
+
+    def labels(self) -> NDArray[np.int64] | None:
+        """(N,) the labels of all samples; None without labels."""
+        return None if self._labels is None else self._labels.of(np.arange(len(self)))
+
+    def sample(self, sample: int) -> Sample:
+        """A sample, by its number.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not isinstance(sample, (int, np.integer)) or not 0 <= sample < len(self):
+            raise ConfigError(f"sample {sample!r}: allowed is an id from 0 to {len(self) - 1}")
+        label = None if self._labels is None else int(self._labels.of(np.array([sample]))[0])
+        name = None if label is None else self.class_names.get(label)
+        place = self._shards.place(sample)
+        return Sample(int(sample), place.key, label, name, place.shard, place.offset)
+
+    def find(self, text: str, whole: bool = False) -> NDArray[np.int64]:
+        """The ids of the samples whose key has this text in it, or is it if `whole`."""
+        wanted = text.encode("utf-8", "surrogateescape")
+        if not wanted:
+            return np.arange(0 if whole else len(self))
+        found, first = [], 0
+        for _, index in self._shards.indexes:
+            keys, places = index.key_bytes.tobytes(), []
+            place = keys.find(wanted)
+            while place >= 0:
+                places.append(place)
+                place = keys.find(wanted, place + 1)
+            start = np.array(places, np.int64)
+            rows = np.searchsorted(index.key_end, start, side="right")
+            key_start, key_end = np.concatenate([[0], index.key_end])[rows], index.key_end[rows]
+            end = start + len(wanted)
+            match = (start == key_start) & (end == key_end) if whole else end <= key_end
+            found.append(first + np.unique(rows[match]))
+            first += len(index)
+        return np.concatenate(found)
+
+    def drawn(self, count: int, seed: int) -> list[int]:
+        """The ids of some samples, drawn over all of the data: the first of a training that shuffles with the seed."""
+        return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
+
+    def original(self, sample: int, side: int) -> Picture:
+        """A sample's image, decoded as a loader does, made smaller where its longer side is more than `side` pixels.
+
+        Raises:
+            BadImageError: it cannot be decoded.
+        """
+        encoded, (height, width) = self._image(sample)
+        scale = min(1.0, side / max(height, width))
+        shape = max(1, round(scale * height)), max(1, round(scale * width))
+        [tensor] = self._run(Compose((Resize(shape),), dtype="uint8"), encoded, sample, 0, 0)
+        return _as_picture(tensor)
+
+    def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
+        """The tensor of each view, (3, h, w), that a loader with that recipe and seed hands out in that epoch.
+
+        Raises:
+            BadImageError: the image cannot be decoded.
+        """
+        return self._run(compose, self._image(sample)[0], sample, check_seed(seed), check_epoch(epoch))
+
+    def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
+        """`tensors` as pictures: in levels again where the recipe normalises."""
+        tensors = self.tensors(compose, sample, seed, epoch)
+        return [_as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
+
+    def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[DrawnView, ...]:
+        """What is drawn for `tensors`, for each view.
+
+        Raises:
+            BadImageError: the image's size cannot be read.
+        """
+        _, (height, width) = self._image(sample)
+        return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width)
+
+    def size(self, sample: int) -> tuple[int, int]:
+        """(height, width) of a sample's image in pixels.
+
+        Raises:
+            BadImageError: it cannot be read.
+        """
+        return self._image(sample)[1]
+
+    def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
+        """The file, or the array where it is decoded already; and its (height, width)."""
+        [view] = self._shards.read_images(np.array([sample]), Arena())
+        size = array_gate(view) if self._shards.decoded else gate(view)
+        if isinstance(size, str):
+            raise BadImageError(*self._shards.place(sample), size)
+        return pixels(view, size) if self._shards.decoded else view.tobytes(), size
+
+    def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
+        try:
+            made = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
+        except DataError as error:
+            raise BadImageError(*self._shards.place(sample), str(error).partition("decoded: ")[2]) from None
+        return made if isinstance(made, list) else [made]
+
+
+def show(
+    tar: Tar,
+    picture: str | Path,
+    *,
+    preset: str | Path | Preset = "imagenet_train",
+    preset_overrides: Mapping[str, Any] | None = None,
+    samples: int | Sequence[int | str] = 8,
+    versions: int = 4,
+    columns: int | None = None,
+    seed: int = 0,
+    label_from: str | None = "cls",
+    device_id: Device = "auto",
+) -> Shown:
+    """Draws samples beside what training gets of them in several epochs. A bad image is a box with the cause.
+
+    Args:
+        tar: the shards, as `GPULoader` takes them.
+        picture: a file to write, .png or .jpg.
+        preset, preset_overrides: the recipe, as `GPULoader` takes it.
+        samples: how many, drawn over all of the data by the seed; or which: ids, and keys as strings.
+        versions: of each, those of the epochs 0, 1 and so on; each has all views of the recipe.
+        columns: images in a row, the original among them; None puts all of a sample into one row, up to 11.
+        seed: of the training.
+        label_from, device_id: as `Gallery` takes them.
+
+    Raises:
+        GPULoaderError: one of `gpuloader.errors`, which says what to do.
+    """
+    picture = Path(picture)
+    if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
+        raise ConfigError(f"{picture}: allowed is a file {', '.join(SUFFIXES)} in a folder that exists")
+    for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
+        if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
+            raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
+    compose = Compose.load(preset, preset_overrides)
+    gallery = Gallery(tar, label_from=label_from, device_id=device_id)
+    ids = _chosen(gallery, samples, seed)
+    views = len(compose.each_view)
+    in_row = (columns or min(11, 1 + versions * views)) - 1
+    sides = [side for epoch in range(versions) for shape in compose.shapes(epoch) for side in shape]
+    tile = min(max(_LEAST_TILE, *sides), _MOST_TILE)
+    rows = -(-versions * views // in_row)  # of each sample
+    name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
+    heading = _heading(name, preset_overrides, compose, gallery, len(ids), versions, seed)
+    sheet = _Sheet(tile, in_row + 1, len(ids) * rows, heading)
+    chosen = [gallery.sample(sample) for sample in ids]
+    bad: dict[int, str] = {}
+    for number, sample in enumerate(chosen):
+        original, *made = _pictures(gallery, compose, sample.id, seed, versions, tile)
+        if causes := [cause for cause in (original, *made) if isinstance(cause, str)]:
+            bad[sample.id] = causes[0]
+        sheet.put(number * rows, 0, original, [printable(sample.key), _named(sample)])
+        for place, version in enumerate(made):
+            epoch, view = divmod(place, views)
+            row, column = divmod(place, in_row)
+            caption = f"epoch {epoch}, view {view}" if views > 1 else f"epoch {epoch}"
+            sheet.put(number * rows + row, 1 + column, version, [caption])
+    sheet.image.save(picture, quality=90)  # of JPEG
+    return Shown(
+        picture=picture,
+        width=sheet.image.width,
+        height=sheet.image.height,
+        preset=name,
+        seed=seed,
+        epochs=tuple(range(versions)),
+        device=gallery.device,
+        mix_left_out=compose.mix is not None,
+        samples=tuple(chosen),
+        bad=bad,
+    )
+
+
+def printable(text: str) -> str:
+    """A key of any bytes as text that can be drawn and printed."""
+    decodable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decodable)
+
+
+def _class_names(labels: Labels | None, path: Path) -> Mapping[int, str]:
+    if labels is None:
+        return {}
+    if labels.classes is not None:
+        return dict(enumerate(labels.classes))
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    if isinstance(content, list) and all(isinstance(name, str) for name in content):
+        return dict(enumerate(content))
+    if isinstance(content, dict) and all(type(number) is int for number in content.values()):
+        return {number: name for name, number in content.items()}
+    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: number}}")
+
+
+def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
+    if isinstance(samples, int) and not isinstance(samples, bool) and samples > 0:
+        return gallery.drawn(samples, seed)
+    if isinstance(samples, (str, int)) or not samples:
+        raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
+    ids: list[int] = []
+    for sample in samples:
+        if isinstance(sample, str) and not (found := gallery.find(sample, whole=True).tolist()):
+            raise ConfigError(f"no sample of these shards has the key {sample!r}")
+        ids += found if isinstance(sample, str) else [sample]
+    return ids
+
+
+def _pictures(
+    gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int, side: int
+) -> Iterator[Picture | str]:
+    """The original, then each view of each version; the cause in the place of one that cannot be decoded."""
+    try:
+        yield gallery.original(sample, side)
+    except BadImageError as error:
+        yield error.cause
+    for epoch in range(versions):
+        try:
+            yield from gallery.versions(compose, sample, seed, epoch)
+        except BadImageError as error:
+            yield from [error.cause] * len(compose.each_view)
+
+
+def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
+    """A tensor (3, h, w) in levels."""
+    image = tensor.permute(1, 2, 0).cpu().numpy()
+    if image.dtype != np.uint8:
+        values = image.astype(np.float32)
+        if normalize is not None:
+            values = values * np.array(normalize.std, np.float32) + np.array(normalize.mean, np.float32)
+        image = np.rint(values * 255).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(image)
+
+
+def _named(sample: Sample) -> str:
+    label = [] if sample.label is None else [f"{sample.label} {printable(sample.class_name or '')}".rstrip()]
+    return ", ".join([*label, f"id {sample.id}"])
+
+
+def _heading(
+    preset: str,
+    overrides: Mapping[str, Any] | None,
+    compose: Compose,
+    gallery: Gallery,
+    samples: int,
+    versions: int,
+    seed: int,
+) -> list[str]:
+    title = f"{preset} with {json.dumps(overrides, default=str)}" if overrides else preset
+    epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
+    facts = f"seed {seed}, {epochs}, {samples} of {len(gallery):,} samples, {gallery.device}, gpuloader {__version__}"
+    levels = ", in levels again" if any(view.normalize for view in compose.each_view) else ""
+    lines = [title, facts, f"originals, then what training gets{levels}"]
+    return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines
+
+
+class _Sheet:
+    """A picture that is ruled in tiles with two lines of text below each, under a heading."""
+
+    def __init__(self, tile: int, columns: int, rows: int, heading: Sequence[str]) -> None:
+        self._tile = tile
+        self._top = 2 * _GAP + _TITLE + (len(heading) - 1) * _LINE
+        self._row = tile + 2 * _LINE + _GAP
+        width, height = _GAP + columns * (tile + _GAP), self._top + rows * self._row
+        if width * height > MAX_PICTURE_PIXELS or max(width, height) > 65_000:
+            raise ConfigError(
+                f"the picture would be {width:,} x {height:,} pixels: allowed are {MAX_PICTURE_PIXELS:,} in all and "
+                f"65,000 on a side; show fewer samples or versions"
+            )
+        self.image = Image.new("RGB", (width, height), _PAPER)
+        self._canvas = ImageDraw.Draw(self.image)
+        self._font = ImageFont.load_default(_TEXT)
+        room, title = width - 2 * _GAP, ImageFont.load_default(_TITLE)
+        self._canvas.text((_GAP, _GAP // 2), _shortened(printable(heading[0]), title, room), _INK, title)
+        for number, line in enumerate(heading[1:]):
+            top = _GAP + _TITLE + number * _LINE
+            self._canvas.text((_GAP, top), _shortened(line, self._font, room), _PALE, self._font)
+
+    def put(self, row: int, column: int, picture: Picture | str, lines: Sequence[str]) -> None:
+        """Draws a tile: a picture, or a box with the cause why there is none, and the text below."""
+        left, top = _GAP + column * (self._tile + _GAP), self._top + row * self._row
+        if isinstance(picture, str):
+            box = (left, top, left + self._tile - 1, top + self._tile - 1)
+            self._canvas.rectangle(box, _GROUND, _BAD)
+            text = "\n".join(textwrap.wrap(f"bad image: {picture}", self._tile // 7)[: self._tile // _LINE - 1])
+            self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
+        else:
+            fitted = self._fitted(picture)
+            self.image.paste(fitted, (left, top + self._tile - fitted.height))
+        for number, line in enumerate(lines):
+            place = (left, top + self._tile + 2 + number * _LINE)
+            self._canvas.text(place, _shortened(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
+
+    def _fitted(self, picture: Picture) -> Picture:
+        """Made smaller where it is larger than a tile; a small one with each pixel as a square of several."""
+        times = _LEAST_TILE // max(picture.size)
+        if times > 1:
+            return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
+        fitted = picture.copy()
+        fitted.thumbnail((self._tile, self._tile))
+        return fitted
+
+
+def _shortened(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
+    """The text, its middle left out where it is wider than the room."""
+    kept, short = len(text), text
+    while font.getlength(short) > room and kept > 2:
+        kept -= 1
+        short = f"{text[: -(-kept // 2)]}…{text[len(text) - kept // 2 :]}"
+    return short

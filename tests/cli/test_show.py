@@ -1,0 +1,92 @@
+"""`gpuloader show`, run as a user runs it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from making import damaged_jpeg, jpeg, write_shard
+from PIL import Image
+
+COMMAND = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "show"]
+SMALL = ("--set", "RandomResizedCrop.size=32", "--cpu")
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_it_writes_a_picture_and_says_what_is_in_it(shards: list[Path], tmp_path: Path) -> None:
+    picture = tmp_path / "grid.png"
+    result = run(*shards, *SMALL, "-o", picture, "--count", 3, "--versions", 2)
+    assert (result.returncode, result.stdout) == (0, f"{picture}: 3 samples in 2 versions, 424 x 580 pixels\n")
+    with Image.open(picture) as image:
+        assert image.size == (424, 580)
+
+
+def test_as_json_with_a_recipe_changed_and_samples_named(shards: list[Path], tmp_path: Path) -> None:
+    changed = ("--preset", "deit", "--set", "mix=null", "--set", "RandomErasing=null")
+    result = run(
+        *shards, *SMALL, *changed, "-o", tmp_path / "a.jpg", "--id", 3, "--key", "000007", "--seed", 5, "--json"
+    )
+    printed = json.loads(result.stdout)
+    assert [sample["id"] for sample in printed["samples"]] == [3, 7]
+    assert (printed["preset"], printed["seed"], printed["mix_left_out"]) == ("deit", 5, False)
+    assert printed["picture"] == str(tmp_path / "a.jpg")
+
+
+def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> None:
+    path = write_shard(
+        tmp_path / "a.tar", [{"__key__": "a", "jpg": damaged_jpeg()}, {"__key__": "b", "jpg": jpeg(40, 40)}]
+    )
+    result = run(path, *SMALL, "--preset", "deit", "--label-from", "none", "-o", tmp_path / "a.png")
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[1:] == [
+        "MixUp and CutMix, which the recipe has, are left out",
+        f"bad image: a in {path}: DALI's decoder fails on it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("-o", "/no/such/a.png"),
+            "error: /no/such/a.png: allowed is a file .png, .jpg, .jpeg in a folder that exists",
+        ),
+        (("--preset", "imagenet_trian"), "error: no preset is called 'imagenet_trian' (did you mean imagenet_train?)"),
+        (("--set", "size"), "error: --set size: allowed is KEY=VALUE, such as RandomResizedCrop.size=160"),
+        (
+            ("--set", "RandomCrop.size=3"),
+            "error: imagenet_train.yaml with preset_overrides: the recipe has no RandomCrop",
+        ),
+        (("--set", "dtype=[1"), "error: --set dtype=[1 cannot be read as YAML"),
+        (("--id", "40"), "error: sample 40: allowed is an id from 0 to 39"),
+        (("--serve", "--port", "70000"), "error: port 70000 cannot be had"),
+    ],
+)
+def test_a_mistake_is_one_message(shards: list[Path], tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = run(*shards, "--cpu", "-o", tmp_path / "a.png", *arguments)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert message in result.stderr  # behind the progress of indexing, perhaps
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_it_serves_until_ctrl_c(shards: list[Path], requests: int) -> None:
+    command = [*COMMAND, *map(str, shards), *SMALL, "--serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        [url] = re.findall(r"^(http://127\.0\.0\.1:\d+/)    \(Ctrl-C ends it\)$", line.strip())
+        for _ in range(requests):
+            with urllib.request.urlopen(f"{url}api/version?id=3") as answer:
+                assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err

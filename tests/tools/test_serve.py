@@ -1,0 +1,469 @@
+"""The page to leaf through samples: over HTTP, and clicked through in Chromium."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import shutil
+import socket
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from making import damaged_jpeg, jpeg
+from PIL import Image
+from selenium import webdriver
+from selenium.common import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from gpuloader import Compose, ConfigError
+from gpuloader.recipe import load_preset
+from gpuloader.tools.serve import PER_PAGE, make_server
+from gpuloader.tools.show import Gallery
+
+MARKUP = "<img src=x onerror=alert(1)>"
+BAD, DAMAGED = 30, 31
+PRESET = load_preset("imagenet_randaugment", {"RandomResizedCrop": {"size": 64}})
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """60 samples of 3 classes with names; two are bad, and the third has a key that is HTML."""
+    folder = tmp_path_factory.mktemp("shards")
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for number in range(60):
+            image = {BAD: b"no image", DAMAGED: damaged_jpeg()}.get(number) or jpeg(60, 80 + number, number)
+            key = MARKUP if number == 2 else f"{number:04d}"
+            for extension, data in (("jpg", image), ("cls", b"%d" % (number % 3))):
+                member = tarfile.TarInfo(f"{key}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    (folder / "classes.json").write_text(json.dumps(["cat", "<b>dog</b>", "eel"]))
+    return Gallery(folder, device_id=None)
+
+
+@pytest.fixture(scope="module")
+def port(gallery: Gallery) -> Iterator[int]:
+    with make_server(gallery, "mine.yaml", PRESET, seed=2**60 + 1, port=0) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def ask_json(port: int, path: str, **query: object) -> dict[str, Any]:
+    status, headers, content = ask(port, f"/api/{path}?{urlencode(query)}")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    return json.loads(content)
+
+
+def ask_picture(port: int, path: str, **query: object) -> Image.Image:
+    status, headers, content = ask(port, f"/api/{path}?{urlencode(query)}")
+    assert (status, headers["Content-Type"]) == (200, "image/png"), content
+    return Image.open(io.BytesIO(content))
+
+
+# --- over HTTP
+
+
+def test_the_data_is_told(port: int) -> None:
+    data = ask_json(port, "data")
+    assert data["samples"] == 60
+    assert data["classes"] == [
+        {"label": 0, "name": "cat", "samples": 20},
+        {"label": 1, "name": "<b>dog</b>", "samples": 20},
+        {"label": 2, "name": "eel", "samples": 20},
+    ]
+    assert data["presets"][0] == "mine.yaml"
+    assert "dino" in data["presets"]
+    assert (data["seed"], data["device"]) == (str(2**60 + 1), "cpu")  # a string: JavaScript's numbers end at 2**53
+
+
+def test_more_classes_than_one_would_choose_from_are_left_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.tools.serve.MOST_CLASSES", 2)
+    assert ask_json(port, "data")["classes"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, range(60)),
+        ({"label": 1}, range(1, 60, 3)),
+        ({"label": 9}, ()),
+        ({"key": "005"}, (5, *range(50, 60))),
+        ({"key": "005", "label": 0}, range(51, 60, 3)),
+        ({"key": "<img"}, (2,)),
+        ({"key": "nobody"}, ()),
+    ],
+)
+def test_samples_come_in_pages_and_can_be_filtered(
+    port: int, query: dict[str, object], expected: Sequence[int]
+) -> None:
+    first = ask_json(port, "samples", **query)
+    assert (first["samples"], first["pages"]) == (len(expected), max(1, -(-len(expected) // PER_PAGE)))
+    pages = [ask_json(port, "samples", **query, page=page)["shown"] for page in range(first["pages"])]
+    assert [len(page) for page in pages[:-1]] == [PER_PAGE] * (len(pages) - 1)
+    assert [sample["id"] for page in pages for sample in page] == list(expected)
+    assert ask_json(port, "samples", **query, page=1000)["shown"] == []
+
+
+@pytest.mark.parametrize("preset", ["mine.yaml", "dino", "deit"])
+def test_a_version_and_what_is_drawn_for_it_are_the_librarys(port: int, gallery: Gallery, preset: str) -> None:
+    compose = Compose.load(PRESET if preset == "mine.yaml" else preset)
+    query = {"id": 5, "preset": preset, "epoch": 3, "seed": 2**63 + 5}
+    told = ask_json(port, "sample", **query)
+    views = gallery.explain(compose, 5, 2**63 + 5, 3)
+    assert [view["steps"] for view in told["views"]] == [
+        [{"transform": s.transform, "operation": s.operation, "parameters": dict(s.parameters)} for s in view.steps]
+        for view in views
+    ]
+    assert [tuple(view["window"]) for view in told["views"]] == [view.window for view in views]
+    assert (told["key"], told["class_name"], told["height"], told["width"]) == ("0005", "eel", 60, 85)
+    assert told["mix_left_out"] == (preset == "deit")
+    for number, version in enumerate(gallery.versions(compose, 5, 2**63 + 5, 3)):
+        assert (np.asarray(ask_picture(port, "version", **query, view=number)) == np.asarray(version)).all()
+
+
+def test_the_seed_is_the_servers_where_none_is_asked_for(port: int, gallery: Gallery) -> None:
+    [version] = gallery.versions(Compose.load(PRESET), 5, 2**60 + 1, 0)
+    assert (np.asarray(ask_picture(port, "version", id=5)) == np.asarray(version)).all()
+
+
+@pytest.mark.parametrize(("side", "size"), [(40, (40, 28)), (1024, (85, 60))])
+def test_an_original_is_as_small_as_asked_for(port: int, side: int, size: tuple[int, int]) -> None:
+    assert ask_picture(port, "original", id=5, side=side).size == size
+
+
+@pytest.mark.parametrize(
+    ("sample", "cause"), [(BAD, "no image format that DALI reads"), (DAMAGED, "DALI's decoder fails on it")]
+)
+def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) -> None:
+    assert ask_json(port, "sample", id=sample)["bad"].startswith(cause)
+    for path in ("original", "version"):
+        status, _, content = ask(port, f"/api/{path}?id={sample}")
+        assert status == 422
+        assert json.loads(content)["error"].startswith(f"bad image: {cause}")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/api/sample?id=60", 400, "id='60': allowed is an integer from 0 to 59"),
+        ("/api/sample?id=-1", 400, "id='-1'"),
+        ("/api/sample", 400, "id=''"),
+        ("/api/sample?id=٣", 400, "id="),
+        ("/api/sample?id=1&epoch=4294967296", 400, "epoch='4294967296': allowed is an integer from 0 to 4294967295"),
+        ("/api/sample?id=1&seed=18446744073709551616", 400, "seed="),
+        ("/api/sample?id=1&seed=" + "9" * 5000, 400, "seed="),
+        ("/api/sample?id=1&preset=/etc/passwd", 400, "preset='/etc/passwd': allowed are mine.yaml, "),
+        ("/api/sample?id=1&preset=../mine.yaml", 400, "preset='../mine.yaml': allowed are"),
+        ("/api/version?id=1&view=1", 400, "view='1': allowed is an integer from 0 to 0"),
+        ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
+        ("/api/samples?label=x", 400, "label='x'"),
+        ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
+        ("/show.html", 404, "there is no /show.html; the page is at /"),
+        ("/../../../../etc/passwd", 404, "there is no "),
+        ("//etc/passwd", 404, "there is no "),
+    ],
+)
+def test_a_wrong_question_is_an_error_in_json(port: int, path: str, status: int, message: str) -> None:
+    found, headers, content = ask(port, path.replace("٣", "%D9%A3"))
+    assert (found, headers["Content-Type"]) == (status, "application/json")
+    assert json.loads(content)["error"].startswith(message)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "localhost", "[::1]:80", "127.0.0.1:1"])
+def test_the_page_is_served_to_this_machine(port: int, host: str) -> None:
+    assert ask(port, "/", Host=host.format(port=port))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "example.com:{port}", "", "localhost.example.com", "127.0.0.1.nip.io:{port}", "localhost:x"]
+)
+@pytest.mark.parametrize("path", ["/", "/api/data", "/api/original?id=0"])
+def test_a_name_that_leads_here_from_elsewhere_is_refused(port: int, host: str, path: str) -> None:
+    status, _, content = ask(port, path, Host=host.format(port=port))
+    assert status == 403
+    assert "127.0.0.1" in json.loads(content)["error"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_only_get_is_answered(port: int, method: str) -> None:
+    status, headers, content = ask(port, "/", method)
+    assert (status, headers["Content-Type"]) == (501, "application/json")
+    assert method in json.loads(content)["error"]
+
+
+def test_no_other_site_can_show_the_pictures_or_run_in_the_page(port: int) -> None:
+    for path in ("/", "/api/original?id=0", "/nothing"):
+        headers = ask(port, path)[1]
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'sha256-")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_it_listens_on_this_machine_alone(gallery: Gallery) -> None:
+    with make_server(gallery, "mine", PRESET, 0, 0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_a_message(gallery: Gallery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {taken} cannot be had .*in use.* or 0 for any"):
+            make_server(gallery, "mine", PRESET, 0, taken)
+    with pytest.raises(ConfigError, match="port 70000 cannot be had"):
+        make_server(gallery, "mine", PRESET, 0, 70000)
+
+
+def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing resets
+            client.sendall(b"GET /api/version?id=5 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert ask_json(port, "data")["samples"] == 60
+    assert capfd.readouterr().err == ""
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for option in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "window-size=1360,900",
+        f"user-data-dir={tmp_path_factory.mktemp('browser')}",
+    ):
+        options.add_argument(f"--{option}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as found:
+        yield found
+
+
+class Page:
+    """The page as its reader has it."""
+
+    def __init__(self, browser: WebDriver, port: int) -> None:
+        self.browser = browser
+        browser.get("about:blank")
+        browser.get(f"http://127.0.0.1:{port}/")
+        self.wait(lambda: self.title == "0000")
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        WebDriverWait(self.browser, 30, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
+
+    def one(self, selector: str) -> WebElement:
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def press(self, *keys: str) -> None:
+        self.one("body").send_keys(*keys)
+
+    @property
+    def title(self) -> str:
+        return self.one("#title").text
+
+    @property
+    def place(self) -> str:
+        return self.one("#place").text
+
+    @property
+    def keys(self) -> list[str]:
+        return [each.text for each in self.all("#grid .key")]
+
+    @property
+    def steps(self) -> list[list[str]]:
+        return [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in self.all("#steps tr")]
+
+    def choose(self, selector: str, value: str) -> None:
+        Select(self.one(selector)).select_by_value(value)
+
+    def type(self, selector: str, text: str) -> None:
+        self.one(selector).clear()
+        self.one(selector).send_keys(text, Keys.TAB)
+
+    def picture(self, selector: str) -> np.ndarray:
+        """What an image of the page shows, in its own pixels."""
+        self.wait(lambda: self.browser.execute_script("return arguments[0].complete", self.one(selector)))
+        script = """const image = arguments[0], canvas = document.createElement("canvas");
+            [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return [canvas.height, canvas.width, [...context.getImageData(0, 0, canvas.width, canvas.height).data]];"""
+        height, width, values = self.browser.execute_script(script, self.one(selector))
+        return np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
+
+
+@pytest.fixture
+def page(browser: WebDriver, port: int) -> Iterator[Page]:
+    browser.get_log("browser")
+    yield Page(browser, port)
+    refused = [entry for entry in browser.get_log("browser") if entry["source"] != "network"]
+    assert refused == []  # no error of the script, nothing that the policy forbids
+
+
+def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int, view: int = 0) -> list[list[str]]:
+    return [
+        [
+            step.transform,
+            step.operation or "nothing",
+            ", ".join(f"{name} {str(value).removesuffix('.0')}" for name, value in step.parameters.items()),
+        ]
+        for step in gallery.explain(compose, sample, 2**60 + 1, epoch)[view].steps
+    ]
+
+
+def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
+    assert page.place == "60 samples, page 1 of 3"
+    assert page.keys[:2] == ["0000", "0001"]
+    page.one("#on").click()
+    page.wait(lambda: page.title == "0024")
+    assert page.keys[0] == "0024"
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.title == "0025")
+    page.press(Keys.ARROW_LEFT)
+    page.wait(lambda: page.title == "0024")
+    page.press(Keys.ARROW_LEFT)  # over the page's edge, to the last one of the page before
+    page.wait(lambda: page.title == "0023")
+    assert page.place == "60 samples, page 1 of 3"
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.title == "0024")
+    page.all("#grid .tile")[3].click()
+    page.wait(lambda: page.title == "0027")
+    assert page.one("[aria-current=true] .key").text == "0027"
+
+
+def test_samples_are_filtered_by_class_and_key(page: Page) -> None:
+    assert [each.text for each in Select(page.one("#label")).options] == [
+        "all",
+        "0 cat (20)",
+        "1 <b>dog</b> (20)",
+        "2 eel (20)",
+    ]
+    page.choose("#label", "1")
+    page.wait(lambda: page.title == "0001")
+    assert page.place == "20 samples, page 1 of 1"
+    assert page.keys == [f"{number:04d}" for number in range(1, 60, 3)]
+    page.one("#key").send_keys("005")
+    page.wait(lambda: page.place == "3 samples, page 1 of 1")
+    assert page.keys == ["0052", "0055", "0058"]
+    page.one("#key").send_keys("x")
+    page.wait(lambda: page.place == "0 samples, page 1 of 1")
+    assert not page.one("#chosen").is_displayed()
+
+
+def test_before_and_after_are_toggled(page: Page) -> None:
+    def shown() -> tuple[bool, bool]:
+        return page.one("#before").is_displayed(), page.one("#after").is_displayed()
+
+    assert shown() == (True, True)
+    page.one("[data-mode=before]").click()
+    assert shown() == (True, False)
+    page.one("[data-mode=after]").click()
+    assert shown() == (False, True)
+    page.one("h2").click()  # away from the button, which the space bar would press
+    page.press(" ")
+    assert shown() == (True, False)
+    page.press(" ")
+    assert shown() == (False, True)
+    page.one("[data-mode=both]").click()
+    assert shown() == (True, True)
+
+
+def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gallery) -> None:
+    compose = Compose.load(PRESET)
+    page.all("#grid .tile")[4].click()
+    page.wait(lambda: page.title == "0004")
+    for epoch in (0, 3):
+        page.type("#epoch", str(epoch))
+        page.wait(lambda epoch=epoch: page.steps == expected_steps(gallery, compose, 4, epoch))
+        [version] = gallery.versions(compose, 4, 2**60 + 1, epoch)
+        assert (page.picture("#after img") == np.asarray(version)).all()
+        top, left, bottom, right = gallery.explain(compose, 4, 2**60 + 1, epoch)[0].window
+        window = page.one("rect.chosen")
+        found = [float(window.get_attribute(name)) for name in ("y", "x", "height", "width")]
+        assert found == [top, left, bottom - top, right - left]
+    assert (page.picture("#before img") == np.asarray(gallery.original(4, 1024))).all()
+
+
+def test_an_epoch_is_chosen_by_its_picture(page: Page, gallery: Gallery) -> None:
+    page.all("#epochs button")[2].click()
+    page.wait(lambda: page.steps == expected_steps(gallery, Compose.load(PRESET), 0, 2))
+    assert page.one("#epoch").get_attribute("value") == "2"
+
+
+def test_each_view_of_a_recipe_can_be_seen(page: Page, gallery: Gallery) -> None:
+    page.choose("#preset", "dino")
+    page.wait(lambda: len(page.all("#views button")) == 10)
+    assert len(page.all("rect.window")) == 10
+    page.all("#views button")[7].click()
+    compose = Compose.load("dino")
+    page.wait(lambda: page.steps == expected_steps(gallery, compose, 0, 0, view=7))
+    version = gallery.versions(compose, 0, 2**60 + 1, 0)[7]
+    assert (page.picture("#after img") == np.asarray(version)).all()
+    page.choose("#preset", "deit")
+    page.wait(lambda: page.one("#mix").is_displayed())
+    assert page.all("#views button") == []
+
+
+def test_a_key_that_is_html_stays_text(page: Page) -> None:
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.title == "0001")
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.title == MARKUP)
+    assert page.keys[2] == MARKUP
+    assert page.all("h2 img") == []
+    assert "eel" in page.one("#where").text
+
+
+def test_a_bad_image_shows_its_cause(page: Page) -> None:
+    page.one("#key").send_keys(f"{DAMAGED:04d}")
+    page.wait(lambda: page.title == f"{DAMAGED:04d}")
+    for selector in ("#before .wrong", "#after .wrong", "#grid .wrong"):
+        page.wait(lambda selector=selector: "DALI's decoder fails on it" in page.one(selector).text)
+    assert page.steps == []
+
+
+def test_a_wrong_seed_is_said(page: Page) -> None:
+    page.type("#seed", "x")
+    page.wait(lambda: page.one("#problem").is_displayed())
+    assert page.one("#problem").text.startswith("seed='x': allowed is")
+    page.type("#seed", "1")
+    page.wait(lambda: not page.one("#problem").is_displayed())

@@ -1,0 +1,342 @@
+"""Samples to look at: what is shown is what training gets; labels, keys, bad images, and the picture of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_samples, write_shard
+from PIL import Image, ImageFont
+
+from gpuloader import BadImageError, Compose, ConfigError, GPULoader, GPULoaderError
+from gpuloader import transforms as T  # noqa: N812
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.tools.show import Gallery, _shortened, printable, show
+
+COLOURS = Compose(
+    [
+        T.RandomResizedCrop(32),
+        T.RandomHorizontalFlip(),
+        T.RandAugment(),
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        T.RandomErasing(0.5, value="random"),
+    ],
+    shuffle="full",
+)
+
+
+def small(name: str, **overrides: object) -> Preset:
+    return load_preset(name, {"RandomResizedCrop": {"size": 32}, **overrides})
+
+
+# --- what is shown is what training gets
+
+
+@pytest.mark.parametrize(
+    ("preset", "seed"),
+    [
+        (COLOURS, 0),
+        (COLOURS, 2**64 - 1),
+        (Compose(COLOURS.transforms, layout="channels_last", dtype="float16"), 1),
+        (small("imagenet_train"), 0),
+        (small("simclr", GaussianBlur={"kernel_size": 5}), 7),
+        (small("dino"), 7),
+        (load_preset("cifar10"), 3),
+        (load_preset("imagenet_eval", {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}), 0),
+        (Compose([T.RandomResizedCrop({0: 32, 1: 48})]), 0),
+    ],
+    ids=["colours", "seed", "channels_last", "imagenet", "simclr", "dino", "cifar10", "eval", "sizes"],
+)
+def test_a_version_is_bit_for_bit_what_the_loader_delivers_in_that_epoch(
+    shards: list[Path], preset: Preset, seed: int
+) -> None:
+    gallery = Gallery(shards, device_id=None)
+    compose = Compose.load(preset)
+    with GPULoader(shards, 8, None, preset=preset, seed=seed, output="dict") as loader:
+        for epoch in range(3):
+            batch = next(iter(loader))
+            views = batch["image"] if isinstance(batch["image"], list) else [batch["image"]]
+            for row, sample in enumerate(batch["index"].tolist()):
+                shown = gallery.tensors(compose, sample, seed, epoch)
+                assert len(shown) == len(views)
+                for tensor, images in zip(shown, views):
+                    assert torch.equal(tensor, images[row])
+
+
+def test_decoded_images_are_shown_as_the_encoded_ones(shards: list[Path], tmp_path: Path) -> None:
+    encoded, decoded = Gallery(shards, device_id=None), Gallery(write_decoded(tmp_path, shards), device_id=None)
+    compose = Compose.load(COLOURS)
+    for sample in (0, 7):
+        assert decoded.size(sample) == encoded.size(sample)
+        assert decoded.original(sample, 512).tobytes() == encoded.original(sample, 512).tobytes()
+        [one], [other] = (each.tensors(compose, sample, seed=3, epoch=1) for each in (encoded, decoded))
+        assert torch.equal(one, other)
+
+
+def test_mixing_is_left_out(shards: list[Path]) -> None:
+    mixing, plain = (small("deit", **more) for more in ({}, {"mix": None}))
+    assert mixing.mix is not None
+    with GPULoader(shards, 8, None, preset=plain, output="dict") as loader:
+        batch = next(iter(loader))
+    gallery = Gallery(shards, device_id=None)
+    for row, sample in enumerate(batch["index"].tolist()):
+        [tensor] = gallery.tensors(Compose.load(mixing), sample, 0, 0)
+        assert torch.equal(tensor, batch["image"][row])
+
+
+def test_a_picture_of_a_version_is_in_levels_again(shards: list[Path]) -> None:
+    gallery = Gallery(shards, device_id=None)
+    levels = Compose(COLOURS.transforms[:-2], dtype="uint8")
+    normalised = Compose(COLOURS.transforms[:-1])
+    for sample in range(5):
+        [made] = gallery.versions(normalised, sample, 0, 0)
+        [tensor] = gallery.tensors(levels, sample, 0, 0)
+        assert (np.asarray(made) == tensor.permute(1, 2, 0).numpy()).all()
+
+
+def test_an_original_is_pillows_and_only_made_smaller(tmp_path: Path) -> None:
+    image = picture(60, 80)
+    samples = [{"__key__": "a", "png": encoded(image, "PNG"), "cls": b"0"}]
+    gallery = Gallery(write_shard(tmp_path / "a.tar", samples), device_id=None)
+    assert (np.asarray(gallery.original(0, 500)) == np.asarray(image)).all()
+    smaller = np.asarray(gallery.original(0, 40), int)
+    assert smaller.shape == (30, 40, 3)
+    assert np.abs(smaller - np.asarray(image.resize((40, 30), Image.Resampling.BILINEAR), int)).max() <= 1
+
+
+def test_the_samples_drawn_are_the_first_of_a_shuffled_training(shards: list[Path]) -> None:
+    with GPULoader(shards, 8, None, preset=COLOURS, seed=5, output="dict") as loader:
+        first = next(iter(loader))["index"].tolist()
+    gallery = Gallery(shards, device_id=None)
+    assert gallery.drawn(8, 5) == first
+    assert sorted(gallery.drawn(1000, 5)) == list(range(40))
+
+
+# --- samples, keys and classes
+
+
+def test_a_sample_says_where_it_is(shards: list[Path]) -> None:
+    sample = Gallery(shards, device_id=None).sample(25)
+    with tarfile.open(shards[1]) as tar:
+        offset = tar.getmember("000025.jpg").offset_data
+    assert (sample.id, sample.key, sample.label, sample.class_name) == (25, "000025", 5, None)
+    assert (sample.shard, sample.offset) == (str(shards[1]), offset)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "expected"),
+    [
+        ("00001", False, [1, *range(10, 20)]),
+        ("000017", True, [17]),
+        ("00017", True, []),
+        ("25", False, [25]),
+        ("1000", False, []),  # stands where one key ends and the next begins
+        ("0000", False, list(range(40))),
+        ("", False, list(range(40))),
+        ("", True, []),
+        ("x", False, []),
+    ],
+)
+def test_keys_are_found(shards: list[Path], text: str, whole: bool, expected: list[int]) -> None:
+    assert Gallery(shards, device_id=None).find(text, whole).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "expected"), [(["ab", "abab", "b"], "ab", [0]), (["aab"], "ab", []), (["a", "aa"], "aa", [1])]
+)
+def test_a_whole_key_is_no_part_of_another(tmp_path: Path, keys: list[str], text: str, expected: list[int]) -> None:
+    path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
+    assert Gallery(path, device_id=None).find(text, whole=True).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [('["cat", "dog"]', "dog"), ('{"cat": 7, "dog": 1}', "dog"), ('["cat"]', None), (None, None)],
+)
+def test_classes_have_the_names_of_a_file_beside_the_shards(
+    tmp_path: Path, content: str | None, name: str | None
+) -> None:
+    path = write_samples(tmp_path, 2)
+    if content is not None:
+        (tmp_path / "classes.json").write_text(content)
+    assert Gallery(path, device_id=None).sample(1).class_name == name
+
+
+def test_classes_have_the_names_of_their_folders(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{name}/1", "jpg": jpeg(40, 40)} for name in ("dog", "cat")]
+    gallery = Gallery(write_shard(tmp_path / "a.tar", samples), label_from="folder", device_id=None)
+    assert [gallery.sample(sample).class_name for sample in (0, 1)] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "classes.json is not JSON"),
+        ('{"cat": "1"}', "allowed are a list of the classes' names, and {name: number}"),
+        ('"cat"', "allowed are a list of"),
+        ("[1]", "allowed are a list of"),
+    ],
+)
+def test_another_file_of_that_name_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = write_samples(tmp_path, 2)
+    (tmp_path / "classes.json").write_text(content)
+    with pytest.raises(GPULoaderError, match=message):
+        Gallery(path, device_id=None)
+
+
+@pytest.mark.parametrize("sample", [-1, 40, "000001", None])
+def test_a_sample_that_is_not_there(shards: list[Path], sample: object) -> None:
+    with pytest.raises(ConfigError, match="allowed is an id from 0 to 39"):
+        Gallery(shards, device_id=None).sample(sample)
+
+
+# --- the picture
+
+
+def tile(image: Image.Image, row: int, column: int, side: int, lines: int = 3) -> np.ndarray:
+    """A tile of a picture whose heading has so many lines."""
+    top = 2 * 10 + 18 + (lines - 1) * 16 + row * (side + 2 * 16 + 10)
+    left = 10 + column * (side + 10)
+    return np.asarray(image.crop((left, top, left + side, top + side)))
+
+
+def test_the_picture_has_originals_and_their_versions(shards: list[Path], tmp_path: Path) -> None:
+    preset = {"preset": "imagenet_randaugment", "preset_overrides": {"RandomResizedCrop": {"size": 160}}}
+    shown = show(shards, tmp_path / "grid.png", samples=[3, "000025"], versions=3, device_id=None, seed=9, **preset)
+    gallery, compose = Gallery(shards, device_id=None), Compose.load(*preset.values())
+    image = Image.open(shown.picture)
+    assert image.size == (shown.width, shown.height)
+    for row, sample in enumerate((3, 25)):
+        original = np.asarray(gallery.original(sample, 160))
+        height, width, _ = original.shape
+        if max(height, width) * 2 > 128:  # smaller ones are enlarged
+            assert (tile(image, row, 0, 160)[160 - height :, :width] == original).all()
+        for epoch in range(3):
+            [version] = gallery.versions(compose, sample, 9, epoch)
+            assert (tile(image, row, 1 + epoch, 160) == np.asarray(version)).all()
+    assert [sample.id for sample in shown.samples] == [3, 25]
+    assert (shown.preset, shown.seed, shown.epochs, shown.device) == ("imagenet_randaugment", 9, (0, 1, 2), "cpu")
+    assert (shown.mix_left_out, shown.bad) == (False, {})
+
+
+@pytest.mark.parametrize(
+    ("columns", "versions", "expected"),
+    [(None, 1, (11, 1)), (None, 2, (11, 2)), (6, 1, (6, 2)), (2, 1, (2, 10)), (40, 2, (40, 1))],
+)
+def test_views_and_versions_are_set_in_rows(
+    shards: list[Path], tmp_path: Path, columns: int | None, versions: int, expected: tuple[int, int]
+) -> None:
+    preset = small("dino")
+    shown = show(
+        shards, tmp_path / "a.jpg", preset=preset, samples=[0], versions=versions, columns=columns, device_id=None
+    )
+    assert ((shown.width - 10) // 138, (shown.height - 70) // 170) == expected
+
+
+def test_pixels_of_a_small_recipe_are_squares(shards: list[Path], tmp_path: Path) -> None:
+    show(shards, tmp_path / "a.png", preset="cifar10", samples=[0], versions=1, device_id=None)
+    [version] = Gallery(shards, device_id=None).versions(Compose.load("cifar10"), 0, 0, 0)
+    large = np.asarray(version).repeat(4, 0).repeat(4, 1)
+    assert (tile(Image.open(tmp_path / "a.png"), 0, 1, 128) == large).all()
+
+
+def test_mixing_is_said_in_the_picture_and_the_result(shards: list[Path], tmp_path: Path) -> None:
+    heights = [
+        show(shards, tmp_path / "a.png", preset=preset, samples=[0], versions=1, device_id=None)
+        for preset in (small("deit"), small("deit", mix=None))
+    ]
+    assert [shown.mix_left_out for shown in heights] == [True, False]
+    assert heights[0].height == heights[1].height + 16  # a line more
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "cause"),
+    [
+        ("cut", jpeg(60, 80)[:-300], "a JPEG that is cut: it has no end-of-image marker"),
+        ("damaged", damaged_jpeg(), "DALI's decoder fails on it"),
+        ("empty", b"", "the file is empty"),
+        ("text", b"not an image", "no image format that DALI reads"),
+    ],
+)
+def test_a_bad_image_is_a_box_with_the_cause(tmp_path: Path, name: str, data: bytes, cause: str) -> None:
+    samples = [{"__key__": name, "jpg": data, "cls": b"1"}, {"__key__": "good", "jpg": jpeg(60, 80), "cls": b"0"}]
+    path = write_shard(tmp_path / "a.tar", samples)
+    shown = show(path, tmp_path / "a.png", preset=COLOURS, samples=[0, 1], versions=2, device_id=None)
+    assert list(shown.bad) == [0]
+    assert shown.bad[0].startswith(cause)
+    image = Image.open(shown.picture)
+    for column in range(3):
+        assert tile(image, 0, column, 128)[0, 0].tolist() == [0xB3, 0x26, 0x1E]
+    assert tile(image, 1, 1, 128)[0, 0].tolist() != [0xB3, 0x26, 0x1E]
+    with pytest.raises(BadImageError, match="bad image"):
+        Gallery(path, device_id=None).tensors(COLOURS, 0, 0, 0)
+
+
+def test_keys_of_any_bytes_and_length_can_be_drawn(tmp_path: Path) -> None:
+    keys = ["a" * 90, "<script>", "new\nline", "日本語", "bytes\udcff"]
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+        for key in keys:
+            for extension, data in (("jpg", jpeg(40, 40)), ("cls", b"0")):
+                member = tarfile.TarInfo(f"{key}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    shown = show(path, tmp_path / "a.png", preset=COLOURS, samples=5, versions=1, device_id=None)
+    assert sorted(sample.key for sample in shown.samples) == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("plain/key", "plain/key"), ("日本", "日本"), ("a\nb\x1b[31m", "a\ufffdb\ufffd[31m"), ("\udcff", "\ufffd")],
+)
+def test_what_cannot_be_printed_is_replaced(key: str, text: str) -> None:
+    assert printable(key) == text
+
+
+def test_a_long_text_loses_its_middle() -> None:
+    font = ImageFont.load_default(12)
+    short = _shortened("n01440764/n01440764_10026_with_a_long_name", font, 128)
+    assert font.getlength(short) <= 128
+    assert short.startswith("n01440")
+    assert short.endswith("name")
+    assert "…" in short
+    assert _shortened("short", font, 128) == "short"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"picture": "/no/such/a.png"}, "allowed is a file .png, .jpg, .jpeg in a folder that exists"),
+        ({"picture": "a.gif"}, "a.gif: allowed is a file .png"),
+        ({"samples": 0}, "samples=0: allowed is a number above 0"),
+        ({"samples": []}, "samples=.*allowed is a number above 0, or a list"),
+        ({"samples": "000001"}, "samples='000001': allowed is"),
+        ({"samples": [40]}, "sample 40: allowed is an id from 0 to 39"),
+        ({"samples": ["nobody"]}, "no sample of these shards has the key 'nobody'"),
+        ({"versions": 0}, "versions=0: allowed is an integer from 1 to 1000"),
+        ({"columns": 1}, "columns=1: allowed is an integer from 2 to 1000"),
+        ({"seed": -1}, "seed=-1: allowed is"),
+        ({"versions": 1001}, "versions=1001: allowed is an integer from 1 to 1000"),
+        ({"versions": 1000}, "pixels: allowed are 50,000,000 in all and 65,000 on a side; show fewer"),
+        ({"versions": 500, "samples": 1, "columns": 501}, "the picture would be .* show fewer samples or versions"),
+    ],
+)
+def test_a_mistake_is_named(shards: list[Path], tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    given = {"picture": tmp_path / "a.png", "preset": COLOURS, "device_id": None, **arguments}
+    with pytest.raises(ConfigError, match=message):
+        show(shards, **given)
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_the_result_is_json(shards: list[Path], tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    shown = show(shards, tmp_path / "a.png", preset=COLOURS, samples=2, versions=1, device_id=None)
+    assert json.loads(json.dumps({**asdict(shown), "picture": str(shown.picture)}))["seed"] == 0
