@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpuloader.cores import available_cores
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
 from gpuloader.plan import Draws
@@ -114,7 +115,7 @@ class _Graph:
         self._pipeline: Any = None
         self._options: dict[str, Any] = {
             "batch_size": batch_size,
-            "num_threads": min(batch_size, len(os.sched_getaffinity(0))),
+            "num_threads": min(batch_size, available_cores()),
             "device_id": device_id,
             "prefetch": 1,
             "decoded": not encoded,

@@ -22,6 +22,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.profiler import record_function
 
 from gpuloader.collators import Collator, collator_of
+from gpuloader.cores import available_cores
 from gpuloader.errors import (
     ConfigError,
     DataError,
@@ -148,7 +149,7 @@ class GPULoader:
             counts the bad images that it met.
         quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have stand-ins from
             the start, also where `on_error` is "raise", and do not count for `max_bad`.
-        num_threads: decoding threads; None takes all cores on the CPU and up to 8 for a GPU.
+        num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
         prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
         output: "tuple", "dict", or which of the dictionary's entries to hand out under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
@@ -208,7 +209,9 @@ class GPULoader:
         self._fields = _check_fields(fields, output)
         self._names = _output_names(output, tuple(self._fields))
         self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
-        self._num_threads = _default_threads(self._device_id) if num_threads is None else _plain(num_threads)
+        self._num_threads = (
+            _default_threads(self._device_id, self.world) if num_threads is None else _plain(num_threads)
+        )
         _one_to(_MOST_THREADS, "num_threads", self._num_threads)
         if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
@@ -729,8 +732,8 @@ def resolve_device(device_id: object, world: World) -> int | None:
     return device_id
 
 
-def _default_threads(device_id: int | None) -> int:
-    cores = len(os.sched_getaffinity(0))
+def _default_threads(device_id: int | None, world: World) -> int:
+    cores = max(1, available_cores() // world.local_world_size)
     return cores if device_id is None else min(cores, _GPU_THREADS)
 
 

@@ -26,18 +26,22 @@ class World:
         rank: this process, in [0, world_size).
         world_size: the number of processes on all machines together.
         local_rank: this process among those of its machine.
+        local_world_size: the processes of its machine, as torchrun counts them; 1 where nothing says so.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_world_size: int = 1
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(number, int) for number in (self.rank, self.world_size, self.local_rank))
-        if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0:
+        numbers = (self.rank, self.world_size, self.local_rank, self.local_world_size)
+        whole = all(isinstance(number, int) for number in numbers)
+        if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
             raise ConfigError(
-                f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}: "
-                f"allowed are integers, 0 <= rank < world_size and local_rank >= 0"
+                f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}, "
+                f"local_world_size={self.local_world_size!r}: allowed are integers, 0 <= rank < world_size, "
+                f"local_rank >= 0 and local_world_size >= 1"
             )
 
     @classmethod
@@ -57,6 +61,7 @@ class World:
             rank,
             world_size,
             _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank if isinstance(rank, int) else 0)),
+            _integer("LOCAL_WORLD_SIZE", default=1),
         )
 
 

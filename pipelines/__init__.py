@@ -3,5 +3,6 @@
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import Source, build, disown
 from gpuloader.pipelines.triage import is_decode_failure, undecodable
+from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = ["Source", "build", "disown", "gate", "is_decode_failure", "undecodable"]
+__all__ = ["Source", "WholeDecoder", "build", "disown", "gate", "is_decode_failure", "undecodable"]

@@ -35,7 +35,7 @@ def undecodable(
         except RuntimeError as error:
             if not is_decode_failure(str(error)):
                 raise
-            causes[row] = _cause(str(error))
+            causes[row] = cause_of(str(error))
         except StopIteration:
             break
     return causes
@@ -46,7 +46,7 @@ def is_decode_failure(message: str) -> bool:
     return "fn.decoders" in message and not re.search("alloc|memory|cuda", message.partition("encountered:")[2], re.I)
 
 
-def _cause(message: str) -> str:
+def cause_of(message: str) -> str:
     """What went wrong, out of DALI's message, which counts samples in its own way."""
     line = message.partition("encountered:\n\n")[2].partition("\n")[0]
     detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", line)

@@ -36,6 +36,7 @@ from gpuloader import (
     TarError,
     TooManyBadImagesError,
 )
+from gpuloader.cores import available_cores
 from gpuloader.pipelines import is_decode_failure
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Preset, View
@@ -316,6 +317,17 @@ def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypat
     with evaluation(shards, output="dict") as batches:
         assert (batches.world.rank, batches.world.world_size, batches.world.local_rank) == (1, 2, 1)
         assert indices(batches)[0] == list(range(8, 16))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 1000])
+def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    with evaluation(shards) as batches:
+        assert batches._num_threads == max(1, available_cores() // processes)
+    with evaluation(shards, num_threads=3) as batches:
+        assert batches._num_threads == 3
 
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:

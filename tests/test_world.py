@@ -13,7 +13,7 @@ import pytest
 from gpuloader.errors import ConfigError
 from gpuloader.world import World
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(5, 8, 1)),  # as torchrun sets them
         ((), {"RANK": "5", "WORLD_SIZE": "8"}, World(5, 8, 5)),  # one machine, where nothing says otherwise
         ((), {"LOCAL_RANK": "3"}, World(0, 1, 3)),
+        ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, World(5, 8, 1, 4)),
         ((2, 4), {}, World(2, 4, 2)),
         ((2, 4), {"LOCAL_RANK": "0"}, World(2, 4, 0)),
         ((2, 4), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(2, 4, 1)),  # what is given comes first
@@ -96,10 +97,14 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
     [
         ((1, None), {}, "rank=1, world_size=None: give both or neither"),
         ((None, 4), {}, "rank=None, world_size=4: give both or neither"),
-        ((4, 4), {}, "rank=4, world_size=4, local_rank=4: allowed are integers, 0 <= rank < world_size"),
+        ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
         ((-1, 4), {}, "rank=-1, world_size=4"),
         ((0, 0), {}, "rank=0, world_size=0"),
-        (("0", "1"), {"LOCAL_RANK": "0"}, "rank='0', world_size='1', local_rank=0: allowed are integers"),
+        (
+            ("0", "1"),
+            {"LOCAL_RANK": "0"},
+            "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are integers",
+        ),
         ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
         ((0, -1), {}, "rank=0, world_size=-1"),
         ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
@@ -108,7 +113,8 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
         ((), {"RANK": "0", "WORLD_SIZE": ""}, "the environment variable WORLD_SIZE='' is not an integer"),
         ((), {"LOCAL_RANK": "0.5"}, "the environment variable LOCAL_RANK='0.5' is not an integer"),
-        ((), {"LOCAL_RANK": "-1"}, "local_rank=-1: allowed are integers, 0 <= rank < world_size and local_rank >= 0"),
+        ((), {"LOCAL_RANK": "-1"}, "local_rank=-1, local_world_size=1: allowed are integers, 0 <= rank < world_size"),
+        ((), {"LOCAL_WORLD_SIZE": "0"}, "local_world_size=0: allowed are integers"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from webdataset import ShardWriter
+
+from gpuloader.cores import available_cores
 
 Floats = NDArray[np.floating]  # float32 throughout
 Shape = Callable[[Floats, Floats], Floats]
@@ -203,7 +204,7 @@ def write_shards(
     pattern = str(folder / name).replace("%", "%%") + "-%04d.tar"
     shards: list[Path] = []
     with (
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
         ShardWriter(pattern, per_shard, post=lambda path: shards.append(Path(path)), verbose=0, mtime=0) as writer,
     ):
         for written, item in enumerate(pool.map(partial(sample, seed), range(count)), start=1):

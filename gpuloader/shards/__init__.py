@@ -1,11 +1,13 @@
 """Shards: plain tars, where their samples are, and reading those."""
 
 from gpuloader.shards.array_header import array_gate, pixels
+from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
 from gpuloader.shards.labels import Labels, make_labels
 from gpuloader.shards.paths import Tar, resolve_shards
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
+from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, Place, ShardSet, View
 
 __all__ = [
@@ -24,7 +26,9 @@ __all__ = [
     "open_index",
     "open_indexes",
     "pixels",
+    "read_class_names",
     "read_quarantine",
     "resolve_shards",
+    "scan_to_damage",
     "write_quarantine",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import ShardChangedError
+from gpuloader.errors import ShardChangedError, TarError
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
@@ -31,18 +31,9 @@ def scan(shard: Path) -> ShardIndex:
         TarError: at the first byte that is not a plain tar.
         ShardChangedError: the file changed meanwhile.
     """
-    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        gathered = _Gathered(fd)
-        for member in members(fd, str(shard)):
-            gathered.add(member)
-        index = gathered.index(before)
-        after = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
+    index, damage = scan_to_damage(shard)
+    if damage is not None:
+        raise damage
     if index.left_out_count:
         first = index.left_out[0]
         _log.warning(
@@ -53,6 +44,27 @@ def scan(shard: Path) -> ShardIndex:
             first.why,
         )
     return index
+
+
+def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
+    """The same of the members before the first byte that is not a plain tar, with the error; None where all is."""
+    damage = None
+    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd)
+        gathered = _Gathered(fd)
+        try:
+            for member in members(fd, str(shard)):
+                gathered.add(member)
+        except TarError as error:
+            damage = error
+        index = gathered.index(before)
+        after = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
+    return index, damage
 
 
 class _Gathered:

@@ -27,14 +27,23 @@ from gpuloader.loader import resolve_device
 from gpuloader.pipelines import gate
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import DrawnView, Preset, explain
-from gpuloader.shards import Arena, Labels, ShardSet, Tar, array_gate, make_labels, pixels, resolve_shards
+from gpuloader.shards import (
+    Arena,
+    Labels,
+    ShardSet,
+    Tar,
+    array_gate,
+    make_labels,
+    pixels,
+    read_class_names,
+    resolve_shards,
+)
 from gpuloader.transforms import Normalize, Resize
 from gpuloader.world import World
 
 Picture: TypeAlias = Image.Image
 Device: TypeAlias = "int | Literal['auto'] | None"
 
-CLASSES_FILE = "classes.json"
 MAX_PICTURE_PIXELS = 50_000_000
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -115,7 +124,7 @@ class Gallery:
         paths = resolve_shards(tar)
         self._shards = ShardSet.open(paths, progress=True)
         self._labels = make_labels(self._shards, label_from)
-        self.class_names = _class_names(self._labels, paths[0].parent / CLASSES_FILE)
+        self.class_names = _class_names(self._labels, paths[0].parent)
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -303,22 +312,10 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decodable)
 
 
-def _class_names(labels: Labels | None, path: Path) -> Mapping[int, str]:
+def _class_names(labels: Labels | None, folder: Path) -> Mapping[int, str]:
     if labels is None:
         return {}
-    if labels.classes is not None:
-        return dict(enumerate(labels.classes))
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    if isinstance(content, list) and all(isinstance(name, str) for name in content):
-        return dict(enumerate(content))
-    if isinstance(content, dict) and all(type(number) is int for number in content.values()):
-        return {number: name for name, number in content.items()}
-    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: number}}")
+    return read_class_names(folder) if labels.classes is None else dict(enumerate(labels.classes))
 
 
 def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:

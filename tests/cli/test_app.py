@@ -3,21 +3,16 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 from making import jpeg, write_samples, write_shard
 
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import load_preset, preset_names
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) -> None:

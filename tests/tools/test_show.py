@@ -14,7 +14,7 @@ import torch
 from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_samples, write_shard
 from PIL import Image, ImageFont
 
-from gpuloader import BadImageError, Compose, ConfigError, GPULoader, GPULoaderError
+from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.tools.show import Gallery, _shortened, printable, show
@@ -173,22 +173,6 @@ def test_classes_have_the_names_of_their_folders(tmp_path: Path) -> None:
     samples = [{"__key__": f"{name}/1", "jpg": jpeg(40, 40)} for name in ("dog", "cat")]
     gallery = Gallery(write_shard(tmp_path / "a.tar", samples), label_from="folder", device_id=None)
     assert [gallery.sample(sample).class_name for sample in (0, 1)] == ["dog", "cat"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[", "classes.json is not JSON"),
-        ('{"cat": "1"}', "allowed are a list of the classes' names, and {name: number}"),
-        ('"cat"', "allowed are a list of"),
-        ("[1]", "allowed are a list of"),
-    ],
-)
-def test_another_file_of_that_name_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    path = write_samples(tmp_path, 2)
-    (tmp_path / "classes.json").write_text(content)
-    with pytest.raises(GPULoaderError, match=message):
-        Gallery(path, device_id=None)
 
 
 @pytest.mark.parametrize("sample", [-1, 40, "000001", None])

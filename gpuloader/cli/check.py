@@ -1,0 +1,58 @@
+"""`gpuloader check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, AsJson, Shards, print_json
+
+if TYPE_CHECKING:
+    from gpuloader.tools.check import CheckResult
+
+
+def check(
+    shards: Shards,
+    quarantine: Annotated[
+        Path | None, typer.Option(help="Write the bad samples there, for GPULoader(quarantine=...).")
+    ] = None,
+    repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into that folder.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decodes every image as training would, and lists what is wrong with the shards; 3 is the exit status then.
+
+    Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
+    """
+    from gpuloader.tools.check import check_shards
+
+    result = check_shards(
+        shards, quarantine=quarantine, repair=repair, device_id=None if cpu else "auto", progress=True
+    )
+    print_json(result) if as_json else _print(result)
+    if not result.all_well:
+        raise typer.Exit(FOUND_SOMETHING_WRONG)
+
+
+def _print(result: CheckResult) -> None:
+    for bad in result.bad:
+        print(f"{bad.shard}: bad: {bad.key!r} at byte {bad.offset}: {bad.cause}")
+    for broken in result.broken:
+        print(
+            f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {broken.samples:,} samples"
+        )
+    for stray in result.stray:
+        print(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+    for repaired in result.repaired:
+        copy = f"{repaired.samples:,} samples are in {repaired.copy}" if repaired.copy else "no sample is left to copy"
+        print(f"{repaired.shard}: {copy}")
+    counts = {
+        "bad samples": len(result.bad),
+        "broken shards": len(result.broken),
+        "members left out": result.stray_count,
+        "samples without a label": result.without_label,
+    }
+    wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
+    print(f"{result.samples:,} samples in {result.shards:,} shards: {wrong or 'all is well'}")

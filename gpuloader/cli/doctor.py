@@ -1,0 +1,34 @@
+"""`gpuloader doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, AsJson, print_json
+
+
+def doctor(
+    shards: Annotated[list[str] | None, typer.Argument(help="Shards, to measure the disk that they lie on.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Looks at the GPU, the packages, the machine's limits and the environment, and says what to do about them.
+
+    The exit status is 3 where something keeps GPULoader from working; not for warnings.
+
+    Example: gpuloader doctor 'shards/train-{0000..0147}.tar'
+    """
+    from gpuloader.tools.doctor import examine
+
+    findings = examine(shards)
+    if as_json:
+        print_json({"findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            print(f"{finding.status:<9}{finding.name:<18}{finding.found}")
+            if finding.advice:
+                print(f"{'':<27}{finding.advice}")
+    if any(finding.status == "failure" for finding in findings):
+        raise typer.Exit(FOUND_SOMETHING_WRONG)

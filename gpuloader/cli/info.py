@@ -1,0 +1,101 @@
+"""`gpuloader info`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from gpuloader.cli.printing import AsJson, Shards, print_json
+
+if TYPE_CHECKING:
+    from gpuloader.tools.info import Info, Spread
+
+_BAR = 30
+_CLASSES_SHOWN = 5
+
+
+def info(
+    shards: Shards,
+    label_from: Annotated[Literal["cls", "folder"], typer.Option(help="Where labels come from.")] = "cls",
+    preset: Annotated[
+        str, typer.Option(help="The recipe that the loader's memory is estimated for.")
+    ] = "imagenet_train",
+    batch_size: Annotated[int, typer.Option(min=1, help="The batch size that it is estimated for.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader over them needs.
+
+    Example: gpuloader info 'shards/train-{0000..0147}.tar'
+    """
+    from gpuloader.tools.info import describe_shards
+
+    result = describe_shards(shards, label_from=label_from, preset=preset, batch_size=batch_size, progress=True)
+    print_json(result) if as_json else _print(result)
+
+
+def _print(info: Info) -> None:
+    left_out = f", {info.stray_count:,} members left out" if info.stray_count else ""
+    print(f"{info.samples:,} samples in {info.shards:,} shards, {_bytes(info.shard_bytes)}{left_out}")
+    print(f"formats     {_counts(info.formats)}")
+    print(f"components  {_counts(info.components)}")
+    _print_classes(info)
+    _print_spread("image height, pixels", info.height, "{:,.0f}".format)
+    _print_spread("image width, pixels", info.width, "{:,.0f}".format)
+    _print_spread("megapixels", info.megapixels, "{:.3g}".format)
+    _print_spread("bytes of an image", info.image_bytes, _bytes)
+    if info.unknown_size:
+        print(f"\n{info.unknown_size:,} images whose height and width the index does not know")
+    memory = info.memory
+    decoded = "unknown" if memory.decoded_bytes is None else _bytes(memory.decoded_bytes)
+    print(f"\nmemory of a loader, estimated (preset {memory.preset}, batch size {memory.batch_size}, ", end="")
+    print(f"prefetch {memory.prefetch})")
+    print(f"  index            {_bytes(memory.index_bytes):>9}  host")
+    print(f"  encoded images   {_bytes(memory.encoded_bytes):>9}  host")
+    print(f"  decoded regions  {decoded:>9}  device")
+    print(f"  batches          {_bytes(memory.output_bytes):>9}  device")
+
+
+def _print_classes(info: Info) -> None:
+    by_samples = sorted(info.classes, key=lambda each: -each.samples)
+    without = f", {info.without_label:,} samples without a label" if info.without_label else ""
+    spread = f" of {by_samples[-1].samples:,} to {by_samples[0].samples:,} samples" if by_samples else ""
+    print(f"\n{len(by_samples):,} classes{spread}{without}")
+    shown = by_samples
+    if len(by_samples) > 2 * _CLASSES_SHOWN:
+        shown = [*by_samples[:_CLASSES_SHOWN], *by_samples[-_CLASSES_SHOWN:]]
+    for place, each in enumerate(shown):
+        if place == _CLASSES_SHOWN and len(shown) < len(by_samples):
+            print(f"  ... {len(by_samples) - len(shown):,} more ...")
+        label = f"{each.label}" if each.name is None else f"{each.label} {each.name}"
+        print(f"  {label:<20}{_bar(each.samples, by_samples[0].samples)} {each.samples:,}")
+
+
+def _print_spread(title: str, spread: Spread | None, written: Callable[[float], str]) -> None:
+    if spread is None:
+        return
+    if spread.smallest == spread.largest:
+        print(f"\n{title}: {written(spread.smallest)} in all")
+        return
+    print(f"\n{title}: {written(spread.smallest)} to {written(spread.largest)}", end="")
+    print(f", median {written(spread.median)}, mean {written(spread.mean)}")
+    for lower, upper, count in zip(spread.edges, spread.edges[1:], spread.counts):
+        bounds = f"{written(lower)} - {written(upper)}"
+        print(f"  {bounds:<20}{_bar(count, max(spread.counts))} {count:,}")
+
+
+def _bar(count: int, most: int) -> str:
+    return f"{'█' * -(-_BAR * count // most):<{_BAR}}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

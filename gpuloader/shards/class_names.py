@@ -1,0 +1,30 @@
+"""`classes.json` beside shards: the names of the labels, as a list, or as {name: label}."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpuloader.errors import DataError
+
+CLASSES_FILE = "classes.json"
+
+
+def read_class_names(folder: Path) -> dict[int, str]:
+    """label -> name; nothing where the folder has no such file.
+
+    Raises:
+        DataError: it has something else in it.
+    """
+    path = folder / CLASSES_FILE
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if isinstance(content, list) and all(isinstance(name, str) for name in content):
+        return dict(enumerate(content))
+    if isinstance(content, dict) and all(type(label) is int for label in content.values()):
+        return {label: name for name, label in content.items()}
+    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: label}}")

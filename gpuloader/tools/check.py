@@ -1,0 +1,306 @@
+"""`check`: decodes every image of some shards as training would, and says and mends what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, cycle
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.cores import available_cores
+from gpuloader.errors import ConfigError, ShardChangedError, TarError
+from gpuloader.loader import resolve_device
+from gpuloader.progress import progress_bar
+from gpuloader.shards import (
+    Arena,
+    ShardIndex,
+    ShardSet,
+    Tar,
+    View,
+    open_index,
+    resolve_shards,
+    scan_to_damage,
+    write_quarantine,
+)
+from gpuloader.shards.index import NO_LABEL
+from gpuloader.shards.tar import members
+from gpuloader.tools.decoding import Decoding, runs
+from gpuloader.world import World
+
+_IMAGES_PER_THREAD = 16
+_READ_BYTES = 64 << 20
+_SCANNING_THREADS = 8
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that training would stumble on: its shard, its key, the byte offset of its image, and why."""
+
+    shard: str
+    key: str
+    offset: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class BrokenShard:
+    """A shard that is no whole tar.
+
+    Attributes:
+        shard: its path.
+        offset: byte offset at which reading it stopped.
+        problem: what is there.
+        samples: those before it.
+    """
+
+    shard: str
+    offset: int
+    problem: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class StrayMember:
+    """A member of a shard that is in no sample: its name, the byte offset of its data, and why."""
+
+    shard: str
+    name: str
+    offset: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A shard that was copied without what is wrong: the copy, None where no sample was left for one; its samples."""
+
+    shard: str
+    copy: str | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What is wrong with some shards.
+
+    Attributes:
+        shards, samples: how many were checked; of broken shards the samples before the damage.
+        bad: the samples whose images cannot be decoded, or that the end of a cut shard cuts.
+        broken: the shards that are no whole tars.
+        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` the number of all.
+        without_label: samples that lack a `.cls`, where others have one.
+        repaired: the copies that were written.
+    """
+
+    shards: int
+    samples: int
+    bad: tuple[BadSample, ...]
+    broken: tuple[BrokenShard, ...]
+    stray: tuple[StrayMember, ...]
+    stray_count: int
+    without_label: int
+    repaired: tuple[Repaired, ...]
+
+    @property
+    def all_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.bad or self.broken or self.stray_count or self.without_label)
+
+
+def check_shards(
+    tar: Tar,
+    *,
+    quarantine: str | Path | None = None,
+    repair: str | Path | None = None,
+    device_id: int | Literal["auto"] | None = "auto",
+    progress: bool = False,
+) -> CheckResult:
+    """Decodes every image whole, with the gate and the decoder of training, in a process of its own.
+
+    Training decodes the part that a crop needs, so it may get by with an image that is bad here.
+
+    Args:
+        tar: as GPULoader takes it.
+        quarantine: a file to write the bad samples to, which GPULoader takes under that name. Not those of broken
+            shards: a loader takes none of these.
+        repair: a folder to write clean copies to, of the shards with anything wrong: without bad samples and stray
+            members, and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
+        device_id: the device to decode on, as GPULoader takes it.
+        progress: show a bar on stderr.
+
+    Raises:
+        ConfigError: the quarantine's folder is not there, or a copy's name is taken.
+        DataError: no shard or sample is there, or a shard changes meanwhile.
+        LoaderError: images cannot be decoded for a reason that is none of theirs.
+    """
+    paths = resolve_shards(tar)
+    copies = {} if repair is None else _copies(paths, Path(repair))
+    if quarantine is not None and not Path(quarantine).absolute().parent.is_dir():
+        raise ConfigError(f"quarantine={str(quarantine)!r}: there is no folder {Path(quarantine).absolute().parent}")
+    device = resolve_device(device_id, World.detect())
+    shards = _scan(paths, progress)
+    bad: dict[int, str] = {}
+    if shards[-1].samples.stop or not any(shard.damage for shard in shards):
+        shard_set = ShardSet(paths, [shard.index for shard in shards])
+        with progress_bar(progress) as bar:
+            task = bar.add_task("checking images", total=len(shard_set))
+            bad = _undecodable(shard_set, device, lambda count: bar.advance(task, count))
+        for shard in shards:
+            if cause := _cut(shard):
+                bad.setdefault(shard.samples[-1], cause)
+        if quarantine is not None:
+            whole = (sample for shard in shards if not shard.damage for sample in shard.samples)
+            write_quarantine(Path(quarantine), shard_set, {sample: bad[sample] for sample in whole if sample in bad})
+        shard_set.close()
+    bad_rows = [[row for row, sample in enumerate(shard.samples) if sample in bad] for shard in shards]
+    return CheckResult(
+        shards=len(shards),
+        samples=shards[-1].samples.stop,
+        bad=tuple(
+            BadSample(
+                str(shard.path), shard.index.key(row), int(shard.index.image_offset[row]), bad[shard.samples[row]]
+            )
+            for shard, rows in zip(shards, bad_rows)
+            for row in rows
+        ),
+        broken=tuple(
+            BrokenShard(str(shard.path), shard.damage.offset, shard.damage.problem, len(shard.index))
+            for shard in shards
+            if shard.damage is not None
+        ),
+        stray=tuple(
+            StrayMember(str(shard.path), item.name, item.offset, item.why)
+            for shard in shards
+            for item in shard.index.left_out
+        ),
+        stray_count=sum(shard.index.left_out_count for shard in shards),
+        without_label=_without_label(shards),
+        repaired=tuple(
+            _repair(shard, rows, copies[shard.path])
+            for shard, rows in zip(shards, bad_rows)
+            if copies and (rows or shard.damage or shard.index.left_out_count)
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A shard, the index of its members before the damage, the damage, and the ids of its samples."""
+
+    path: Path
+    index: ShardIndex
+    damage: TarError | None
+    samples: range
+
+
+def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """Where the clean copy of each shard would go."""
+    copies = {shard: folder / shard.name for shard in shards}
+    if len(set(copies.values())) < len(copies):
+        raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
+    for copy in copies.values():
+        if copy.exists():
+            raise ConfigError(f"repair={str(folder)!r}: {copy} is there already; name a new folder, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    return copies
+
+
+def _scan(paths: Sequence[Path], progress: bool) -> list[_Shard]:
+    with ThreadPoolExecutor(_SCANNING_THREADS) as threads, progress_bar(progress) as bar:
+        opened = list(bar.track(threads.map(_open, paths), total=len(paths), description="opening shards"))
+    ends = accumulate(len(index) for index, _ in opened)
+    return [
+        _Shard(path, index, damage, range(end - len(index), end))
+        for path, (index, damage), end in zip(paths, opened, ends)
+    ]
+
+
+def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
+    try:
+        return open_index(shard), None
+    except TarError:
+        return scan_to_damage(shard)
+
+
+def _undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
+    """The samples whose images are refused by the gate or the decoder, with the cause."""
+    threads = available_cores()
+    batch_size = threads * _IMAGES_PER_THREAD
+    sizes = np.concatenate([index.image_size for _, index in shards.indexes])
+    bad: dict[int, str] = {}
+    with Decoding(batch_size, threads, device_id) as decoding:
+        for samples, images in _read(shards, runs(sizes.tolist(), batch_size, _READ_BYTES)):
+            bad |= {samples[row]: cause for row, cause in decoding.bad(images).items()}
+            advance(len(samples))
+    return bad
+
+
+def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[View]]]:
+    """The images of each batch, the next one being read meanwhile; good until the next one is asked for."""
+    arenas = cycle((Arena(), Arena()))
+    under_way: deque[tuple[range, Future[list[View]]]] = deque()
+    with ThreadPoolExecutor(1) as thread:
+        for batch in batches:
+            under_way.append((batch, thread.submit(shards.read_images, np.array(batch), next(arenas))))
+            if len(under_way) > 1:
+                samples, images = under_way.popleft()
+                yield samples, images.result()
+        for samples, images in under_way:
+            yield samples, images.result()
+
+
+def _cut(shard: _Shard) -> str | None:
+    """Why the last sample of a shard that may have been cut is not whole: it lacks what the one before it has."""
+    index = shard.index
+    cut = shard.damage is not None or any(not item.name for item in index.left_out)
+    if not cut or len(index) < 2:
+        return None
+    missing = sorted(_extensions(index, len(index) - 2) - _extensions(index, len(index) - 1))
+    return f"the shard is cut behind it, and it lacks .{', .'.join(missing)}" if missing else None
+
+
+def _extensions(index: ShardIndex, row: int) -> set[str]:
+    start = int(index.component_end[row - 1]) if row else 0
+    return {index.extensions[number] for number in index.component_extension[start : index.component_end[row]]}
+
+
+def _without_label(shards: Sequence[_Shard]) -> int:
+    missing = sum(int((shard.index.label == NO_LABEL).sum()) for shard in shards)
+    return missing if missing < shards[-1].samples.stop else 0
+
+
+def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
+    """Writes the members of the good samples, in their order."""
+    path, index = shard.path, shard.index
+    samples = len(index) - len(bad_rows)
+    if samples == 0:
+        return Repaired(str(path), None, 0)
+    rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
+    offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
+    part = copy.with_name(f".{copy.name}.part")
+    try:
+        with path.open("rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
+            to_copy = set(offsets.tolist())
+            for member in members(source.fileno(), str(path)):
+                if member.offset in to_copy:
+                    info = tarfile.TarInfo(member.name)
+                    info.size = member.size
+                    source.seek(member.offset)
+                    tar.addfile(info, source)
+                    to_copy.remove(member.offset)
+                if not to_copy:
+                    break  # what follows may be damaged
+            stat = os.fstat(source.fileno())
+        if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
+            raise ShardChangedError(f"{path} was written to while it was checked: check it again")
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)
+    return Repaired(str(path), str(copy), samples)

@@ -1,0 +1,180 @@
+"""Decoding in a process of its own: an image on which a decoder ends its process must not end the check.
+
+The process gets batches on stdin, each a line of JSON with the images' sizes in bytes and then the images one behind
+the other, and answers each by a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} where something
+else than an image is to blame. It says {"bad": {}} when it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from signal import Signals
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import LoaderError
+from gpuloader.shards import array_gate
+
+_DECODED_PIXELS = 64 << 20
+_MOST_ENDS = 50
+_STDERR_SHOWN_BYTES = 1000
+
+
+class Decoding:
+    """The gate and the decoder of training, on whole images. A context, which ends the process.
+
+    Args:
+        batch_size: the most images at a time.
+        num_threads: that decode them.
+        device_id: a GPU; None for the CPU.
+    """
+
+    def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
+        self._command = [sys.executable, "-m", __name__, json.dumps([batch_size, num_threads, device_id])]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ends = 0
+        self._end = ""
+
+    def bad(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
+        """The rows that cannot be decoded, with the cause.
+
+        A batch that ends the process is halved. An image that does so alone is asked about once more, in a new process:
+        the damage may be that of another one before it.
+
+        Raises:
+            LoaderError: something else than an image is to blame.
+        """
+        answer = self._ask(images)
+        if answer is not None:
+            return answer
+        if len(images) == 1:
+            answer = self._ask(images)
+            return {0: f"decoding it ends the process ({self._end})"} if answer is None else answer
+        middle = len(images) // 2
+        first = self.bad(images[:middle])
+        return first | {middle + row: cause for row, cause in self.bad(images[middle:]).items()}
+
+    def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
+        """None where it ended the process."""
+        process = self._process = self._process or self._begun()
+        answer = _asked(process, images)
+        if answer is None:
+            self._end = _end(process.wait())
+            self.__exit__()
+            self._ends += 1
+            if self._ends > _MOST_ENDS:
+                raise LoaderError(
+                    f"decoding ended its process {self._ends} times in a row ({self._end}): the installation or the "
+                    f"machine is to blame, not the images; see `gpuloader doctor`"
+                )
+        else:
+            self._ends = 0
+        return answer
+
+    def __enter__(self) -> Decoding:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        with tempfile.TemporaryFile() as stderr:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            if _answer(process) is None:
+                process.kill()
+                process.communicate()
+                stderr.seek(0)
+                said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
+                raise LoaderError(f"the process that decodes did not begin:\n{said}")
+        return process
+
+
+def _asked(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
+    assert process.stdin is not None
+    try:
+        _write(process.stdin.fileno(), memoryview(json.dumps([len(image) for image in images]).encode() + b"\n"))
+        for image in images:
+            _write(process.stdin.fileno(), memoryview(image))
+    except BrokenPipeError:
+        return None
+    return _answer(process)
+
+
+def _write(fd: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(fd, data) :]
+
+
+def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
+    """None where the process ended."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.endswith(b"\n"):
+        return None
+    answer = json.loads(line)
+    if "error" in answer:
+        raise LoaderError(answer["error"])
+    return {int(row): cause for row, cause in answer["bad"].items()}
+
+
+def _end(status: int) -> str:
+    return Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
+    """All items in runs of neighbours, of at most so many and, unless it is one alone, so much cost."""
+    start = total = 0
+    for item, cost in enumerate(costs):
+        if item > start and (item - start == most or total + cost > most_cost):
+            yield range(start, item)
+            start, total = item, 0
+        total += cost
+    if start < len(costs):
+        yield range(start, len(costs))
+
+
+def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
+    from gpuloader.pipelines import WholeDecoder, gate
+
+    def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
+        encoded = [row for row, image in enumerate(images) if isinstance(array_gate(image), str)]
+        sizes = [(row, gate(images[row])) for row in encoded]
+        causes = {row: size for row, size in sizes if isinstance(size, str)}
+        good = [(row, size[0] * size[1]) for row, size in sizes if not isinstance(size, str)]
+        for run in runs([pixels for _, pixels in good], batch_size, _DECODED_PIXELS):
+            failures = decoder.failures([images[good[place][0]] for place in run])
+            causes |= {good[run[place]][0]: cause for place, cause in failures.items()}
+        return causes
+
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    decoder = WholeDecoder(batch_size, num_threads, device_id)
+    print(json.dumps({"bad": {}}), file=answers)
+    # What libraries in C write is a line or more for each bad image, and not for which.
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    while line := sys.stdin.buffer.readline():
+        images = [np.frombuffer(sys.stdin.buffer.read(size), np.uint8) for size in json.loads(line)]
+        try:
+            print(json.dumps({"bad": bad(images)}), file=answers)
+        except RuntimeError as error:
+            print(json.dumps({"error": str(error)}), file=answers)
+
+
+if __name__ == "__main__":
+    _serve(*json.loads(sys.argv[1]))

@@ -1,0 +1,75 @@
+"""How fast shards can be read: one after the other, and here and there, as shuffling does."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+_SECONDS = 2.0
+_CHUNK_BYTES = 4 << 20
+_READ_BYTES = 128 << 10
+_MOST_READS = 2000
+_MOST_SHARDS = 64
+
+
+@dataclass(frozen=True)
+class DiskSpeed:
+    """What one thread reads.
+
+    Attributes:
+        bytes_per_second: in a row.
+        reads_per_second: of `read_bytes` each, at random places.
+        read_bytes: about an image's; less where the shards are smaller.
+    """
+
+    bytes_per_second: float
+    reads_per_second: float
+    read_bytes: int
+
+
+def measure_disk(shards: Sequence[Path], seconds: float = _SECONDS) -> DiskSpeed:
+    """Reads for at most that long each way, after taking the shards out of the page cache.
+
+    Pages that others are using stay in it, and a disk or server has caches of its own: the figures are upper bounds.
+    """
+    some = random.Random(0).sample(shards, min(_MOST_SHARDS, len(shards)))
+    return DiskSpeed(_in_a_row(some, seconds), *_at_random(some, seconds))
+
+
+def _in_a_row(shards: Sequence[Path], seconds: float) -> float:
+    buffer = bytearray(_CHUNK_BYTES)
+    read, started = 0, time.perf_counter()
+    for shard in shards:
+        with _uncached(shard) as file:
+            while time.perf_counter() - started < seconds and (count := file.readinto(buffer)):
+                read += count
+    return read / (time.perf_counter() - started)
+
+
+def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
+    """Reads a second, and the bytes of the largest."""
+    draw = random.Random(0)
+    with ExitStack() as stack:
+        files = [stack.enter_context(_uncached(shard)) for shard in shards]
+        sizes = [os.fstat(file.fileno()).st_size for file in files]
+        read_bytes = min(_READ_BYTES, max(sizes))
+        reads, started = 0, time.perf_counter()
+        while reads < _MOST_READS and time.perf_counter() - started < seconds:
+            number = draw.randrange(len(files))
+            os.pread(files[number].fileno(), read_bytes, draw.randrange(max(1, sizes[number] - read_bytes + 1)))
+            reads += 1
+        return reads / (time.perf_counter() - started), read_bytes
+
+
+@contextmanager
+def _uncached(shard: Path) -> Iterator[FileIO]:
+    """A shard, out of the page cache as far as the kernel lets go of it."""
+    with shard.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        yield file

@@ -1,0 +1,351 @@
+"""`doctor`: what on this machine, in its packages and in its environment would hold up a training."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import platformdirs
+
+from gpuloader.cores import cgroup_limits, usable_cores
+from gpuloader.errors import ConfigError
+from gpuloader.shards import Tar, resolve_shards
+from gpuloader.shards.index_files import index_file
+from gpuloader.tools.disk import measure_disk
+from gpuloader.world import World
+
+_GB = 1e9
+_NVIDIA_PCI = "0x10de"
+_FEW_BYTES = 2e9
+_FEW_SHARED_BYTES = 1e9
+_FEW_FILES = 1024
+_SLOW_BYTES_PER_SECOND = 100e6
+_SLOW_READS_PER_SECOND = 500.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        found: what was found.
+        status: "ok"; "warning", where training works, but slowly or not as meant; "failure", where it does not.
+        advice: what to do about it; empty where it is ok.
+    """
+
+    name: str
+    found: str
+    status: Literal["ok", "warning", "failure"] = "ok"
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    """What the driver says: its version, the newest CUDA that it runs, and the GPUs."""
+
+    driver: str
+    cuda: str
+    gpus: tuple[str, ...]
+
+
+def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
+    """Looks at everything; with shards, also at the disk that they lie on, which takes some seconds.
+
+    Raises:
+        DataError: there are no such shards.
+    """
+    shards = None if tar is None else resolve_shards(tar)
+    nvidia, findings = _driver()
+    torch, torch_error = _imported("torch")
+    dali, dali_error = _imported("nvidia.dali")
+    flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
+    findings += [
+        _torch(torch, torch_error, nvidia),
+        _dali(dali, dali_error, flavours),
+    ]
+    if nvidia is not None and nvidia.gpus:
+        findings.append(Finding("JPEG engines", _jpeg_engines()))
+        if torch is not None and len(flavours) == 1:
+            findings.append(cuda_versions(nvidia.cuda, torch.version.cuda, flavours[0]))
+    findings += [
+        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
+        memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cgroup_limits().memory_bytes),
+        _shared_memory(),
+        open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        _numba(),
+        _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
+        _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that is"),
+        processes(os.environ),
+    ]
+    if shards is not None:
+        findings += [_index(shards[0]), _disk(shards)]
+    return tuple(findings)
+
+
+# --- NVIDIA
+
+
+def _driver() -> tuple[Nvidia | None, list[Finding]]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+        if _NVIDIA_PCI not in vendors:
+            return None, [Finding("GPU", "no NVIDIA GPU: loaders run on the CPU")]
+        advice = (
+            "loaders run on the CPU unless torch sees the GPU: install NVIDIA's driver; a container needs --gpus all "
+            "and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
+        return None, [Finding("GPU", "an NVIDIA device, but no nvidia-smi", "warning", advice)]
+    try:
+        result = subprocess.run([command, "-q", "-x"], capture_output=True, text=True, check=True, timeout=60)
+        nvidia = parse_nvidia_smi(result.stdout)
+    except subprocess.CalledProcessError as error:
+        said = (error.stdout or error.stderr).strip()
+        return None, [Finding("GPU", f"nvidia-smi fails: {said}", "failure", _MEND_DRIVER)]
+    except (OSError, subprocess.TimeoutExpired, ET.ParseError) as error:
+        return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _MEND_DRIVER)]
+    findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
+    return nvidia, findings + [Finding(f"GPU {number}", gpu) for number, gpu in enumerate(nvidia.gpus)]
+
+
+_MEND_DRIVER = "restart the machine, or install its driver anew: without it, loaders run on the CPU"
+
+
+def parse_nvidia_smi(text: str) -> Nvidia:
+    """What `nvidia-smi -q -x` prints."""
+    root = ET.fromstring(text)
+    gpus = (
+        f"{gpu.findtext('product_name', 'unknown')}, {gpu.findtext('fb_memory_usage/total', 'unknown memory')}"
+        for gpu in root.iter("gpu")
+    )
+    return Nvidia(root.findtext("driver_version", "unknown"), root.findtext("cuda_version", "unknown"), tuple(gpus))
+
+
+def _imported(name: str) -> tuple[Any, str]:
+    """The module, or None and why it cannot be imported."""
+    try:
+        return importlib.import_module(name), ""
+    except Exception as error:  # noqa: BLE001 - a broken package may raise anything
+        return None, f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _torch(torch: ModuleType | None, error: str, nvidia: Nvidia | None) -> Finding:
+    if torch is None:
+        return Finding("torch", f"cannot be imported: {error}", "failure", "pip install 'torch>=2.4,<3'")
+    found = f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'}"
+    if nvidia is None or not nvidia.gpus:
+        return Finding("torch", found)
+    if not torch.version.cuda:
+        advice = "loaders run on the CPU: install torch for CUDA, as pytorch.org says"
+        return Finding("torch", found, "warning", advice)
+    if not torch.cuda.is_available():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        advice = (
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides them: unset it"
+            if visible is not None
+            else f"install a driver for CUDA {torch.version.cuda}, or torch for CUDA {nvidia.cuda}"
+        )
+        return Finding("torch", f"{found}, which sees no GPU", "failure", advice)
+    return Finding("torch", f"{found}, which sees {torch.cuda.device_count()} GPUs")
+
+
+def dali_flavours(distributions: Sequence[str]) -> list[str]:
+    """The CUDA versions of the installed distributions of DALI: nvidia-dali-cuda120 is for "12.0"."""
+    names = (re.fullmatch(r"nvidia[-_.]dali[-_.]cuda(\d+)(\d)", name.lower()) for name in sorted(set(distributions)))
+    return [f"{match[1]}.{match[2]}" for match in names if match]
+
+
+def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Finding:
+    if dali is None:
+        advice = "pip install 'nvidia-dali-cuda120>=2.4,<3', or nvidia-dali-cuda130 for CUDA 13"
+        return Finding("DALI", f"cannot be imported: {error}", "failure", advice)
+    found = f"{dali.__version__}, for CUDA {' and '.join(flavours) or 'unknown'}"
+    if len(flavours) > 1:
+        advice = "they overwrite each other's files: uninstall all of them, then install one"
+        return Finding("DALI", found, "failure", advice)
+    return Finding("DALI", found)
+
+
+def cuda_versions(driver: str, torch: str | None, dali: str) -> Finding:
+    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI go together."""
+    found = f"driver {driver}, torch {torch or 'none'}, DALI {dali}"
+    of_driver, of_torch, of_dali = ((version or "").partition(".")[0] for version in (driver, torch, dali))
+    if of_driver.isdigit() and int(of_driver) < int(of_dali):
+        advice = f"install a driver for CUDA {of_dali}, or nvidia-dali-cuda{of_driver}0"
+        return Finding("CUDA versions", found, "failure", advice)
+    if of_torch and of_torch != of_dali:
+        advice = f"take DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0; pip install nvidia-dali-cuda"
+        return Finding("CUDA versions", found, "warning", f"{advice}{of_torch}0")
+    return Finding("CUDA versions", found)
+
+
+def _jpeg_engines() -> str:
+    """What nvJPEG says of the first GPU."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = [file for folder in folders or () for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
+    if not files:
+        return "unknown: nvJPEG is not there"
+    try:
+        nvjpeg = ctypes.CDLL(str(files[0]))
+        handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+        if nvjpeg.nvjpegCreateSimple(ctypes.byref(handle)):
+            return "unknown: nvJPEG cannot begin"
+        failed = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(per_engine))
+        nvjpeg.nvjpegDestroy(handle)
+    except (OSError, AttributeError) as error:
+        return f"unknown: {error}"
+    return "unknown: nvJPEG does not say" if failed else f"{engines.value}, each of {per_engine.value} cores, on GPU 0"
+
+
+# --- the machine
+
+
+def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
+    """The cores that the process may use; the quota is a control group's, in cores' worth of time."""
+    if quota is None or quota >= affinity:
+        return Finding("cores", f"{affinity} of {built_in}")
+    usable = usable_cores(affinity, quota)
+    advice = (
+        f"GPULoader takes {usable} threads, but other libraries one for each of the {affinity} cores: "
+        f"set OMP_NUM_THREADS={usable}, or raise the quota"
+    )
+    return Finding("cores", f"{affinity} of {built_in}, but a quota of {quota:.3g} cores' time", "warning", advice)
+
+
+def memory(built_in: int, limit: int | None) -> Finding:
+    """The memory that the process may use, in bytes; the limit is a control group's."""
+    limited = limit is not None and limit < built_in
+    usable = limit if limit is not None and limited else built_in
+    found = f"{usable / _GB:.1f} GB" + (f" by a limit, of {built_in / _GB:.1f} GB" if limited else "")
+    if usable < _FEW_BYTES:
+        advice = "torch and DALI alone take about 0.5 GB: `gpuloader info` estimates a loader's; raise the limit"
+        return Finding("memory", found, "warning", advice)
+    return Finding("memory", found)
+
+
+def _shared_memory() -> Finding:
+    try:
+        size = shutil.disk_usage("/dev/shm").total
+    except OSError as error:
+        return Finding("shared memory", f"no /dev/shm: {error.strerror}", "warning", _MORE_SHARED)
+    found = f"{size / _GB:.1f} GB"
+    return (
+        Finding("shared memory", found, "warning", _MORE_SHARED)
+        if size < _FEW_SHARED_BYTES
+        else Finding("shared memory", found)
+    )
+
+
+_MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
+
+
+def open_files(limit: int) -> Finding:
+    """The limit on open files, -1 for none."""
+    if 0 <= limit < _FEW_FILES:
+        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and opens others anew: ulimit -n 65536"
+        return Finding("open files", f"at most {limit:,}", "warning", advice)
+    return Finding("open files", "no limit" if limit < 0 else f"at most {limit:,}")
+
+
+def _numba() -> Finding:
+    numba, error = _imported("numba")
+    if numba is None:
+        advice = "pip install 'numba>=0.60,<1': on the CPU, loaders do not work without it"
+        return Finding("Numba", f"cannot be imported: {error}", "failure", advice)
+    try:
+        numba.njit(_one_more)(1)
+    except Exception as error:  # noqa: BLE001 - a broken LLVM may raise anything
+        return Finding("Numba", f"cannot compile: {error}", "failure", "pip install --force-reinstall numba llvmlite")
+    try:
+        numba.njit(cache=True)(_one_more)
+    except RuntimeError:
+        advice = (
+            "kernels are compiled at every start, for up to half a minute: set NUMBA_CACHE_DIR to a folder that stays"
+        )
+        return Finding("Numba", f"{numba.__version__} compiles, but finds no folder to cache in", "warning", advice)
+    return Finding("Numba", f"{numba.__version__}, compiles and caches")
+
+
+def _one_more(number: int) -> int:
+    return number + 1
+
+
+def _writable(name: str, folder: Path, advice: str) -> Finding:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding(name, str(folder))
+    except OSError as error:
+        return Finding(name, f"{folder} cannot be written to: {error.strerror}", "warning", advice)
+
+
+# --- the environment
+
+
+def processes(environ: Mapping[str, str]) -> Finding:
+    """Whether the variables that launchers set tell loaders which process of how many this is."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    given = {name: environ[name] for name in names if name in environ}
+    found = " ".join(f"{name}={value}" for name, value in given.items())
+    if ("RANK" in given) != ("WORLD_SIZE" in given):
+        return Finding("processes", found, "failure", "set both RANK and WORLD_SIZE, as torchrun does, or neither")
+    for launcher, rank, size in _LAUNCHERS:
+        count = environ.get(size, "")
+        if "RANK" not in given and rank in environ and count.isdigit() and int(count) > 1:
+            advice = (
+                f"each process takes itself for rank 0 of 1, unless it calls torch.distributed.init_process_group "
+                f"first: launch with torchrun, or set RANK=${rank} and WORLD_SIZE=${size} in each"
+            )
+            return Finding("processes", f"{launcher} runs {count} of them, but RANK is not set", "warning", advice)
+    try:
+        world = World(*(int(given.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
+    except (ConfigError, ValueError) as error:
+        return Finding("processes", found, "failure", f"mend what launches the processes: {error}")
+    return Finding("processes", f"rank {world.rank} of {world.world_size}")
+
+
+_LAUNCHERS = (
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+)
+
+
+# --- the shards
+
+
+def _index(shard: Path) -> Finding:
+    return _writable(
+        "index folder", index_file(shard).parent, "make the indexes elsewhere, or they are made at each start"
+    )
+
+
+def _disk(shards: Sequence[Path]) -> Finding:
+    speed = measure_disk(shards)
+    found = (
+        f"{speed.bytes_per_second / 1e6:,.0f} MB/s in a row, "
+        f"{speed.reads_per_second:,.0f} reads of {speed.read_bytes / 1e3:.0f} kB a second at random, by one thread"
+    )
+    if speed.reads_per_second < _SLOW_READS_PER_SECOND:
+        return Finding(
+            "disk", found, "warning", 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
+        )
+    if speed.bytes_per_second < _SLOW_BYTES_PER_SECOND:
+        return Finding("disk", found, "warning", "copy the shards to a local disk")
+    return Finding("disk", found)

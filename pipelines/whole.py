@@ -1,0 +1,60 @@
+"""Which images DALI cannot decode as a whole: what damages any crop shows here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.data_node import DataNode
+from nvidia.dali.pipeline import Pipeline
+
+from gpuloader.pipelines.triage import cause_of, is_decode_failure
+
+
+class WholeDecoder:
+    """Decodes all pixels of images that the gate lets pass, and gives none of them out.
+
+    Args:
+        batch_size: the most images at a time.
+        num_threads: that decode them.
+        device_id: a GPU; None for the CPU.
+    """
+
+    def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
+        self._arguments = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
+        self._pipeline: Pipeline | None = None
+
+    def failures(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
+        """The rows that fail, with DALI's cause.
+
+        DALI's error loses the batch and does not always name the image, so a batch that fails is halved.
+        """
+        message = self._error(images) if images else None
+        if message is None:
+            return {}
+        if len(images) == 1:
+            return {0: cause_of(message)}
+        middle = len(images) // 2
+        second = self.failures(images[middle:])
+        return self.failures(images[:middle]) | {middle + row: cause for row, cause in second.items()}
+
+    def _error(self, images: Sequence[NDArray[np.uint8]]) -> str | None:
+        self._pipeline = self._pipeline or _graph(self._arguments["device_id"] is None, **self._arguments)
+        try:
+            self._pipeline.run(encoded=list(images))
+        except RuntimeError as error:
+            self._pipeline = None  # one that failed is of no use any more
+            if not is_decode_failure(str(error)):
+                raise
+            return str(error)
+        return None
+
+
+@pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]
+def _graph(on_cpu: bool) -> DataNode:
+    encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
+    device = "cpu" if on_cpu else "mixed"
+    image = fn.decoders.image(encoded, device=device, output_type=types.RGB, adjust_orientation=False)
+    return image.shape()

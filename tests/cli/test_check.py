@@ -1,0 +1,50 @@
+"""`gpuloader check`, as a user runs it."""
+
+import json
+from pathlib import Path
+
+from bad_images import bad_kinds, zoo
+from command_line import run
+from making import write_samples, write_shard
+
+
+def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "zoo.tar", [{"__key__": kind.name, "jpg": kind.data} for kind in zoo()])
+    result = run(
+        "check", tar, "--cpu", "--json", "--quarantine", tmp_path / "bad.jsonl", "--repair", tmp_path / "clean"
+    )
+    assert result.returncode == 3
+    printed = json.loads(result.stdout)
+    assert [bad["key"] for bad in printed["bad"]] == [kind.name for kind in bad_kinds()]
+    content = tar.read_bytes()
+    for bad, kind in zip(printed["bad"], bad_kinds(), strict=True):
+        assert content[bad["offset"] :].startswith(kind.data)
+        assert bad["cause"]
+    assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == len(bad_kinds())
+    again = run("check", tmp_path / "clean", "--cpu")
+    assert (again.returncode, again.stdout) == (
+        0,
+        f"{len(zoo()) - len(bad_kinds())} samples in 1 shards: all is well\n",
+    )
+
+
+def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:
+    write_samples(tmp_path, 6, shards=2)
+    shard = write_shard(
+        tmp_path / "train-0002.tar",
+        [{"__key__": "bad", "jpg": b"no image", "cls": b"1"}, {"__key__": "README", "txt": b"no image"}],
+    )
+    (tmp_path / "train-0003.tar").write_bytes(b"no tar" * 200)
+    result = run("check", tmp_path, "--cpu", "--repair", tmp_path / "clean")
+    assert result.returncode == 3
+    assert "Traceback" not in result.stderr
+    assert result.stdout.splitlines() == [
+        f"{shard}: bad: 'bad' at byte 1536: no image format that DALI reads, or a broken header "
+        "(it begins with b'no image')",
+        f"{tmp_path}/train-0003.tar: broken: not a tar file: the header's checksum is wrong at byte 0; "
+        "before it, 0 samples",
+        f"{shard}: left out: 'README.txt' at byte 2560: its key has no image",
+        f"{shard}: no sample is left to copy",
+        f"{tmp_path}/train-0003.tar: no sample is left to copy",
+        "7 samples in 4 shards: bad samples 1, broken shards 1, members left out 1",
+    ]

@@ -1,0 +1,22 @@
+"""Decoding whole images: which of a batch cannot be."""
+
+import pytest
+from making import damaged_jpeg, jpeg
+from running import as_arrays
+
+from gpuloader.pipelines import WholeDecoder
+
+
+@pytest.mark.parametrize("bad", [[], [0], [3], [6], [2, 3], [0, 6], [0, 1, 2, 3, 4, 5, 6]])
+def test_it_names_the_bad_rows_and_no_others(bad: list[int]) -> None:
+    decoder = WholeDecoder(batch_size=8, num_threads=2, device_id=None)
+    images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(7)]
+    causes = decoder.failures(as_arrays(images))
+    assert sorted(causes) == bad
+    assert set(causes.values()) <= {"DALI's decoder fails on it"}
+
+
+def test_it_goes_on_after_a_failure_with_batches_of_any_size() -> None:
+    decoder = WholeDecoder(batch_size=4, num_threads=2, device_id=None)
+    batches = [[damaged_jpeg()], [jpeg(8, 8)] * 4, [], [jpeg(8, 8), damaged_jpeg()], [jpeg(300, 200)]]
+    assert [list(decoder.failures(as_arrays(batch))) for batch in batches] == [[0], [], [], [1], []]

@@ -1,0 +1,46 @@
+"""`classes.json` beside shards."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuloader import DataError
+from gpuloader.shards import read_class_names
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ('["cat", "dog"]', {0: "cat", 1: "dog"}),
+        ('{"dog": 1, "cat": 0}', {0: "cat", 1: "dog"}),
+        ('{"dog": 7}', {7: "dog"}),
+        ("[]", {}),
+    ],
+)
+def test_names_are_a_list_or_stand_beside_their_labels(tmp_path: Path, content: str, names: dict[int, str]) -> None:
+    (tmp_path / "classes.json").write_text(content)
+    assert read_class_names(tmp_path) == names
+
+
+def test_there_need_not_be_any(tmp_path: Path) -> None:
+    assert read_class_names(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),  # deeper than Python's stack
+        ("3", "allowed are a list of the classes' names, and {name: label}"),
+        ("null", "allowed are a list"),
+        ('"cat"', "allowed are a list"),
+        ("[1]", "allowed are a list"),
+        ('{"cat": "0"}', "allowed are a list"),
+        ('{"cat": true}', "allowed are a list"),
+    ],
+)
+def test_what_is_neither_is_an_error_that_names_the_file(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "classes.json").write_text(content)
+    with pytest.raises(DataError, match=f"classes.json.*{message}"):
+        read_class_names(tmp_path)

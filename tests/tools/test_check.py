@@ -1,0 +1,277 @@
+"""`check`: what is wrong with shards, by name; and the quarantine and the copies that mend it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
+from webdataset import tariterators
+
+from gpuloader import GPULoader
+from gpuloader.errors import ConfigError, NoSamplesError
+from gpuloader.tools.check import check_shards
+
+Sample = dict[str, bytes | str]
+
+
+def samples(count: int, bad: Iterable[int] = ()) -> list[Sample]:
+    rows = set(bad)
+    return [
+        {
+            "__key__": f"{number:03d}",
+            "jpg": damaged_jpeg() if number in rows else jpeg(32, 40, seed=number),
+            "cls": b"%d" % (number % 10),
+        }
+        for number in range(count)
+    ]
+
+
+def members(tar: Path) -> list[tuple[str, bytes]]:
+    with tarfile.open(tar, "r:") as file:
+        return [(member.name, file.extractfile(member).read()) for member in file.getmembers()]  # type: ignore[union-attr]
+
+
+def keys_by_webdataset(tar: Path) -> list[str]:
+    with tar.open("rb") as stream:
+        samples = tariterators.group_by_keys(tariterators.tar_file_expander([{"url": str(tar), "stream": stream}]))
+        return [sample["__key__"] for sample in samples]
+
+
+# --- what is found
+
+
+def test_good_shards_are_well(tmp_path: Path) -> None:
+    result = check_shards(write_samples(tmp_path, 41, shards=3))
+    assert (result.shards, result.samples, result.all_well) == (3, 41, True)
+    assert (result.bad, result.broken, result.stray, result.stray_count, result.without_label) == ((), (), (), 0, 0)
+
+
+@pytest.mark.parametrize("bad", [[0], [7], [19], [9, 10], list(range(20)), list(range(3, 18))])
+def test_bad_images_are_named_in_their_order(tmp_path: Path, bad: list[int]) -> None:
+    all_samples = samples(20, bad)
+    tars = [write_shard(tmp_path / f"{n}.tar", all_samples[10 * n : 10 * n + 10]) for n in range(2)]
+    result = check_shards(tars)
+    assert [(sample.shard, sample.key) for sample in result.bad] == [(str(tars[n // 10]), f"{n:03d}") for n in bad]
+    for sample in result.bad:
+        assert Path(sample.shard).read_bytes()[sample.offset :].startswith(damaged_jpeg())
+        assert sample.cause == "DALI's decoder fails on it"
+
+
+def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
+    good = encoded(picture(256, 64), "PNG")
+    checksum = len(good) - 16  # of the last rows, before the chunk that ends the file
+    damaged = good[:checksum] + bytes(4) + good[checksum + 4 :]
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "good", "png": good}, {"__key__": "bad", "png": damaged}])
+    assert [bad.key for bad in check_shards(tar).bad] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [((b"1", b"2", b"3"), 0), ((None, None, None), 0), ((b"1", None, b"3"), 1), ((None, None, b"1"), 2)],
+)
+def test_samples_without_a_label_are_counted_where_others_have_one(
+    tmp_path: Path, labels: Sequence[bytes | None], expected: int
+) -> None:
+    rows: list[Sample] = [
+        {"__key__": f"{n}", "jpg": jpeg(8, 8), **({"cls": c} if c else {})} for n, c in enumerate(labels)
+    ]
+    result = check_shards(write_shard(tmp_path / "a.tar", rows))
+    assert result.without_label == expected
+    assert result.all_well == (expected == 0)
+
+
+def test_stray_members_are_named(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [*samples(2), {"__key__": "README", "txt": b"no image"}])
+    result = check_shards(tar)
+    assert [(item.shard, item.name, item.why) for item in result.stray] == [
+        (str(tar), "README.txt", "its key has no image")
+    ]
+    assert (result.stray_count, result.all_well) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "offset", "says"),
+    [
+        (b"", 0, "not a tar file"),
+        (b"no tar\n" * 200, 0, "not a tar file"),
+        (gzip.compress(bytes(10_240)) + bytes(1000), 0, "compressed with gzip"),
+    ],
+)
+def test_what_is_no_tar_is_reported_beside_what_is(tmp_path: Path, content: bytes, offset: int, says: str) -> None:
+    (tmp_path / "a.tar").write_bytes(content)
+    write_shard(tmp_path / "b.tar", samples(3, bad=[1]))
+    result = check_shards(tmp_path, repair=tmp_path / "clean")
+    [broken] = result.broken
+    assert (broken.shard, broken.offset, broken.samples) == (str(tmp_path / "a.tar"), offset, 0)
+    assert says in broken.problem
+    assert [sample.key for sample in result.bad] == ["001"]
+    assert [(Path(each.shard).name, each.copy, each.samples) for each in result.repaired] == [
+        ("a.tar", None, 0),
+        ("b.tar", str(tmp_path / "clean" / "b.tar"), 2),
+    ]
+
+
+def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"no tar\n" * 200)
+    result = check_shards(tmp_path / "a.tar")
+    assert (result.samples, len(result.broken), result.all_well) == (0, 1, False)
+
+
+def test_shards_without_samples_are_an_error(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [{"__key__": "a", "txt": b"no image"}])
+    with pytest.raises(NoSamplesError, match="no images in"):
+        check_shards(tmp_path)
+
+
+def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
+    with pytest.raises(OSError, match=r"a\.tar"):
+        check_shards(tmp_path)
+
+
+# --- the quarantine
+
+
+def test_a_loader_that_gets_the_quarantine_meets_no_bad_image(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", samples(12, bad=[0, 5, 6]))
+    check_shards(tar, quarantine=tmp_path / "bad.jsonl")
+    with GPULoader(tar, 4, None, preset="imagenet_eval", quarantine=tmp_path / "bad.jsonl", output="dict") as loader:
+        assert [batch["valid"].tolist() for batch in loader] == [
+            [False, True, True, True],
+            [True, False, False, True],
+            [True, True, True, True],
+        ]
+
+
+def test_the_quarantine_of_good_shards_is_empty(tmp_path: Path) -> None:
+    check_shards(write_shard(tmp_path / "a.tar", samples(3)), quarantine=tmp_path / "bad.jsonl")
+    assert (tmp_path / "bad.jsonl").read_bytes() == b""
+
+
+def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path: Path) -> None:
+    whole = write_shard(tmp_path / "a.tar", samples(4, bad=[1]))
+    broken = write_shard(tmp_path / "b.tar", samples(4, bad=[2]))
+    broken.write_bytes(broken.read_bytes()[:-10_000])
+    result = check_shards([broken, whole], quarantine=tmp_path / "bad.jsonl")
+    assert len(result.broken) == 1
+    assert '"a.tar"' in (tmp_path / "bad.jsonl").read_text()
+    assert '"b.tar"' not in (tmp_path / "bad.jsonl").read_text()
+
+
+# --- the copies
+
+
+def test_a_copy_has_the_good_samples_as_they_were(tmp_path: Path) -> None:
+    rows = samples(8, bad=[0, 3, 7])
+    stray = {"__key__": "README", "txt": b"no image"}
+    tar = write_shard(tmp_path / "a.tar", [*rows[:4], stray, *rows[4:]])
+    before = tar.read_bytes(), tar.stat().st_mtime_ns
+    [repaired] = check_shards(tar, repair=tmp_path / "clean").repaired
+    copy = tmp_path / "clean" / "a.tar"
+    assert (repaired.shard, repaired.copy, repaired.samples) == (str(tar), str(copy), 5)
+    assert members(copy) == [
+        row for row in members(tar) if row[0].partition(".")[0] in {"001", "002", "004", "005", "006"}
+    ]
+    assert keys_by_webdataset(copy) == ["001", "002", "004", "005", "006"]
+    assert check_shards(copy).all_well
+    assert (tar.read_bytes(), tar.stat().st_mtime_ns) == before
+    assert sorted(path.name for path in copy.parent.iterdir()) == ["a.tar", "a.tar.gpuidx"]
+
+
+def test_names_stay_as_they_were(tmp_path: Path) -> None:
+    names = [
+        "UPPER.JPG",
+        "f/" * 80 + "long.jpg",
+        "é漢.jpg",
+        "not-utf-8-\udcff.jpg",
+        "dots.seg.png",
+        "dots.jpg",
+        "empty.cls",
+        "empty.jpg",
+    ]
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ["bad.jpg", *names]:
+            data = b"" if name == "empty.cls" else b"bad" if name == "bad.jpg" else jpeg(8, 8)
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    result = check_shards(tmp_path / "a.tar", repair=tmp_path / "clean")
+    assert [sample.key for sample in result.bad] == ["bad"]
+    assert members(tmp_path / "clean" / "a.tar") == members(tmp_path / "a.tar")[1:]
+
+
+def test_shards_with_nothing_wrong_are_not_copied(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", samples(3))
+    write_shard(tmp_path / "b.tar", samples(3, bad=[0, 1, 2]))
+    [repaired] = check_shards(tmp_path, repair=tmp_path / "clean").repaired
+    assert (Path(repaired.shard).name, repaired.copy, repaired.samples) == ("b.tar", None, 0)
+    assert list((tmp_path / "clean").iterdir()) == []
+
+
+def test_a_cut_shard_keeps_its_whole_samples_wherever_it_is_cut(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "whole.tar", samples(4))
+    content = tar.read_bytes()
+    with tarfile.open(tar) as file:
+        ends = [member.offset_data + member.size for member in file.getmembers()]
+    assert len(ends) == 8
+    for cut in range(ends[3] + 1, ends[-1], 700):
+        (tmp_path / "cut.tar").write_bytes(content[:cut])
+        whole = sum(end <= cut for end in ends[1::2])
+        check_shards(tmp_path / "cut.tar", repair=tmp_path / f"clean-{cut}")
+        assert members(tmp_path / f"clean-{cut}" / "cut.tar") == members(tar)[: 2 * whole], cut
+
+
+def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{**sample, "json": b"{}", "txt": b"of this"} for sample in samples(3)])
+    with tarfile.open(tar) as file:
+        cut = next(member.offset for member in file.getmembers() if member.name == "002.json")
+    tar.write_bytes(tar.read_bytes()[:cut])
+    result = check_shards(tar, quarantine=tmp_path / "bad.jsonl")
+    assert [(sample.key, sample.cause) for sample in result.bad] == [
+        ("002", "the shard is cut behind it, and it lacks .json, .txt")
+    ]
+    assert "no end marker" in result.stray[0].why
+    assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
+
+
+def test_damage_within_a_shard_ends_its_copy_there(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", samples(5, bad=[1]))
+    content = bytearray(tar.read_bytes())
+    with tarfile.open(tar) as file:
+        header = file.getmembers()[6].offset
+    content[header + 148 : header + 156] = b"damaged!"
+    tar.write_bytes(content)
+    result = check_shards(tar, repair=tmp_path / "clean")
+    [broken] = result.broken
+    assert (broken.offset, broken.problem, broken.samples) == (header, "the header's checksum is wrong", 3)
+    assert keys_by_webdataset(tmp_path / "clean" / "a.tar") == ["000", "002"]
+
+
+# --- what cannot be meant, said before the work
+
+
+def test_a_copy_does_not_go_over_what_is_there(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", samples(2, bad=[0]))
+    before = tar.read_bytes()
+    with pytest.raises(ConfigError, match=r"a\.tar is there already; name a new folder"):
+        check_shards(tar, repair=tmp_path)
+    assert tar.read_bytes() == before
+
+
+def test_copies_of_shards_of_the_same_name_have_no_place(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write_shard(tmp_path / folder / "a.tar", samples(1))
+    with pytest.raises(ConfigError, match="several of the shards have the same name"):
+        check_shards([tmp_path / "one", tmp_path / "two"], repair=tmp_path / "clean")
+
+
+def test_the_quarantines_folder_must_be_there(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", samples(1))
+    with pytest.raises(ConfigError, match="there is no folder"):
+        check_shards(tar, quarantine=tmp_path / "nowhere" / "bad.jsonl")

@@ -1,0 +1,96 @@
+"""Decoding in a process of its own, which may end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bad_images import zoo
+from making import encoded, jpeg, picture
+from running import as_arrays
+
+from gpuloader.errors import LoaderError
+from gpuloader.tools.decoding import Decoding, runs
+
+GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
+KILLER = b"KILL" + bytes(100)
+
+
+@pytest.fixture
+def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that ends the process on some bytes, as decoders do on some damage, though not whenever one likes."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "from gpuloader import pipelines\n"
+        "gate = pipelines.gate\n"
+        "def killing(image):\n"
+        "    if image[:4].tobytes() == b'KILL': os.kill(os.getpid(), 11)\n"
+        "    return gate(image)\n"
+        "pipelines.gate = killing\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(batch_size: int) -> None:
+    kinds = zoo()
+    bad = []
+    with Decoding(batch_size, 2, None) as decoding:
+        for run in runs([1] * len(kinds), batch_size, 1000):
+            causes = decoding.bad(as_arrays([kinds[place].data for place in run]))
+            assert all(causes.values())
+            bad += [run[row] for row in sorted(causes)]
+    assert bad == [place for place, kind in enumerate(kinds) if kind.verdict == "bad"]
+
+
+@pytest.mark.usefixtures("killing")
+@pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
+def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:
+    images = [KILLER if row in killers else data for row, data in enumerate(GOOD)]
+    with Decoding(20, 2, None) as decoding:
+        assert decoding.bad(as_arrays(images)) == dict.fromkeys(killers, "decoding it ends the process (SIGSEGV)")
+        assert decoding.bad(as_arrays(GOOD)) == {}
+
+
+def test_damaged_jpeg_2000_takes_no_good_image_with_it() -> None:
+    # DALI 2.4's decoder may end the process on one, or damage its memory so that a later image does.
+    whole = encoded(picture(64, 96), "JPEG2000")
+    rng = np.random.default_rng(7)
+    images = []
+    for good in GOOD:
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(85, 300, 2)] = rng.integers(0, 256, 2)
+        images += [damaged, np.frombuffer(good, np.uint8)]
+    with Decoding(40, 2, None) as decoding:
+        assert all(row % 2 == 0 for row in decoding.bad(images))
+
+
+def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.tools.decoding._MOST_ENDS", 3)
+    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
+        decoding.bad(as_arrays([KILLER] * 8))
+
+
+def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not begin.*a broken inst"):
+        decoding.bad(as_arrays(GOOD[:1]))
+
+
+@pytest.mark.parametrize(
+    ("costs", "most", "most_cost", "expected"),
+    [
+        ([], 3, 10, []),
+        ([1], 3, 10, [[0]]),
+        ([1, 1, 1, 1], 3, 10, [[0, 1, 2], [3]]),
+        ([4, 6, 1], 3, 10, [[0, 1], [2]]),
+        ([99, 1, 99, 99], 3, 10, [[0], [1], [2], [3]]),  # one that costs too much comes alone
+        ([0, 0, 0], 2, 0, [[0, 1], [2]]),
+    ],
+)
+def test_work_is_done_in_runs_of_bounded_cost(
+    costs: list[int], most: int, most_cost: int, expected: list[list[int]]
+) -> None:
+    assert [list(run) for run in runs(costs, most, most_cost)] == expected

@@ -1,0 +1,165 @@
+"""`doctor`: what each finding makes of what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from making import write_samples
+
+from gpuloader.errors import ShardNotFoundError
+from gpuloader.tools.doctor import (
+    Nvidia,
+    cores,
+    cuda_versions,
+    dali_flavours,
+    examine,
+    memory,
+    open_files,
+    parse_nvidia_smi,
+    processes,
+)
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("affinity", "built_in", "quota", "found", "status"),
+    [
+        (8, 8, None, "8 of 8", "ok"),
+        (2, 64, None, "2 of 64", "ok"),
+        (8, 8, 8.0, "8 of 8", "ok"),
+        (8, 64, 1.5, "8 of 64, but a quota of 1.5 cores' time", "warning"),
+    ],
+)
+def test_cores(affinity: int, built_in: int, quota: float | None, found: str, status: str) -> None:
+    finding = cores(affinity, built_in, quota)
+    assert (finding.found, finding.status) == (found, status)
+    assert ("OMP_NUM_THREADS=2" in finding.advice) == (status == "warning")
+
+
+@pytest.mark.parametrize(
+    ("built_in", "limit", "found", "status"),
+    [
+        (64 * GIB, None, "68.7 GB", "ok"),
+        (64 * GIB, 128 * GIB, "68.7 GB", "ok"),
+        (64 * GIB, 4 * GIB, "4.3 GB by a limit, of 68.7 GB", "ok"),
+        (64 * GIB, GIB, "1.1 GB by a limit, of 68.7 GB", "warning"),
+        (GIB, None, "1.1 GB", "warning"),
+    ],
+)
+def test_memory(built_in: int, limit: int | None, found: str, status: str) -> None:
+    finding = memory(built_in, limit)
+    assert (finding.found, finding.status) == (found, status)
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "status"),
+    [(-1, "no limit", "ok"), (1024, "at most 1,024", "ok"), (256, "at most 256", "warning")],
+)
+def test_open_files(limit: int, found: str, status: str) -> None:
+    finding = open_files(limit)
+    assert (finding.found, finding.status) == (found, status)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "status", "advice"),
+    [
+        ({}, "rank 0 of 1", "ok", ""),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, "rank 3 of 8", "ok", ""),
+        ({"RANK": "3"}, "RANK=3", "failure", "set both RANK and WORLD_SIZE"),
+        ({"WORLD_SIZE": "8"}, "WORLD_SIZE=8", "failure", "set both RANK and WORLD_SIZE"),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, "RANK=8 WORLD_SIZE=8", "failure", "allowed are integers"),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK=x WORLD_SIZE=8", "failure", "invalid literal"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK=", "failure", "invalid literal"),
+        # Launched by srun or mpirun, which set variables of their own.
+        (
+            {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8"},
+            "Slurm runs 8 of them, but RANK is not set",
+            "warning",
+            "set RANK=$SLURM_PROCID and WORLD_SIZE=$SLURM_STEP_NUM_TASKS",
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "rank 0 of 1", "ok", ""),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, "rank 0 of 1", "ok", ""),  # a batch script runs once
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8", "RANK": "2", "WORLD_SIZE": "8"}, "rank 2 of 8", "ok", ""),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+            "Open MPI runs 2 of them, but RANK is not set",
+            "warning",
+            "RANK=$OMPI_COMM_WORLD_RANK",
+        ),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "MPI runs 2 of them, but RANK is not set", "warning", "RANK=$PMI_RANK"),
+    ],
+)
+def test_processes(environ: dict[str, str], found: str, status: str, advice: str) -> None:
+    finding = processes(environ)
+    assert (finding.found, finding.status) == (found, status)
+    assert advice in finding.advice
+    assert bool(finding.advice) == (status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("distributions", "expected"),
+    [
+        ([], []),
+        (["torch", "nvidia-nvimgcodec-cu12", "nvidia-dali-cuda120"], ["12.0"]),
+        (["nvidia-dali-cuda130", "nvidia-dali-cuda130"], ["13.0"]),  # found along two paths
+        (["nvidia_dali_cuda130", "nvidia-dali-cuda120"], ["12.0", "13.0"]),
+        (["nvidia-dali-cuda120-extra", "my-nvidia-dali-cuda120"], []),
+    ],
+)
+def test_dali_is_for_the_cuda_that_its_name_says(distributions: list[str], expected: list[str]) -> None:
+    assert sorted(dali_flavours(distributions)) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "torch", "dali", "status", "advice"),
+    [
+        ("12.4", "12.8", "12.0", "ok", ""),
+        ("13.0", "12.8", "12.0", "ok", ""),  # a driver runs all older ones
+        ("13.0", None, "12.0", "ok", ""),
+        ("unknown", "12.8", "12.0", "ok", ""),
+        ("13.0", "13.0", "12.0", "warning", "pip uninstall nvidia-dali-cuda120; pip install nvidia-dali-cuda130"),
+        ("13.0", "12.8", "13.0", "warning", "pip uninstall nvidia-dali-cuda130; pip install nvidia-dali-cuda120"),
+        ("12.4", "12.8", "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
+        ("12.4", "13.0", "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
+    ],
+)
+def test_cuda_versions_go_together(driver: str, torch: str | None, dali: str, status: str, advice: str) -> None:
+    finding = cuda_versions(driver, torch, dali)
+    assert finding.status == status
+    assert advice in finding.advice
+    assert bool(finding.advice) == (status != "ok")
+
+
+NVIDIA_SMI = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <timestamp>Thu Jan 30 16:14:43 2025</timestamp>
+  <driver_version>550.127.05</driver_version>
+  <cuda_version>12.4</cuda_version>
+  <attached_gpus>1</attached_gpus>
+  <gpu id="00000000:01:00.0">
+    <product_name>NVIDIA H200</product_name>
+    <fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+def test_the_driver_says_what_it_runs() -> None:
+    assert parse_nvidia_smi(NVIDIA_SMI) == Nvidia("550.127.05", "12.4", ("NVIDIA H200, 143771 MiB",))
+
+
+def test_all_is_looked_at_and_what_is_not_ok_has_advice(tmp_path: Path) -> None:
+    findings = examine(write_samples(tmp_path, 10))
+    names = [finding.name for finding in findings]
+    for name in ("torch", "DALI", "cores", "memory", "Numba", "processes", "index folder", "disk"):
+        assert names.count(name) == 1, name
+    assert all(finding.found for finding in findings)
+    assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)
+
+
+def test_shards_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ShardNotFoundError):
+        examine(tmp_path / "nothing.tar")

@@ -1,0 +1,152 @@
+"""`info`: what is in shards, by their indexes alone."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
+
+from gpuloader import GPULoader, reader
+from gpuloader.errors import LabelError
+from gpuloader.tools.info import ClassCount, Spread, describe_shards
+
+
+def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 40, shards=2)
+    png = encoded(picture(20, 30), "PNG")
+    rows = [
+        {"__key__": "a", "png": png, "txt": b"a text"},
+        {"__key__": "b", "png": png, "jpg": jpeg(8, 8)},  # of two images, jpg is the sample's
+        {"__key__": "stray", "txt": b"no image"},
+    ]
+    tars.append(write_shard(tmp_path / "train-0002.tar", rows))
+    info = describe_shards(tars)
+    assert (info.shards, info.samples, info.stray_count) == (3, 42, 1)
+    assert info.shard_bytes == sum(tar.stat().st_size for tar in tars)
+    assert info.formats == {"jpg": 41, "png": 1}
+    assert info.components == {"jpg": 41, "cls": 40, "json": 40, "png": 2, "txt": 1}
+
+
+def test_sizes_are_spread_as_the_images_are(tmp_path: Path) -> None:
+    info = describe_shards(write_samples(tmp_path, 40))
+    heights, widths = np.array([SIZES[i % len(SIZES)] for i in range(40)]).T
+    for spread, values in ((info.height, heights), (info.width, widths), (info.megapixels, heights * widths / 1e6)):
+        assert spread is not None
+        assert (spread.smallest, spread.largest) == (values.min(), values.max())
+        assert (spread.median, spread.mean) == (np.median(values), pytest.approx(values.mean()))
+        assert (spread.edges[0], spread.edges[-1]) == (values.min(), values.max())
+        for lower, upper, count in zip(spread.edges, spread.edges[1:], spread.counts):
+            last = upper == spread.edges[-1]
+            assert count == ((values >= lower) & ((values < upper) | (last & (values == upper)))).sum()
+    assert info.unknown_size == 0
+
+
+@pytest.mark.parametrize(
+    ("images", "spread"),
+    [
+        ([b"x"], Spread(1, 1.0, 1.0, 1, (1.0, 1.0), (1,))),
+        ([b"xy", b"xy"], Spread(2, 2.0, 2.0, 2, (2.0, 2.0), (2,))),
+        ([b"", b"x"], Spread(0, 0.5, 0.5, 1, (0.0, 1.0), (2,))),
+        ([b"", b""], Spread(0, 0.0, 0.0, 0, (0.0, 0.0), (2,))),
+        ([b"x", b"xyz", b"x" * 4], Spread(1, 3.0, 8 / 3, 4, (1.0, 2.0, 3.0, 4.0), (1, 0, 2))),
+    ],
+)
+def test_a_spread_of_few_values_has_few_bins(tmp_path: Path, images: list[bytes], spread: Spread) -> None:
+    rows = [{"__key__": f"{number}", "jpg": image} for number, image in enumerate(images)]
+    info = describe_shards(write_shard(tmp_path / "a.tar", rows))
+    assert info.image_bytes == spread
+    assert (info.height, info.width, info.megapixels, info.unknown_size) == (None, None, None, len(images))
+    assert info.memory.decoded_bytes is None
+
+
+# --- classes
+
+
+def labelled(tmp_path: Path, *labels: bytes | None) -> Path:
+    rows = [{"__key__": f"{n}", "jpg": jpeg(8, 8), **({"cls": c} if c else {})} for n, c in enumerate(labels)]
+    return write_shard(tmp_path / "a.tar", rows)
+
+
+def test_labels_are_counted_and_those_that_lack_are_too(tmp_path: Path) -> None:
+    info = describe_shards(labelled(tmp_path, b"7", b"-1", b"7", None, b"cat"))
+    assert info.classes == (ClassCount(-1, None, 1), ClassCount(7, None, 2))
+    assert info.without_label == 2
+
+
+@pytest.mark.parametrize("content", ['["cat", "dog"]', '{"dog": 1, "cat": 0}'])
+def test_names_come_from_the_file_beside_the_shards(tmp_path: Path, content: str) -> None:
+    (tmp_path / "classes.json").write_text(content)
+    info = describe_shards(labelled(tmp_path, b"1", b"0", b"1", b"2"))
+    assert info.classes == (ClassCount(0, "cat", 1), ClassCount(1, "dog", 2), ClassCount(2, None, 1))
+
+
+def test_folders_are_classes_where_they_are_asked_for(tmp_path: Path) -> None:
+    keys = ["cat/1", "dog/1", "cat/2"]
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(8, 8)} for key in keys])
+    info = describe_shards(tar, label_from="folder")
+    assert info.classes == (ClassCount(0, "cat", 2), ClassCount(1, "dog", 1))
+    assert info.without_label == 0
+    with pytest.raises(LabelError, match="lie in no folder"):
+        describe_shards(labelled(tmp_path, b"1"), label_from="folder")
+
+
+def test_classes_are_those_that_the_loader_gives(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 40)
+    with GPULoader(tars, 8, None, preset="imagenet_eval") as loader:
+        given = Counter(label for _, labels in loader for label in labels.tolist())
+    assert {each.label: each.samples for each in describe_shards(tars).classes} == given
+
+
+# --- memory
+
+
+def test_the_memory_is_that_of_the_buffers(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 40, sizes=[(60, 80)])
+    info = describe_shards(tars, preset="raw_uint8", batch_size=10, prefetch=3)
+    memory = info.memory
+    assert (memory.preset, memory.batch_size, memory.prefetch) == ("raw_uint8", 10, 3)
+    # Of the pictures of 60 x 80 the middle 224 of 256 are decoded; 3 batches wait, one is made, one the loop has.
+    assert info.image_bytes is not None
+    assert memory.encoded_bytes == int(8 * 1.25 * 10 * info.image_bytes.mean)
+    assert memory.output_bytes == 5 * 10 * 3 * 224 * 224
+    assert memory.decoded_bytes is not None
+    assert 2 * 10 * 3 * 52 * 52 <= memory.decoded_bytes <= 2 * 10 * 3 * 60 * 60
+    assert memory.index_bytes < sum(tar.with_name(tar.name + ".gpuidx").stat().st_size for tar in tars)
+
+
+def test_as_many_arenas_are_made_as_the_estimate_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Counted(reader.Arena):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(reader, "Arena", Counted)
+    with GPULoader(write_samples(tmp_path, 40), 2, None, preset="raw_uint8", prefetch=3) as loader:
+        assert len(list(loader)) == 20
+    assert len(made) == 2 * 3 + 2
+
+
+def test_images_that_the_gate_refuses_take_no_memory(tmp_path: Path) -> None:
+    bomb = bytearray(jpeg(60, 80))
+    frame = bomb.index(b"\xff\xc0")
+    bomb[frame + 5 : frame + 9] = (32_000).to_bytes(2, "big") * 2
+    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(60, 80)}])
+    write_shard(tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(60, 80)}, {"__key__": "bomb", "jpg": bytes(bomb)}])
+    one, two = (describe_shards(tmp_path / name).memory.decoded_bytes for name in ("a.tar", "b.tar"))
+    assert one == two
+
+
+def test_nothing_but_the_indexes_is_read(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 10)
+    before = describe_shards(tars)
+    for tar in tars:  # as many bytes as before, at the same time, but others
+        stat = tar.stat()
+        tar.write_bytes(bytes(stat.st_size))
+        os.utime(tar, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert describe_shards(tars) == before
