@@ -13,6 +13,7 @@
         ├── ShardChangedError             a shard that is no longer the one that was indexed
         ├── NoSamplesError                shards without one usable sample
         ├── LabelError                    a sample without the asked label
+        ├── PackError                     a source of pictures that cannot be packed, or packing that cannot go on
         ├── BadImageError                 an image that cannot be decoded, with its shard, key and offset
         └── TooManyBadImagesError         more bad images than `max_bad` allows
 
@@ -86,6 +87,10 @@ class NoSamplesError(DataError):
 
 class LabelError(DataError):
     """A sample without the label that `label_from` asks for."""
+
+
+class PackError(DataError):
+    """A source of pictures that is not there or cannot be read, or packing that cannot go on."""
 
 
 class BadImageError(DataError):

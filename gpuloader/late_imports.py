@@ -18,7 +18,7 @@ def import_late(name: str) -> ModuleType:
     for a quarter of the time that importing takes. And Numba is of no use in a process in which its import was
     interrupted.
     """
-    with _interrupts_held_back():
+    with interrupts_held_back():
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -29,7 +29,7 @@ def import_late(name: str) -> ModuleType:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """SIGINT waits for the end of the block, where its handler is one of Python's and may be changed."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or current_thread() is not main_thread():

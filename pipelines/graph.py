@@ -20,9 +20,9 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.late_imports import import_late
-from gpuloader.pipelines.gate import MAX_PIXELS
 from gpuloader.pipelines.operators import Nodes, cut_region, decode_region, view_on_cpu, view_on_gpu
 from gpuloader.recipe import Preset
+from gpuloader.shards.image_checks import MAX_PIXELS
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""

@@ -20,12 +20,13 @@ from gpuloader.cli.demo import demo
 from gpuloader.cli.doctor import doctor
 from gpuloader.cli.index import index
 from gpuloader.cli.info import info
+from gpuloader.cli.pack import pack
 from gpuloader.cli.presets import presets
 from gpuloader.cli.show import show
 from gpuloader.errors import GPULoaderError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TAR shards in, training batches out.")
-COMMANDS = (index, info, check, show, presets, doctor, demo)
+COMMANDS = (pack, index, info, check, show, presets, doctor, demo)
 for command in COMMANDS:
     app.command()(command)
 

@@ -8,7 +8,7 @@ from making import encoded, jpeg, picture
 from PIL import Image
 
 from gpuloader.pipelines import gate
-from gpuloader.pipelines.gate import MAX_PIXELS, MAX_SCANS
+from gpuloader.shards.image_checks import MAX_PIXELS, MAX_SCANS
 
 GOOD = jpeg(60, 80)
 

@@ -1,0 +1,108 @@
+"""`gpuloader pack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, AsJson, print_json
+
+
+def _bytes(text: str) -> int:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise typer.BadParameter(f"{text!r}: allowed are bytes such as 256MiB, 1GB or 1000000") from None
+
+
+def _part(text: str) -> tuple[int, int]:
+    index, slash, parts = text.partition("/")
+    if not (slash and index.isdecimal() and parts.isdecimal()):
+        raise typer.BadParameter(
+            f"--part {text!r}: allowed is i/n, such as 0/8 for the first of eight parts and 7/8 for the last"
+        )
+    return int(index), int(parts)
+
+
+def pack(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Class folders, FILE.csv, FILE.jsonl, tars, a Hugging Face dataset or torchvision:NAME:ROOT."
+        ),
+    ],
+    destination: Annotated[Path, typer.Argument(help="The folder that the shards go to.")],
+    samples_per_shard: Annotated[
+        int | None, typer.Option(help="1000, unless --shard-bytes is given.", show_default=False)
+    ] = None,
+    shard_bytes: Annotated[
+        int | None,
+        typer.Option(parser=_bytes, metavar="BYTES", help="Most bytes of source pictures in a shard, such as 256MiB."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the order and what is held out.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="Mix the samples, or keep the source's order.")] = True,
+    val_share: Annotated[
+        float, typer.Option(help="The share of the samples that goes to val-000000.tar and on.")
+    ] = 0.0,
+    prefix: Annotated[str, typer.Option(help="What the other shards' names begin with.")] = "train",
+    max_size: Annotated[
+        int | None, typer.Option(metavar="PIXELS", help="Downsize pictures whose shorter side is longer than this.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(help="Of the JPEGs that --max-size makes; 90 unless given.", show_default=False)
+    ] = None,
+    decoded: Annotated[
+        int | None,
+        typer.Option(metavar="PIXELS", help="Store pixels as KEY.npy, the shorter side downsized to this."),
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(help="JSON list of names that number the labels.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; as many as there are cores unless given.")] = None,
+    part: Annotated[str, typer.Option(metavar="I/N", help="Write the I-th of N parts, I from 0 on.")] = "0/1",
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of a Ray cluster: auto, local or host:port.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Packs labelled pictures into WebDataset shards. Run again after a kill, it goes on where it was.
+
+    Exit status 3 says that bad pictures were left out.
+
+    Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
+    """
+    from gpuloader.shards.pack import pack as pack_pictures
+
+    result = pack_pictures(
+        source,
+        destination,
+        samples_per_shard=samples_per_shard,
+        shard_bytes=shard_bytes,
+        seed=seed,
+        shuffle=shuffle,
+        val_share=val_share,
+        prefix=prefix,
+        max_size=max_size,
+        quality=quality,
+        decoded=decoded,
+        classes=classes,
+        workers=workers,
+        part=_part(part),
+        ray=ray,
+        progress=True,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        for picture in result.left_out:
+            print(f"left out: {picture.name!r}: {picture.why}")
+        if result.passed_over:
+            print(f"passed over, being no pictures by their names: {result.passed_over:,}")
+        total = len(result.shards) + len(result.missing)
+        print(f"{result.samples:,} samples in {len(result.shards):,} of {total:,} shards, {result.bytes:,} bytes")
+        if result.missing:
+            print(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")
+    if result.left_out:
+        raise typer.Exit(FOUND_SOMETHING_WRONG)

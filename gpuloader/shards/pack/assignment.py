@@ -1,0 +1,102 @@
+"""Which sample goes into which shard, in which order: a pure function of keys, sizes and the layout that is asked.
+
+The order is that of `gpuloader.plan` for epoch 0 of the seed. Whether a sample is held out for validation is drawn from
+the seed and its key alone, so that it stays there when the collection grows. Samples then fill one shard after the
+other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import check_seed, make_order
+
+DEFAULT_SAMPLES_PER_SHARD = 1000
+VALIDATION = "val"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How samples are spread over shards; see `pack`."""
+
+    samples_per_shard: int | None = None
+    shard_bytes: int | None = None
+    seed: int = 0
+    shuffle: bool = True
+    val_share: float = 0.0
+    prefix: str = "train"
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, value in (("samples_per_shard", self.samples_per_shard), ("shard_bytes", self.shard_bytes)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: allowed is an integer from 1 on")
+        if self.samples_per_shard is not None and self.shard_bytes is not None:
+            raise ConfigError("samples_per_shard and shard_bytes were both given: give the one that shall hold")
+        if not 0 <= self.val_share < 1:
+            raise ConfigError(f"val_share={self.val_share}: allowed is a share from 0 up to, but not including, 1")
+        if not self.prefix or set(self.prefix) & set("/\0.{}*?[]") or (self.val_share and self.prefix == VALIDATION):
+            raise ConfigError(
+                f"prefix={self.prefix!r}: allowed is a file name's beginning without . / * ? or brackets, "
+                f"and not {VALIDATION!r} beside a val_share"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedShard:
+    """A shard's file name, and the numbers of its samples in the source, (n,) int64 in the shard's order."""
+
+    name: str
+    samples: NDArray[np.int64]
+
+
+def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> list[PlannedShard]:
+    """All shards, the training's before the validation's.
+
+    Args:
+        keys: unique, of all samples.
+        sizes: bytes of each, asked for by `shard_bytes` alone.
+
+    Raises:
+        ConfigError: `shard_bytes` where a size is not known.
+    """
+    if layout.shard_bytes is not None and None in sizes:
+        raise ConfigError("shard_bytes: this source does not tell sizes beforehand; give samples_per_shard instead")
+    order = make_order("full" if layout.shuffle else "none", len(keys), layout.seed, 0)(np.arange(len(keys)))
+    held_out = np.array([_draw(key, layout.seed) < layout.val_share for key in keys]) if layout.val_share else None
+    splits = {layout.prefix: order}
+    if held_out is not None:
+        splits = {layout.prefix: order[~held_out[order]], VALIDATION: order[held_out[order]]}
+    return [
+        PlannedShard(f"{prefix}-{number:06d}.tar", samples)
+        for prefix, of_split in splits.items()
+        for number, samples in enumerate(_cut(of_split, sizes, layout))
+    ]
+
+
+def _cut(samples: NDArray[np.int64], sizes: Sequence[int | None], layout: Layout) -> list[NDArray[np.int64]]:
+    """Consecutive samples, as many as one shard may hold, and at least one."""
+    if layout.shard_bytes is None:
+        step = layout.samples_per_shard or DEFAULT_SAMPLES_PER_SHARD
+        return [samples[start : start + step] for start in range(0, len(samples), step)]
+    ends = np.cumsum([sizes[sample] for sample in samples.tolist()], dtype=np.int64)
+    shards = []
+    start = 0
+    while start < len(samples):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + layout.shard_bytes, side="right")))
+        shards.append(samples[start:end])
+        start = end
+    return shards
+
+
+def _draw(key: str, seed: int) -> float:
+    """In [0, 1)."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=seed.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little") / 2**64

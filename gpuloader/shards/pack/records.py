@@ -1,0 +1,194 @@
+"""What a source of pictures is made of: records, which know where a sample is, and read it where it is packed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from PIL import Image
+
+from gpuloader.errors import LabelError, NoSamplesError, PackError
+
+
+class Sample(NamedTuple):
+    """A sample as its source has it.
+
+    Attributes:
+        image: the encoded image, or the image.
+        extension: of the image's member; None where the image's format says it.
+        fields: the other members by extension: `cls`, `json` and so on.
+    """
+
+    image: bytes | Image.Image
+    extension: str | None
+    fields: Mapping[str, bytes]
+
+
+class Record(Protocol):
+    """Where one sample is; small, and pickled to the process that packs it.
+
+    Attributes:
+        name: for people, a path or the like.
+        key: what the sample is called; records may share one.
+        size_bytes: of what is to be read, None where only reading it would tell.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def size_bytes(self) -> int | None: ...
+
+    def read(self) -> Sample:
+        """Reads it.
+
+        Raises:
+            BadPictureError: what is there is no picture.
+        """
+
+
+class BadPictureError(Exception):
+    """A picture that cannot be decoded, for the reason in the message: it is left out."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples to be packed.
+
+    Attributes:
+        records: one for each, in the source's order.
+        fingerprint: hex digits that stand for all of them; where they are does not count.
+        classes: the classes' names, label i naming the i-th; None where labels are bare numbers.
+        passed_over: how many files or members lie there that are in no sample.
+    """
+
+    records: Sequence[Record]
+    fingerprint: str
+    classes: tuple[str, ...] | None = None
+    passed_over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A picture in a file of its own."""
+
+    name: str
+    key: str
+    size_bytes: int
+    label: int
+    json: bytes | None = None
+
+    def read(self) -> Sample:
+        fields = {"cls": b"%d" % self.label}
+        if self.json is not None:
+            fields["json"] = self.json
+        return Sample(Path(self.name).read_bytes(), None, fields)
+
+
+def labelled_files(
+    folder: str,
+    paths: Sequence[str],
+    labels: Sequence[object],
+    classes: Sequence[str] | None,
+    *,
+    place: Callable[[int], str],
+    fields: Sequence[bytes | None] | None = None,
+    passed_over: int = 0,
+) -> Source:
+    """A source of pictures in files.
+
+    Args:
+        folder: absolute, the root that keys are relative to.
+        paths: absolute.
+        labels: all integers, or all names.
+        classes: the names that labels are numbered by; None takes the sorted names that occur.
+        place: says where the i-th sample is named, for errors.
+        fields: of each sample the content of its `json`.
+
+    Raises:
+        LabelError: a label that is neither, or that the classes lack.
+        PackError: files that are missing.
+        NoSamplesError: there are none.
+    """
+    if not paths:
+        raise NoSamplesError(f"no pictures in {folder}")
+    numbers, names = number_labels(labels, classes, place)
+    sizes: list[int] = []
+    missing: list[str] = []
+    for i, path in enumerate(paths):
+        try:
+            sizes.append(Path(path).stat().st_size)
+        except (FileNotFoundError, NotADirectoryError):
+            sizes.append(0)
+            missing.append(f"{path} ({place(i)})")
+    if missing:
+        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise PackError(
+            f"{len(missing)} of {len(paths)} pictures are missing: {shown}: correct or remove what names them"
+        )
+    records = [
+        FileRecord(path, _key(path, folder), size, number, json)
+        for path, size, number, json in zip(paths, sizes, numbers, fields or [None] * len(paths), strict=True)
+    ]
+    identity = (
+        b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
+        for record in records
+    )
+    return Source(records, fingerprint(identity, names), names, passed_over)
+
+
+def number_labels(
+    labels: Sequence[object], classes: Sequence[str] | None, place: Callable[[int], str]
+) -> tuple[list[int], tuple[str, ...] | None]:
+    """Labels as numbers, and the names of these."""
+    names = None if classes is None else tuple(classes)
+    numbers = [label for label in labels if isinstance(label, int) and not isinstance(label, bool)]
+    if len(numbers) == len(labels):
+        for i, number in enumerate(numbers):
+            if names is not None and not 0 <= number < len(names):
+                raise LabelError(f"{place(i)}: unknown class {number}: there are {len(names)} classes, from 0 on")
+        return numbers, names
+    for i, label in enumerate(labels):
+        if not isinstance(label, str) or not label:
+            raise LabelError(f"{place(i)}: the label {label!r}: allowed are integers for all samples, or names for all")
+    texts = [str(label) for label in labels]
+    known = tuple(sorted(set(texts))) if names is None else names
+    number_of = {name: number for number, name in enumerate(known)}
+    for i, text in enumerate(texts):
+        if text not in number_of:
+            some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
+            raise LabelError(f"{place(i)}: unknown class {text!r}: the classes that were given are {some}")
+    return [number_of[text] for text in texts], known
+
+
+def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> str:
+    """32 hex digits that stand for samples and their classes."""
+    digest = hashlib.blake2b(repr(classes).encode(), digest_size=16)
+    for identity in identities:
+        digest.update(identity)
+    return digest.hexdigest()
+
+
+def unique_keys(records: Iterable[Record]) -> list[str]:
+    """The records' keys; one that occurred before has `-1`, `-2` ... behind it."""
+    keys: dict[str, None] = {}
+    for record in records:
+        key, count = record.key, 0
+        while key in keys:
+            count += 1
+            key = f"{record.key}-{count}"
+        keys[key] = None
+    return list(keys)
+
+
+def _key(path: str, folder: str) -> str:
+    """The path below the folder without its extension. A key ends at the first dot: those in the file's name go."""
+    below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
+    parents, _, file_name = below.lstrip("/").rpartition("/")
+    stem = (file_name.rpartition(".")[0] or file_name).replace(".", "_")
+    return f"{parents}/{stem}" if parents else stem

@@ -1,0 +1,104 @@
+"""`gpuloader pack`, run as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from making import jpeg
+from packing import content, samples_of, write_class_folders
+
+from gpuloader.shards.pack import pack
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "pack"]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_every_option_is_the_librarys(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    (tmp_path / "names.json").write_text('["cat", "dog", "emu", "owl"]')
+    options = "--shard-bytes 4KiB --seed 5 --no-shuffle --val-share 0.2 --prefix photos --max-size 20 --quality 80"
+    result = run(
+        *(source, tmp_path / "by-command", *options.split()),
+        *("--classes", tmp_path / "names.json", "--workers", 2, "--part", "1/2", "--json"),
+    )
+    assert result.returncode == 0, result.stderr
+    expected = pack(
+        source,
+        tmp_path / "by-library",
+        shard_bytes=4096,
+        seed=5,
+        shuffle=False,
+        val_share=0.2,
+        prefix="photos",
+        max_size=20,
+        quality=80,
+        classes=["cat", "dog", "emu", "owl"],
+        workers=1,
+        part=(1, 2),
+    )
+    assert content(tmp_path / "by-command") == content(tmp_path / "by-library")
+    printed = json.loads(result.stdout)
+    assert printed["destination"] == f"{tmp_path}/by-command"
+    for name in ("shards", "missing", "classes"):
+        assert printed[name] == list(getattr(expected, name))
+    assert (printed["samples"], printed["bytes"], printed["left_out"]) == (expected.samples, expected.bytes, [])
+
+
+def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    (source / "cat" / "notes.txt").write_text("no picture")
+    first = run(source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "0/2", "--workers", 1)
+    size = sum(path.stat().st_size for path in (tmp_path / "packed").glob("*.tar"))
+    assert first.stdout == (
+        "passed over, being no pictures by their names: 1\n"
+        f"20 samples in 2 of 3 shards, {size:,} bytes\n"
+        "still missing: train-000001.tar\n"
+    )
+    assert "packing" in first.stderr
+    assert first.returncode == 0
+    second = run(
+        source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "1/2", "--workers", 1, "--decoded", 8
+    )
+    assert second.returncode == 1
+    assert "was begun by another pack (decoded was None, is 8)" in second.stderr
+
+
+def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos", count=3)
+    (source / "cat" / "bad.jpg").write_bytes(jpeg(8, 8)[:-2])
+    result = run(source, tmp_path / "packed", "--workers", 1)
+    assert result.returncode == 3
+    cause = "a JPEG that is cut: it has no end-of-image marker"
+    assert result.stdout.startswith(f"left out: '{source}/cat/bad.jpg': {cause}\n3 samples in 1 of 1 shards, ")
+    assert len(samples_of(tmp_path / "packed")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("gone", "packed"), 1, "error: no such source: gone (relative to "),
+        (("photos", "photos/packed"), 1, "error: the destination "),
+        (("photos", "packed", "--max-size", "0"), 1, "error: max_size=0: allowed is an integer from 1 to 65500"),
+        (("photos", "packed", "--part", "2/2"), 1, "error: part=2/2: allowed is i/n with i from 0 to n - 1"),
+        (("photos", "packed", "--classes", "gone.json"), 1, "error: [Errno 2] No such file or directory: 'gone.json'"),
+        (("photos", "a-file"), 1, "error: [Errno 17] File exists: "),
+        (("photos", "packed", "--shard-bytes", "much"), 2, "allowed are bytes such as 256MiB"),
+        (("photos", "packed", "--part", "1"), 2, "--part '1': allowed is i/n"),
+        (("photos",), 2, "Missing argument"),
+    ],
+)
+def test_a_users_mistake_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_class_folders(tmp_path / "photos", count=3)
+    Path("a-file").touch()
+    result = run(*arguments)
+    assert result.returncode == status
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
