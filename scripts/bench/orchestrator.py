@@ -15,7 +15,7 @@ from typing import Any
 
 import facts
 from gpu import Gauges
-from peers import AUGMENTED, PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
+from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from report import summary, table
 
@@ -26,6 +26,8 @@ RECIPES = {
     "eval": ["eval", "--antialias"],
     "resnet50_v2": ["resnet50_v2", "--antialias"],
     "randaugment": ["randaugment", "--antialias"],
+    "decoded-train": ["decoded-train"],
+    "decoded-serve": ["decoded-serve"],
 }
 _TIMEOUT_SECONDS = 3600
 
@@ -96,7 +98,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     for recipe in arguments.recipes:
         for number in range(arguments.rounds):
             for name, command in list(runners.items()):
-                if recipe in AUGMENTED and not SYSTEMS[name].augments:
+                if recipe not in SYSTEMS[name].recipes:
                     continue
                 try:
                     run = _run([*command, "--recipe", *RECIPES[recipe], "--epochs", str(arguments.epochs)], device)
@@ -157,7 +159,9 @@ def _ready(system: System, shards: Sequence[Path], arguments: Arguments, work: P
     command += ["--batch", str(arguments.batch), "--threads", str(arguments.threads), "--device", device]
     command += ["--work", str(work / "made" / system.name)]
     command += ["--variant", system.variant] if system.variant else []
-    _run([*command, "--epochs", "1"], device)
+    recipes = [recipe for recipe in arguments.recipes if recipe in system.recipes]
+    for recipe in recipes:
+        _run([*command, "--recipe", *RECIPES[recipe], "--epochs", "1"], device)
     return command
 
 

@@ -10,8 +10,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+PLAIN = ("train", "train-antialias", "eval")
+"""The recipes that every system has."""
+
 AUGMENTED = ("resnet50_v2", "randaugment")
-"""The recipes that change pixels: colours, warps, erasing, mixing."""
+"""Those that change pixels: colours, warps, erasing, mixing."""
+
+DECODED = ("decoded-train", "decoded-serve")
+"""Those on images that were decoded and resized once."""
 
 _TORCH = "torch==2.13.0"
 _TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
@@ -43,7 +49,7 @@ class System:
         variant: the runner's variant.
         environment: None for the one that the benchmark itself runs in.
         gpu: whether it needs one.
-        augments: whether its runner has the recipes that change pixels, too.
+        recipes: those that its runner has.
         note: where it departs from the recipe.
     """
 
@@ -52,7 +58,7 @@ class System:
     variant: str = ""
     environment: Environment | None = None
     gpu: bool = False
-    augments: bool = False
+    recipes: tuple[str, ...] = PLAIN
     note: str = ""
 
     @property
@@ -74,14 +80,35 @@ PLOT = Environment("plot", ("matplotlib==3.11.2",))
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        System("gpuloader", "gpuloader_", augments=True),
+        System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED)),
         System("stock DALI", "stock_dali"),
         System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
         System(
-            "torch + torchvision, Pillow", "torchvision_", "pil", _torchvision, augments=True, note="always antialiases"
+            "turboloader, TBL",
+            "turboloader_",
+            "tbl",
+            _turboloader,
+            recipes=DECODED,
+            note="stores squares: the images are squashed, and have fewer pixels",
         ),
-        System("torch + torchvision, decode_jpeg", "torchvision_", "decode_jpeg", _torchvision, augments=True),
-        System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, augments=True),
+        System(
+            "torch + torchvision, Pillow",
+            "torchvision_",
+            "pil",
+            _torchvision,
+            recipes=(*PLAIN, *AUGMENTED),
+            note="always antialiases",
+        ),
+        System(
+            "torch + torchvision, decode_jpeg",
+            "torchvision_",
+            "decode_jpeg",
+            _torchvision,
+            recipes=(*PLAIN, *AUGMENTED),
+        ),
+        System(
+            "torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)
+        ),
         System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
         System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
         System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),

@@ -21,6 +21,7 @@ RESULTS = ROOT / "docs/benchmark"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
 
+RESULTS_OF = ("photographs", "augmented", "decoded", "large")
 _OTHER = {
     "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
     "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
@@ -39,7 +40,7 @@ def main() -> None:
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results of systems by their file's name."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("photographs", "augmented", "large")}
+    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in RESULTS_OF}
 
 
 def replaced(page: str, text: str) -> str:

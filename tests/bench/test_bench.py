@@ -1,6 +1,7 @@
 import importlib
 import json
 import re
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,6 +106,18 @@ def test_every_image_is_in_an_epoch_once(
     for epoch in range(2):
         batches = [(len(batch), common.consume(batch)) for batch in loader.epoch(epoch)]
         assert [count for count, _ in batches] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("recipe", ["decoded-train", "decoded-serve"])
+def test_images_are_decoded_once_for_recipes_that_say_so(few_shards: list[Path], tmp_path: Path, recipe: str) -> None:
+    common, gpuloader_ = module("systems.common"), module("systems.gpuloader_")
+    task = common.Task(few_shards, recipe=recipe, batch=BATCH, threads=2, work=tmp_path)
+    for _ in range(2):  # the second time nothing is made
+        batches = list(gpuloader_.make(task).epoch(0))
+        assert [tuple(batch.shape) for batch in batches] == [(8, 3, 224, 224), (8, 3, 224, 224), (4, 3, 224, 224)]
+    [shard] = tmp_path.glob("images-*/train-000000.tar")
+    with tarfile.open(shard) as tar:
+        assert {Path(name).suffix for name in tar.getnames()} == {".npy"}
 
 
 def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from processes import peak_rss_bytes, seconds_since_start, tree_cpu_seconds
 
-RECIPES = ("train", "eval", "resnet50_v2", "randaugment")
+RECIPES = ("train", "eval", "resnet50_v2", "randaugment", "decoded-train", "decoded-serve")
 SIZE = 224
 RESIZE = 256
 MEAN = (0.485, 0.456, 0.406)
@@ -59,7 +59,12 @@ class Task:
     @property
     def train(self) -> bool:
         """Whether the recipe is one for training."""
-        return self.recipe != "eval"
+        return self.recipe not in ("eval", "decoded-serve")
+
+    @property
+    def decoded_size(self) -> int | None:
+        """The pixels of the shorter side that images are stored with, decoded; None where they are JPEGs."""
+        return {"decoded-train": RESIZE, "decoded-serve": SIZE}.get(self.recipe)
 
 
 @dataclass(frozen=True)
