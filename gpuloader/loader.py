@@ -488,8 +488,8 @@ class GPULoader:
         # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    def _open_stream(self) -> _Stream:
-        reader = Reader(
+    def _make_reader(self) -> Reader:
+        return Reader(
             self._plan,
             self._shards,
             self.preset,
@@ -501,6 +501,9 @@ class GPULoader:
             known_bad=self._known_bad,
             suspects=self._suspects,
         )
+
+    def _open_stream(self) -> _Stream:
+        reader = self._make_reader()
         self._stream = _Stream(
             reader,
             ReadAhead(reader, self._plan, self._cursor, depth=self._prefetch + 1),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,23 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.late_imports import import_late
-from gpuloader.pipelines.operators import Nodes, cut_region, decode_region, view_on_cpu, view_on_gpu
+from gpuloader.pipelines.operators import (
+    Nodes,
+    cut_region,
+    decode_region,
+    place_on_gpu,
+    placed_on_cpu,
+    view_on_cpu,
+    view_on_gpu,
+)
 from gpuloader.recipe import Preset
+from gpuloader.recipe.view import ViewPlan
 from gpuloader.shards.image_checks import MAX_PIXELS
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
+
+LastStep: TypeAlias = Literal["decode", "resize", "all"]
 
 _DTYPES = {
     np.dtype(np.int32): types.INT32,
@@ -45,6 +56,7 @@ def build(
     prefetch: int,
     largest_image: tuple[int, int] = (0, 0),
     decoded: bool = False,
+    last_step: LastStep = "all",
 ) -> Pipeline:
     """A pipeline that takes batches from `source`, in the thread that runs it, and gives each view's images.
 
@@ -58,6 +70,8 @@ def build(
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
             such an image pass; 0 for none.
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
+        last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
+            each image there.
     """
 
     if device_id is None:
@@ -81,14 +95,38 @@ def build(
             ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
             no_copy=True,
         )
+        if last_step != "all":  # DALI warns of inputs that nothing takes
+            rest = [fn.copy(node, preserve=True) for node in rest]
         inputs = dict(zip(drawn, rest))
         hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
         device = "cpu" if device_id is None else "gpu"
         region = cut_region(image, inputs, device) if decoded else decode_region(image, inputs, device, preset, hint)
-        one_view = view_on_cpu if device_id is None else view_on_gpu
+        one_view = _VIEWS[last_step, device]
         return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
     return graph()
+
+
+def _decoded_row(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    return region[0:1]
+
+
+def _row_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    return placed_on_cpu(region, drawn, view, preset)[0:1]
+
+
+def _row_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    return place_on_gpu(region, drawn, view.how_placed, view.pads)[0:1]
+
+
+_VIEWS = {
+    ("decode", "cpu"): _decoded_row,
+    ("decode", "gpu"): _decoded_row,
+    ("resize", "cpu"): _row_on_cpu,
+    ("resize", "gpu"): _row_on_gpu,
+    ("all", "cpu"): view_on_cpu,
+    ("all", "gpu"): view_on_gpu,
+}
 
 
 def disown(pipeline: Pipeline) -> None:

@@ -56,20 +56,30 @@ def cut_region(image: DataNode, drawn: Nodes, device: str) -> DataNode:
 
 def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """One view of a decoded region, by compiled kernels: one pass, and a second where pixels are changed."""
+    image = placed_on_cpu(region, drawn, view, preset)
+    if view.in_one_pass:
+        return image
     from gpuloader.pipelines.augment import augment  # Numba is not for those who only use a GPU
+
+    nothing = {
+        "ops": np.array([Op.IDENTITY], np.int32),
+        "parameters": np.zeros((1, PARAMETERS), np.float32),
+        "erase": np.zeros(6, np.int32),
+    }
+    given = {name: drawn.get(name, types.Constant(none, device="cpu")) for name, none in nothing.items()}
+    finish = _finish(view, preset)
+    like_output = _like_output(drawn["size"], finish["channels_first"])
+    return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
+
+
+def placed_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    """Resized, cut, padded and flipped; finished where that is one pass, else uint8 HWC."""
     from gpuloader.pipelines.resample import resample
 
     placement = view.how_placed
-    scale, offset = normalising(view, preset)
-    finish: dict[str, Any] = {
-        "scale": scale,
-        "offset": offset,
-        "dtype": preset.dtype,
-        "channels_first": preset.layout == "nchw",
-    }
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
-    first = finish if view.in_one_pass else levels
-    image = resample(
+    first = _finish(view, preset) if view.in_one_pass else levels
+    return resample(
         region,
         drawn["roi"],
         drawn["placed"],
@@ -80,16 +90,12 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
         fill=placement.fill,
         **first,
     )
-    if view.in_one_pass:
-        return image
-    nothing = {
-        "ops": np.array([Op.IDENTITY], np.int32),
-        "parameters": np.zeros((1, PARAMETERS), np.float32),
-        "erase": np.zeros(6, np.int32),
-    }
-    given = {name: drawn.get(name, types.Constant(none, device="cpu")) for name, none in nothing.items()}
-    like_output = _like_output(drawn["size"], finish["channels_first"])
-    return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
+
+
+def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
+    """How the last pass leaves the image."""
+    scale, offset = normalising(view, preset)
+    return {"scale": scale, "offset": offset, "dtype": preset.dtype, "channels_first": preset.layout == "nchw"}
 
 
 def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:

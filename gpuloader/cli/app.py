@@ -15,6 +15,7 @@ import sys
 
 import typer
 
+from gpuloader.cli.bench import bench
 from gpuloader.cli.check import check
 from gpuloader.cli.demo import demo
 from gpuloader.cli.doctor import doctor
@@ -23,10 +24,11 @@ from gpuloader.cli.info import info
 from gpuloader.cli.pack import pack
 from gpuloader.cli.presets import presets
 from gpuloader.cli.show import show
+from gpuloader.cli.tune import tune
 from gpuloader.errors import GPULoaderError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TAR shards in, training batches out.")
-COMMANDS = (pack, index, info, check, show, presets, doctor, demo)
+COMMANDS = (pack, index, info, check, show, presets, bench, tune, doctor, demo)
 for command in COMMANDS:
     app.command()(command)
 

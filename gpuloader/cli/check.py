@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, AsJson, Shards, print_json
+from gpuloader.cli.options import AsJson, Cpu, Shards
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
 
 if TYPE_CHECKING:
     from gpuloader.tools.check import CheckResult
@@ -19,7 +20,7 @@ def check(
         Path | None, typer.Option(help="Write the bad samples there, for GPULoader(quarantine=...).")
     ] = None,
     repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into that folder.")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")] = False,
+    cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
     """Decodes every image as training would, and lists what is wrong with the shards; 3 is the exit status then.

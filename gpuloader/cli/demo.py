@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from gpuloader.cli.options import Cpu
+
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes.")] = Path("demo.png"),
-    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")] = False,
+    cpu: Cpu = False,
     seed: Annotated[int, typer.Option(help="Draws the pictures, their order and the net.")] = 0,
 ) -> None:
     """Makes pictures, trains a small net on them through GPULoader, and writes a picture of what it saw.

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, AsJson, print_json
+from gpuloader.cli.options import AsJson
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
 
 
 def doctor(

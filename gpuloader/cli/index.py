@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from gpuloader.cli.printing import AsJson, Shards, print_json
+from gpuloader.cli.options import AsJson, Shards
+from gpuloader.cli.printing import print_json
 
 
 def index(shards: Shards, as_json: AsJson = False) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gpuloader.cli.printing import AsJson, Shards, print_json
+from gpuloader.cli.options import AsJson, Preset, Shards
+from gpuloader.cli.printing import print_json
+from gpuloader.units import bytes_said
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Info, Spread
@@ -19,10 +21,10 @@ _CLASSES_SHOWN = 5
 def info(
     shards: Shards,
     label_from: Annotated[Literal["cls", "folder"], typer.Option(help="Where labels come from.")] = "cls",
-    preset: Annotated[
-        str, typer.Option(help="The recipe that the loader's memory is estimated for.")
-    ] = "imagenet_train",
-    batch_size: Annotated[int, typer.Option(min=1, help="The batch size that it is estimated for.")] = 256,
+    preset: Preset = "imagenet_train",
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="That the loader's memory is estimated for, with --preset.")
+    ] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader over them needs.
@@ -37,24 +39,24 @@ def info(
 
 def _print(info: Info) -> None:
     left_out = f", {info.stray_count:,} members left out" if info.stray_count else ""
-    print(f"{info.samples:,} samples in {info.shards:,} shards, {_bytes(info.shard_bytes)}{left_out}")
+    print(f"{info.samples:,} samples in {info.shards:,} shards, {bytes_said(info.shard_bytes)}{left_out}")
     print(f"formats     {_counts(info.formats)}")
     print(f"components  {_counts(info.components)}")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)
     _print_spread("megapixels", info.megapixels, "{:.3g}".format)
-    _print_spread("bytes of an image", info.image_bytes, _bytes)
+    _print_spread("bytes of an image", info.image_bytes, bytes_said)
     if info.unknown_size:
         print(f"\n{info.unknown_size:,} images whose height and width the index does not know")
     memory = info.memory
-    decoded = "unknown" if memory.decoded_bytes is None else _bytes(memory.decoded_bytes)
+    decoded = "unknown" if memory.decoded_bytes is None else bytes_said(memory.decoded_bytes)
     print(f"\nmemory of a loader, estimated (preset {memory.preset}, batch size {memory.batch_size}, ", end="")
     print(f"prefetch {memory.prefetch})")
-    print(f"  index            {_bytes(memory.index_bytes):>9}  host")
-    print(f"  encoded images   {_bytes(memory.encoded_bytes):>9}  host")
+    print(f"  index            {bytes_said(memory.index_bytes):>9}  host")
+    print(f"  encoded images   {bytes_said(memory.encoded_bytes):>9}  host")
     print(f"  decoded regions  {decoded:>9}  device")
-    print(f"  batches          {_bytes(memory.output_bytes):>9}  device")
+    print(f"  batches          {bytes_said(memory.output_bytes):>9}  device")
 
 
 def _print_classes(info: Info) -> None:
@@ -91,11 +93,3 @@ def _bar(count: int, most: int) -> str:
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.printing import complete_preset
+from gpuloader.cli.options import complete_preset
 
 if TYPE_CHECKING:
     from gpuloader.recipe import Preset

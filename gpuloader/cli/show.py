@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuloader.cli.printing import AsJson, Shards, print_json
+from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, label_source
+from gpuloader.cli.printing import print_json
 
 
 def show(
     shards: Shards,
-    preset: Annotated[str, typer.Option(help="A preset's name, or a YAML file.")] = "imagenet_train",
+    preset: Preset = "imagenet_train",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
     ] = None,
@@ -26,8 +27,8 @@ def show(
     versions: Annotated[int, typer.Option(help="Versions of each sample: those of the epochs 0, 1 and so on.")] = 4,
     columns: Annotated[int | None, typer.Option(help="Images in a row, the original among them.")] = None,
     seed: Annotated[int, typer.Option(help="The training's.")] = 0,
-    label_from: Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")] = "cls",
-    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")] = False,
+    label_from: LabelFrom = "cls",
+    cpu: Cpu = False,
     serve: Annotated[bool, typer.Option("--serve", help="A page to leaf through instead, on this machine.")] = False,
     port: Annotated[int, typer.Option(help="The page's; 0 takes a free one.")] = 8765,
     as_json: AsJson = False,
@@ -42,7 +43,7 @@ def show(
         "preset": preset,
         "preset_overrides": _overrides(changes or []),
         "seed": seed,
-        "label_from": None if label_from == "none" else label_from,
+        "label_from": label_source(label_from),
         "device_id": None if cpu else "auto",
     }
     if serve:

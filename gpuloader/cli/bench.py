@@ -1,0 +1,85 @@
+"""`gpuloader bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuloader.cli.options import AsJson, LabelFrom, Preset, Quarantine, Shards, Shuffle, label_source
+from gpuloader.cli.printing import print_json
+from gpuloader.units import bytes_said
+
+if TYPE_CHECKING:
+    from gpuloader.tools.bench_result import DeviceFigures
+
+
+def bench(
+    shards: Shards,
+    preset: Preset = "imagenet_train",
+    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    device_id: Annotated[int | None, typer.Option(help="The GPU to measure beside the CPU.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
+    num_threads: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    shuffle: Shuffle = None,
+    label_from: LabelFrom = "cls",
+    quarantine: Quarantine = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure on each device; as long again with --train.")
+    ] = 20,
+    train: Annotated[
+        str | None, typer.Option(help="A network to train: small, or a name that torchvision or timm knows.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of the figures; needs matplotlib.")] = None,
+    report: Annotated[Path | None, typer.Option(help="A page with all of it, one HTML file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measures what each stage of loading costs on these shards and this machine, and says what limits.
+
+    Example: gpuloader bench 'shards/train-{0000..0147}.tar' --preset imagenet_train --report bench.html
+    """
+    from gpuloader.tools.bench import bench as run
+    from gpuloader.tools.bench_report import caching_note
+
+    arguments: dict[str, Any] = {
+        "preset": preset,
+        "num_threads": num_threads,
+        "shuffle": shuffle,
+        "label_from": label_source(label_from),
+        "quarantine": quarantine,
+    }
+    result = run(
+        shards,
+        batch_size,
+        None if cpu else "auto" if device_id is None else device_id,
+        seconds=seconds,
+        train=train,
+        plot=plot,
+        report=report,
+        progress=True,
+        **{name: value for name, value in arguments.items() if value is not None or name == "label_from"},
+    )
+    if as_json:
+        print_json(result)
+        return
+    data = result.data
+    print(f"machine  {result.machine}")
+    print(f"data     {data.images:,} images of {bytes_said(data.image_bytes)} in {data.shards:,} shards; {preset}")
+    for device in result.devices:
+        _print_device(device, batch_size)
+    print(f"\n{caching_note(result)}")
+
+
+def _print_device(device: DeviceFigures, batch_size: int) -> None:
+    print(f"\n{f'{device.device}, {device.num_threads} threads, batch {batch_size}':<34}{'images/s':>12}", end="")
+    print(f"{'CPU s/1,000':>14}{'share':>8}")
+    for figures in device.stages:
+        share = "" if figures.cpu_share is None else f"{figures.cpu_share:.0%}"
+        print(f"{figures.title:<34}{figures.images_per_second:>12,.0f}", end="")
+        print(f"{figures.cpu_seconds_per_1000:>14.3f}{share:>8}")
+    if (training := device.training) is not None:
+        print(f"\ntraining {training.model}, a step: {training.resident_step_seconds * 1000:,.1f} ms alone, ", end="")
+        print(f"{training.loaded_step_seconds * 1000:,.1f} ms with the loader: ", end="")
+        print(f"{training.overhead:+.1%}, noise {training.noise:.1%}; waiting {training.waiting_share:.1%} of the time")
+    print(f"\n{device.limit}")

@@ -1,0 +1,31 @@
+"""The options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_preset(begun: str) -> list[str]:
+    """The presets whose names begin so, for the shell."""
+    from gpuloader.recipe import preset_names
+
+    return [name for name in preset_names() if name.startswith(begun)]
+
+
+def label_source(text: str) -> str | None:
+    """A loader's `label_from`, for which the command line says "none" where Python says None."""
+    return None if text == "none" else text
+
+
+Shards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns.")]
+Preset = Annotated[
+    str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
+]
+LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")]
+Shuffle = Annotated[str | None, typer.Option(help="none, full or block; the preset's unless given.")]
+Quarantine = Annotated[Path | None, typer.Option(help="A file of images that are known to be bad.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in place of text.")]

@@ -1,0 +1,57 @@
+"""`gpuloader tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Quarantine, Shards, Shuffle, label_source
+from gpuloader.cli.printing import print_json
+
+
+def tune(
+    shards: Shards,
+    preset: Preset = "imagenet_train",
+    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    batch_sizes: Annotated[str, typer.Option(help="Others to try too: 64,256.")] = "",
+    device_id: Annotated[int | None, typer.Option(help="The GPU; the first where there is one, unless given.")] = None,
+    cpu: Cpu = False,
+    shuffle: Shuffle = None,
+    label_from: LabelFrom = "cls",
+    quarantine: Quarantine = None,
+    seconds: Annotated[float, typer.Option(help="How long it may take.")] = 120,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the arguments go.")] = Path("tuned.yaml"),
+    as_json: AsJson = False,
+) -> None:
+    """Searches the settings that load these shards fastest on this machine, and writes them as YAML.
+
+    Example: gpuloader tune 'shards/train-{0000..0147}.tar' --preset imagenet_train --batch-size 256 -o tuned.yaml
+    """
+    from gpuloader.errors import ConfigError
+    from gpuloader.tools.tune import tune as run
+    from gpuloader.tools.tune import verdict
+
+    try:
+        others = [int(each) for each in batch_sizes.split(",") if each]
+    except ValueError:
+        raise ConfigError(f"--batch-sizes {batch_sizes}: allowed are integers with commas between them") from None
+    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
+    arguments |= {} if shuffle is None else {"shuffle": shuffle}
+    arguments |= {} if quarantine is None else {"quarantine": quarantine}
+    result = run(
+        shards,
+        batch_size,
+        None if cpu else "auto" if device_id is None else device_id,
+        batch_sizes=others,
+        seconds=seconds,
+        output=output,
+        progress=True,
+        **arguments,
+    )
+    if as_json:
+        print_json(result)
+        return
+    print(verdict(result))
+    print(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")

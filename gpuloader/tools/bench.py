@@ -1,0 +1,235 @@
+"""What each stage of loading costs on one's own shards and machine, and which of them limits.
+
+The stages are measured one after the other, each with all before it, through the library's own reader and graph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime, timezone
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gpuloader.errors import BadImageError, ConfigError
+from gpuloader.loader import GPULoader
+from gpuloader.pipelines import LastStep, build, is_decode_failure
+from gpuloader.plan import Cursor, Draws
+from gpuloader.progress import progress_bar
+from gpuloader.reader import EncodedBatch, ReadAhead
+from gpuloader.sampling import Sources
+from gpuloader.shards import Arena
+from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
+from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
+from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
+from gpuloader.tools.machine import Machine, this_machine
+from gpuloader.tools.measuring import Batches, loaded, measure, plain
+from gpuloader.tools.training_step import prepare_training
+
+
+def bench(
+    tar: Sources,
+    batch_size: int = 128,
+    device_id: int | Literal["auto"] | None = "auto",
+    *,
+    seconds: float = 20.0,
+    train: str | None = None,
+    plot: str | Path | None = None,
+    report: str | Path | None = None,
+    progress: bool = False,
+    **arguments: Any,  # noqa: ANN401 - those of GPULoader
+) -> BenchResult:
+    """Measures each stage of loading for a short time, and says which one limits.
+
+    Args:
+        tar, batch_size: as for `GPULoader`.
+        device_id: the GPU that is measured beside the CPU; "auto" for the first where there is one, None for none.
+        seconds: for all stages of a device together, starting and warming up not counted; as long again with `train`.
+        train: a network whose training step is measured with and without the loader: "small", or a name that
+            torchvision or timm knows.
+        plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
+        report: a page with all of it to write, one .html file.
+        progress: show how far it is, on stderr.
+        arguments: what else `GPULoader` takes. Unless told otherwise the last batch is padded.
+
+    Raises:
+        ConfigError: an argument that cannot be meant, or matplotlib is not installed.
+        BadImageError: a bad image was met: give the `quarantine` that names those.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
+    for path in (plot, report):
+        if path is not None and not Path(path).parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {Path(path).parent}; name a file in one that exists")
+    if plot is not None:
+        check_plotting()
+    arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
+    machine = this_machine()
+    devices: list[int | Literal["auto"] | None] = [None]
+    if device_id is not None and (machine.gpus or device_id != "auto"):
+        devices.append(device_id)
+    with ExitStack() as stack:
+        # All of them first: an argument that cannot be meant is told before anything is measured.
+        loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
+        data = _data(loaders[0], machine)
+        measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
+    result = BenchResult(
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        data=data,
+        settings={"tar": plain(tar), "batch_size": batch_size, **plain(arguments), "seconds": seconds},
+        devices=tuple(measured),
+    )
+    if plot is not None:
+        draw_plot(result, Path(plot))
+    if report is not None:
+        Path(report).write_text(report_page(result))
+    return result
+
+
+_PAGE_CACHE_SHARE = 0.8  # of the memory; programs have the rest
+
+_TITLES: Mapping[Stage, str] = {
+    "disk": "read, from the disk",
+    "read": "read, from the page cache",
+    "gate": "+ headers, draws, labels",
+    "decode": "+ decode the regions",
+    "resize": "+ resize, cut, flip",
+    "pixels": "+ change pixels, normalise",
+    "loader": "the loader: + hand batches out",
+}
+
+
+def _measure_device(
+    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, train: str | None, progress: bool
+) -> DeviceFigures:
+    cursors: list[Cursor] = []
+    on_gpu = loader.device.type == "cuda"
+    stages: dict[Stage, Callable[[], Batches]] = {
+        "disk": lambda: _read_from_disk(loader, cursors),
+        "read": lambda: _read(loader, cycle(cursors)),
+        "gate": lambda: _gate(loader, cycle(cursors)),
+        "decode": lambda: _run_graph(loader, "decode"),
+        "resize": lambda: _run_graph(loader, "resize"),
+        "pixels": lambda: _run_graph(loader, "all"),
+        "loader": lambda: loaded(loader),
+    }
+    if data.decoded:
+        del stages["decode"]
+    if not on_gpu and all(view.in_one_pass for view in loader.preset.each_view):
+        del stages["pixels"]
+    train_for = None if train is None else prepare_training(loader, train)
+    costs: dict[Stage, Cost] = {}
+    training = None
+    with progress_bar(progress) as bar:
+        task = bar.add_task(f"measuring, {loader.device}", total=len(stages) + (train_for is not None))
+        for stage, work in stages.items():
+            with closing(work()) as batches:
+                costs[stage] = measure(batches, seconds / len(stages), warm_up=stage != "disk")
+            bar.advance(task)
+        if train_for is not None:
+            training = train_for(seconds)
+            bar.advance(task)
+    shares = cpu_shares(costs)
+    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, cut, flip, normalise"}
+    setup = Setup(on_gpu, data.fits_in_memory, data.decoded, loader._plan.shuffle, loader._num_threads, machine.cores)
+    return DeviceFigures(
+        device=str(loader.device),
+        num_threads=loader._num_threads,
+        stages=tuple(
+            StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
+            for stage, cost in costs.items()
+        ),
+        training=training,
+        limit=what_limits(costs, setup, *(() if training is None else (training.overhead, training.noise))),
+    )
+
+
+def _read_from_disk(loader: GPULoader, cursors: list[Cursor]) -> Batches:
+    """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
+    for shard, _ in loader._shards.indexes:
+        fd = os.open(shard, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    cursor = Cursor()
+    while loader._plan.steps(cursor.delivered):
+        cursors.append(cursor)
+        yield from _read(loader, [cursor])
+        cursor = loader._plan.after(cursor)
+
+
+def _read(loader: GPULoader, cursors: Iterable[Cursor]) -> Batches:
+    arena = Arena()
+    for cursor in cursors:
+        yield len(loader._shards.read_images(loader._plan.batch(cursor).ids, arena))
+
+
+def _gate(loader: GPULoader, cursors: Iterable[Cursor]) -> Batches:
+    reader, arena = loader._make_reader(), Arena()
+    for cursor in cursors:
+        yield len(reader.read(cursor, arena).ids)
+
+
+def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
+    """The graph without the loader around it, as far as its last step."""
+    batches = ReadAhead(loader._make_reader(), loader._plan, Cursor(), depth=loader._prefetch + 1)
+    in_flight: deque[EncodedBatch] = deque()
+
+    def source() -> tuple[Any, ...]:
+        batch = batches.next()
+        in_flight.append(batch)
+        return (batch.images, *batch.arrays.values())
+
+    one = np.ones(1, np.int64)
+    pipeline = build(
+        loader.preset,
+        loader.preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
+        source,
+        batch_size=loader._plan.batch_size,
+        num_threads=loader._num_threads,
+        device_id=loader._device_id,
+        prefetch=loader._prefetch,
+        largest_image=loader._shards.largest_image,
+        decoded=loader._decoded,
+        last_step=last_step,
+    )
+    with closing(batches):
+        while True:
+            try:
+                outputs = pipeline.run()
+            except RuntimeError as error:
+                if not is_decode_failure(str(error)):
+                    raise
+                raise _bad_image(loader, in_flight[0], str(error)) from None
+            if loader.device.type == "cuda":
+                torch.cuda.synchronize(loader.device)
+            del outputs
+            batch = in_flight.popleft()
+            batches.release(batch)
+            yield len(batch.ids)
+
+
+def _bad_image(loader: GPULoader, batch: EncodedBatch, message: str) -> Exception:
+    for row, cause in loader._triage(batch.images, batch.arrays).items():
+        return BadImageError(*loader._shards.place(int(batch.ids[row])), cause)
+    return RuntimeError(message)
+
+
+def _data(loader: GPULoader, machine: Machine) -> DataFacts:
+    indexes: Sequence[Any] = [index for _, index in loader._shards.indexes]
+    shard_bytes = sum(index.shard_bytes for index in indexes)
+    images = len(loader._shards)
+    return DataFacts(
+        shards=len(indexes),
+        images=images,
+        shard_bytes=shard_bytes,
+        image_bytes=sum(int(index.image_size.sum()) for index in indexes) // images,
+        decoded=loader._decoded,
+        fits_in_memory=shard_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
+    )

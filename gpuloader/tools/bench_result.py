@@ -1,0 +1,88 @@
+"""What `bench` measures, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuloader.tools.limits import Stage
+from gpuloader.tools.machine import Machine
+from gpuloader.tools.training_step import TrainingFigures
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """A stage, with all before it.
+
+    Attributes:
+        stage: "disk", "read", "gate", "decode", "resize", "pixels" or "loader".
+        title: what it does, for people.
+        images_per_second: one after the other on the clock.
+        cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
+        cpu_share: the share of the whole's CPU time that this stage adds; None for "disk", which is "read" with nothing
+            in the page cache.
+    """
+
+    stage: Stage
+    title: str
+    images_per_second: float
+    cpu_seconds_per_1000: float
+    cpu_share: float | None
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """What was measured with one device.
+
+    Attributes:
+        device: "cpu" or "cuda:N".
+        num_threads: those that decode.
+        stages: in their order; "decode" is not there for images that are decoded already, "pixels" where the CPU does
+            all behind the decoder in one pass.
+        training: the overhead on a training step, if it was asked for.
+        limit: what limits and what to change, in a sentence.
+    """
+
+    device: str
+    num_threads: int
+    stages: tuple[StageFigures, ...]
+    training: TrainingFigures | None
+    limit: str
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The shards.
+
+    Attributes:
+        shards, images: how many.
+        shard_bytes: of all shards together.
+        image_bytes: of an image, on the average.
+        decoded: whether the images are decoded already.
+        fits_in_memory: whether the page cache can hold all of it.
+    """
+
+    shards: int
+    images: int
+    shard_bytes: int
+    image_bytes: int
+    decoded: bool
+    fits_in_memory: bool
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """All that was measured.
+
+    Attributes:
+        date: when, UTC, as ISO 8601 has it.
+        machine, data: on what.
+        settings: the loader's arguments, and `seconds`.
+        devices: the CPU, then the GPU if there is one.
+    """
+
+    date: str
+    machine: Machine
+    data: DataFacts
+    settings: dict[str, Any]
+    devices: tuple[DeviceFigures, ...]

@@ -1,0 +1,72 @@
+"""What a measurement depends on beside the loader: the machine and the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from gpuloader.cores import available_cores, cgroup_limits
+from gpuloader.units import bytes_said
+
+_PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numba", "numpy")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where something was measured.
+
+    Attributes:
+        cpu: the processor's name.
+        cores: those that this process may use.
+        memory_bytes: that it may use, the page cache included.
+        system: the kernel.
+        gpus: the names of the GPUs.
+        versions: of Python and of the packages that matter, by name.
+    """
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    gpus: tuple[str, ...]
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        gpus = ", ".join(self.gpus) or "no GPU"
+        return f"{self.cpu}, {self.cores} cores, {bytes_said(self.memory_bytes)}, {gpus}"
+
+
+def this_machine() -> Machine:
+    """The machine that this runs on."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    versions = {"python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    return Machine(
+        cpu=names[0] if names else platform.machine(),
+        cores=available_cores(),
+        memory_bytes=_memory_bytes(),
+        system=f"{platform.system()} {platform.release()}",
+        gpus=tuple(torch.cuda.get_device_name(gpu) for gpu in gpus),
+        versions=versions,
+    )
+
+
+def _memory_bytes() -> int:
+    """All of it, or what a container leaves."""
+    built_in = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = cgroup_limits().memory_bytes
+    return built_in if limit is None else min(built_in, limit)
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []

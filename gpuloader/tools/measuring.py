@@ -1,0 +1,66 @@
+"""Running a part of the loading for a while, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from gpuloader.loader import Batch, GPULoader
+from gpuloader.tools.limits import Cost
+
+_WARM_UP_BATCHES = 3
+_WARM_UP_SHARE = 0.2
+
+Batches: TypeAlias = Generator[int, None, None]
+"""Does a part's work batch by batch, and says how many images each had."""
+
+
+def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
+    """What a stage costs, over at least that long and at least one batch; less only where the batches end before."""
+    started, done = time.perf_counter(), 0
+    while warm_up and (done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds):
+        next(batches)
+        if done == 0:  # which may have compiled kernels
+            started = time.perf_counter()
+        done += 1
+    images, started, cpu_started = 0, time.perf_counter(), time.process_time()
+    for count in batches:
+        images += count
+        if time.perf_counter() - started >= seconds:
+            break
+    thousands = images / 1000
+    return Cost((time.perf_counter() - started) / thousands, (time.process_time() - cpu_started) / thousands)
+
+
+def loaded(loader: GPULoader) -> Batches:
+    """The loader itself, epoch after epoch. A little of each image is looked at, which waits until it is there."""
+    before = loader.stats().samples
+    while True:
+        for batch in loader:
+            for images in images_of(batch):
+                float(images[..., ::56, ::56].sum())
+            now = loader.stats().samples
+            yield now - before
+            before = now
+
+
+def images_of(batch: Batch) -> Iterator[torch.Tensor]:
+    """The images of each view in a batch, whatever `output` made of it."""
+    values: Any = batch.values() if isinstance(batch, dict) else batch
+    for value in values:
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, torch.Tensor) and each.ndim == 4:
+                yield each
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Paths as text, tuples as lists: what YAML has."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,284 @@
+"""Which of the loader's settings are fastest on one's own shards and machine.
+
+Only settings that change no pixel and no order are tried: threads, prefetch, and the batch size if asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, TypeAlias
+
+import yaml
+
+from gpuloader.errors import ConfigError
+from gpuloader.loader import GPULoader
+from gpuloader.progress import progress_bar
+from gpuloader.sampling import Sources
+from gpuloader.tools.machine import Machine, this_machine
+from gpuloader.tools.measuring import loaded, measure, plain
+
+REPEATS = 3
+LEAST_GAIN = 0.02
+_RUNS = 40
+_LONGEST_RUN_SECONDS = 5.0
+_PREFETCH = (2, 1, 3, 4, 8)
+
+Settings: TypeAlias = dict[str, int]
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: the settings, and what they gave."""
+
+    settings: Settings
+    images_per_second: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found.
+
+    Attributes:
+        best: the settings that won; the first ones where nothing was better beyond the noise.
+        before, after: images per second with the first settings and with the best ones, medians of runs in turn.
+        runs: all of them, in order.
+        complete: whether all was tried before the time was up.
+    """
+
+    best: Settings
+    before: float
+    after: float
+    runs: tuple[Run, ...]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What was found, on what.
+
+    Attributes:
+        date: when, UTC, as ISO 8601 has it.
+        machine: where.
+        device: "cpu" or "cuda:N".
+        arguments: of GPULoader, the best settings among them.
+        defaults: what those settings are unless given.
+        search: the search.
+        seconds: how long it took.
+    """
+
+    date: str
+    machine: Machine
+    device: str
+    arguments: dict[str, Any]
+    defaults: Settings
+    search: Search
+    seconds: float
+
+
+def tune(
+    tar: Sources,
+    batch_size: int = 128,
+    device_id: int | Literal["auto"] | None = "auto",
+    *,
+    batch_sizes: Sequence[int] = (),
+    seconds: float = 120.0,
+    output: str | Path | None = None,
+    progress: bool = False,
+    clock: Clock = time.perf_counter,
+    **arguments: Any,  # noqa: ANN401 - those of GPULoader
+) -> TuneResult:
+    """Searches the number of threads, `prefetch` and, if asked to, the batch size that give most images per second.
+
+    A setting replaces the one before only where it is better beyond the noise, and what is found in the end is measured
+    against the defaults once more.
+
+    Args:
+        tar, batch_size, device_id: as for `GPULoader`.
+        batch_sizes: others to try.
+        seconds: how long it may take; it ends at most one run later.
+        output: a YAML file to write, for `GPULoader(**yaml.safe_load(...))`.
+        progress: show how far it is, on stderr.
+        clock: tells the time in seconds.
+        arguments: what else `GPULoader` takes, plain values.
+
+    Raises:
+        ConfigError: an argument that cannot be meant.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
+    if output is not None and not Path(output).parent.is_dir():
+        raise ConfigError(f"{output}: there is no folder {Path(output).parent}; name a file in one that exists")
+    if taken := sorted({"num_threads", "prefetch"} & set(arguments)):
+        raise ConfigError(f"{', '.join(taken)}: that is what is searched; leave it out")
+    try:
+        yaml.safe_dump(plain({"tar": tar, **arguments}))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"an argument that YAML cannot hold ({error}): give a recipe as a name or a file") from None
+    machine = this_machine()
+    started = clock()
+    sizes = tuple(dict.fromkeys([batch_size, *batch_sizes]))
+    for each in reversed(sizes):  # which checks the arguments
+        with GPULoader(tar, each, device_id, **arguments) as loader:
+            device, threads = str(loader.device), loader._num_threads
+            if each == batch_size:
+                next(iter(loader), None)  # compiles the kernels
+    choices = {
+        "num_threads": thread_choices(threads, machine.cores),
+        "prefetch": _PREFETCH,
+        "batch_size": sizes,
+    }
+    run_seconds = min(seconds / _RUNS, _LONGEST_RUN_SECONDS)
+
+    def images_per_second(settings: Settings) -> float:
+        whole_batches = {"last_batch": "pad", **arguments, **settings}
+        with GPULoader(tar, device_id=device_id, **whole_batches) as loader, closing(loaded(loader)) as batches:
+            return 1000 / measure(batches, run_seconds).seconds
+
+    with progress_bar(progress) as bar:
+        task = bar.add_task(f"tuning, {device}, seconds", total=round(seconds))
+        found = search(
+            choices,
+            images_per_second,
+            started + seconds,
+            clock,
+            lambda: bar.update(task, completed=min(round(clock() - started), round(seconds))),
+        )
+    result = TuneResult(
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        device=device,
+        arguments={"tar": plain(tar), "device_id": device_id, **plain(arguments), **found.best},
+        defaults={name: values[0] for name, values in choices.items()},
+        search=found,
+        seconds=clock() - started,
+    )
+    if output is not None:
+        Path(output).write_text(tuned_yaml(result))
+    return result
+
+
+def thread_choices(default: int, cores: int) -> tuple[int, ...]:
+    """Numbers of threads to try, the default first: around it, and all cores."""
+    around = (default, default // 4, default // 2, default - 1, 2 * default, cores)
+    return tuple(dict.fromkeys(threads for threads in around if 1 <= threads <= cores))
+
+
+@dataclass
+class _Timed:
+    """Runs until the time is up, and keeps what they gave."""
+
+    run: Callable[[Settings], float]
+    clock: Clock
+    ends_at: float
+    tell: Callable[[], object]
+    runs: list[Run] = field(default_factory=list)
+    longest: float = 0.0
+
+    def __call__(self, settings: Settings, reserve: int = 0) -> float:
+        """Images per second; raises _TimeIsUp where the time does not leave room for so many more runs."""
+        started = self.clock()
+        if started + reserve * self.longest >= self.ends_at:
+            raise _TimeIsUpError
+        rate = self.run(settings)
+        self.longest = max(self.longest, self.clock() - started)
+        self.runs.append(Run(settings, rate))
+        self.tell()
+        return rate
+
+
+class _TimeIsUpError(Exception):
+    """There is no time for another run."""
+
+
+def search(
+    choices: Mapping[str, Sequence[int]],
+    run: Callable[[Settings], float],
+    ends_at: float,
+    clock: Clock = time.perf_counter,
+    tell: Callable[[], object] = lambda: None,
+) -> Search:
+    """Tries the values of one setting after another against the best ones so far, in turn with them.
+
+    Args:
+        choices: the values of each setting, the default first.
+        run: measures settings: images per second.
+        ends_at: the clock's time after which no run begins; the last ones are kept for the best against the defaults.
+        tell: called after each run.
+    """
+    timed = _Timed(run, clock, ends_at, tell)
+    defaults = best = {name: values[0] for name, values in choices.items()}
+    complete = True
+    try:
+        for name, values in choices.items():
+            for value in values[1:]:
+                if beats(timed, best, {**best, name: value}, reserve=2 * REPEATS):
+                    best = {**best, name: value}
+    except _TimeIsUpError:
+        complete = False
+    before: list[float] = []
+    after: list[float] = []
+    try:
+        while len(after) < REPEATS:
+            before.append(timed(defaults))
+            if best == defaults:
+                after = before
+            else:
+                after.append(timed(best))
+    except _TimeIsUpError:
+        complete = False
+    if not after or median(after) < (1 + LEAST_GAIN) * median(before):
+        best, after = defaults, before
+    return Search(best, median(before or [0.0]), median(after or [0.0]), tuple(timed.runs), complete)
+
+
+def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserve: int = 0) -> bool:
+    """Whether a candidate is better beyond the noise.
+
+    Both are run in turn, and every run of the candidate must give more than every run of the best, and together 2 %
+    more. Where one does not, no further run is spent.
+    """
+    of_best: list[float] = []
+    of_candidate: list[float] = []
+    for _ in range(REPEATS):
+        of_best.append(run(best, reserve))
+        of_candidate.append(run(candidate, reserve))
+        if min(of_candidate) <= max(of_best):
+            return False
+    return median(of_candidate) >= (1 + LEAST_GAIN) * median(of_best)
+
+
+def tuned_yaml(result: TuneResult) -> str:
+    """The loader's arguments as YAML, under a comment that says what was measured."""
+    found = result.search
+    versions = ", ".join(f"{name} {version}" for name, version in result.machine.versions.items())
+    said = [
+        "Arguments of GPULoader: GPULoader(**yaml.safe_load(open(...))). Written by `gpuloader tune`.",
+        verdict(result),
+        f"Measured {result.date} on {result.device} in {len(found.runs)} runs: {result.machine}.",
+        f"{versions}.",
+    ]
+    return "".join(f"# {line}\n" for line in said) + yaml.safe_dump(result.arguments, sort_keys=False)
+
+
+def verdict(result: TuneResult) -> str:
+    """What came out, in a sentence."""
+    found = result.search
+    if not found.before:
+        return "These are the defaults: the time was up before anything was measured."
+    stopped = "" if found.complete else "; the time was up before all was tried"
+    if found.best == result.defaults:
+        return f"The defaults were best: {found.before:,.0f} images/s{stopped}."
+    changed = ", ".join(
+        f"{name}={value} (default {result.defaults[name]})"
+        for name, value in found.best.items()
+        if value != result.defaults[name]
+    )
+    gain = found.after / found.before - 1
+    return f"{changed}: {found.after:,.0f} images/s, before {found.before:,.0f} ({gain:+.0%}){stopped}."

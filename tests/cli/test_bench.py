@@ -1,0 +1,50 @@
+"""`gpuloader bench`, run as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "bench"]
+    options = [*map(str, arguments), "--cpu", "--batch-size", "8", "--seconds", "0.2"]
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+
+
+def test_it_prints_the_figures_and_one_sentence(shards: list[Path], tmp_path: Path) -> None:
+    preset, report = tmp_path / "small.yaml", tmp_path / "bench.html"
+    preset.write_text("transforms: [{Resize: {size: 40}}, {CenterCrop: {size: 32}}]\n")
+    result = run(*shards, "--preset", preset, "--train", "small", "--report", report)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[1].startswith("data     40 images of ")
+    assert lines[3].split()[:5] == ["cpu,", lines[3].split()[1], "threads,", "batch", "8"]
+    assert [line[:8] for line in lines[4:10]] == [
+        "read, fr",
+        "read, fr",
+        "+ header",
+        "+ decode",
+        "+ resize",
+        "the load",
+    ]
+    assert "training small, a step: " in result.stdout
+    assert "measuring, cpu" in result.stderr
+    assert report.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_json_is_all_of_it(shards: list[Path]) -> None:
+    result = run(*shards, "--label-from", "none", "--shuffle", "block", "--json")
+    printed = json.loads(result.stdout)
+    assert printed["data"]["images"] == 40
+    assert printed["settings"]["shuffle"] == "block"
+    [device] = printed["devices"]
+    assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
+    assert device["training"] is None
+
+
+def test_a_mistake_is_one_message(shards: list[Path]) -> None:
+    result = run(*shards, "--train", "rsnet")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("error: no network is called 'rsnet'")
+    assert "Traceback" not in result.stderr

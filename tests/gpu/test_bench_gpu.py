@@ -1,0 +1,27 @@
+"""`bench` and `tune` on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuloader.tools.bench import bench
+from gpuloader.tools.tune import tune
+
+
+@pytest.mark.parametrize("preset", ["imagenet_train", "imagenet_randaugment", "dino"])
+def test_the_cpu_and_the_gpu_are_measured(shards: list[Path], preset: str) -> None:
+    cpu, gpu = bench(shards, 8, 0, preset=preset, seconds=1).devices
+    assert (cpu.device, gpu.device) == ("cpu", "cuda:0")
+    assert [figures.stage for figures in gpu.stages] == ["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
+    assert "CPU time" not in gpu.limit
+
+
+def test_a_training_is_measured(shards: list[Path]) -> None:
+    _, gpu = bench(shards, 8, 0, seconds=1, train="small").devices
+    assert gpu.training is not None
+
+
+def test_settings_are_searched(shards: list[Path]) -> None:
+    assert tune(shards, 8, 0, seconds=4).device == "cuda:0"

@@ -1,0 +1,58 @@
+"""A graph that ends before its end, for measuring: its images are those of the whole graph at that place."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from making import jpeg
+from PIL import Image
+from running import as_arrays, draw
+
+from gpuloader.pipelines import LastStep, build
+from gpuloader.recipe import Preset, load_preset
+
+IMAGES = [jpeg(60, 80, seed=n) for n in range(4)]
+
+
+def rows(preset: Preset, last_step: LastStep) -> list[list[np.ndarray]]:
+    """Each view's images."""
+    arrays = draw(preset, IMAGES)
+    batch = (as_arrays(IMAGES), *arrays.values())
+    options = {"batch_size": 4, "num_threads": 2, "device_id": None, "prefetch": 1}
+    outputs = build(preset, arrays, lambda: batch, last_step=last_step, **options).run()
+    return [[np.array(output.at(n)) for n in range(4)] for output in outputs]
+
+
+def test_decode_ends_with_the_regions() -> None:
+    preset = load_preset("imagenet_train")
+    drawn = draw(preset, IMAGES)
+    [decoded] = rows(preset, "decode")
+    for image, (top, left), (_, width), row in zip(
+        IMAGES, drawn["region_start"], drawn["region_shape"], decoded, strict=True
+    ):
+        pixels = np.asarray(Image.open(io.BytesIO(image)))
+        np.testing.assert_array_equal(row[0], pixels[top, left : left + width])
+
+
+@pytest.mark.parametrize("name", ["imagenet_train", "imagenet_eval"])
+def test_resize_ends_with_the_finished_image_where_that_is_one_pass(name: str) -> None:
+    preset = load_preset(name)
+    [part], [whole] = rows(preset, "resize"), rows(preset, "all")
+    for row, image in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(row, image[:1])
+
+
+def test_resize_ends_before_pixels_are_changed() -> None:
+    placed = {"Normalize": None, "RandAugment": None, "dtype": "uint8", "layout": "channels_last"}
+    [part] = rows(load_preset("imagenet_randaugment"), "resize")
+    [whole] = rows(load_preset("imagenet_randaugment", placed), "all")
+    for row, image in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(row, image[:1])
+
+
+def test_each_view_has_its_own() -> None:
+    preset = load_preset("dino")
+    for last_step in ("decode", "resize", "all"):
+        assert len(rows(preset, last_step)) == len(preset.each_view)

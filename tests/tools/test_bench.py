@@ -1,0 +1,179 @@
+"""What `bench` gives back: its structure. Figures are not tested, they are the machine's."""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from making import damaged_jpeg, jpeg, write_decoded, write_shard
+from PIL import Image
+
+from gpuloader import BadImageError, ConfigError, DeviceError, GPULoader
+from gpuloader.tools.bench import bench
+from gpuloader.tools.bench_report import report_page
+from gpuloader.tools.bench_result import BenchResult
+from gpuloader.tools.machine import this_machine
+
+SECONDS = 0.1
+SMALL = {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}
+VOID = {"meta"}
+
+
+@pytest.fixture(scope="module")
+def measured(shards: list[Path]) -> BenchResult:
+    return bench(shards, 8, None, preset="imagenet_eval", preset_overrides=SMALL, seconds=SECONDS, train="small")
+
+
+def stages(result: BenchResult) -> list[str]:
+    [device] = result.devices
+    return [figures.stage for figures in device.stages]
+
+
+def test_every_stage_is_measured_and_the_shares_add_up(measured: BenchResult) -> None:
+    assert stages(measured) == ["disk", "read", "gate", "decode", "resize", "loader"]
+    [cpu] = measured.devices
+    assert cpu.device == "cpu"
+    assert cpu.num_threads == measured.machine.cores
+    assert min(figures.images_per_second for figures in cpu.stages) > 0
+    assert min(figures.cpu_seconds_per_1000 for figures in cpu.stages) > 0
+    assert sum(figures.cpu_share or 0 for figures in cpu.stages) == pytest.approx(1)
+    assert cpu.limit.endswith(".")
+
+
+def test_the_facts_are_those_of_the_shards_and_the_call(measured: BenchResult, shards: list[Path]) -> None:
+    data = measured.data
+    assert (data.shards, data.images, data.decoded, data.fits_in_memory) == (2, 40, False, True)
+    assert data.shard_bytes == sum(shard.stat().st_size for shard in shards)
+    assert measured.settings["batch_size"] == 8
+    assert measured.settings["preset"] == "imagenet_eval"
+    assert measured.machine == this_machine()
+    assert measured.machine.versions["gpuloader"]
+
+
+def test_the_training_has_both_steps(measured: BenchResult) -> None:
+    training = measured.devices[0].training
+    assert training is not None
+    assert training.model == "small"
+    assert 0 <= training.waiting_share <= 1
+    assert min(training.resident_step_seconds, training.loaded_step_seconds) > 0
+
+
+@pytest.mark.parametrize("preset", ["imagenet_randaugment", "resnet50_v2", "dino"])
+def test_recipes_that_change_pixels_have_a_stage_for_it(shards: list[Path], preset: str) -> None:
+    overrides = {"mix": {"num_classes": 10}} if preset == "resnet50_v2" else None
+    result = bench(shards, 8, None, preset=preset, preset_overrides=overrides, seconds=SECONDS)
+    assert stages(result) == ["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
+
+
+def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> None:
+    result = bench(write_decoded(tmp_path, shards), 8, None, seconds=SECONDS)
+    assert result.data.decoded
+    assert stages(result) == ["disk", "read", "gate", "resize", "loader"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"output": "dict", "fields": ["json"]}, {"output": {"label": "y", "image": "x"}}, {"label_from": None}],
+)
+def test_the_loaders_arguments_are_taken(shards: list[Path], arguments: dict[str, object]) -> None:
+    arguments = {"preset": "imagenet_eval", "preset_overrides": SMALL, **arguments}
+    assert stages(bench(shards, 8, None, seconds=SECONDS, train="small", **arguments))[-1] == "loader"
+
+
+@pytest.mark.parametrize("image", [damaged_jpeg(), b"no image"])
+def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) -> None:
+    samples = [{"__key__": f"{n}", "jpg": image if n == 3 else jpeg(40, 40, n), "cls": b"0"} for n in range(8)]
+    shard = write_shard(tmp_path / "a.tar", samples)
+    with pytest.raises(BadImageError) as caught:
+        bench(shard, 4, None, seconds=SECONDS)
+    assert caught.value.key == "3"
+    bad = tmp_path / "bad.jsonl"
+    with GPULoader(shard, 4, None, on_error="replace") as loader:
+        list(loader)
+        loader.write_quarantine(bad)
+    assert stages(bench(shard, 4, None, seconds=SECONDS, quarantine=bad))[-1] == "loader"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"seconds": 0}, ConfigError, "seconds=0: allowed is a number above 0"),
+        ({"plot": "/no/such/a.png"}, ConfigError, "/no/such/a.png: there is no folder /no/such"),
+        ({"report": "/no/such/a.html"}, ConfigError, "/no/such/a.html: there is no folder /no/such"),
+        ({"preset": "imagenet_evl"}, ConfigError, "did you mean imagenet_eval"),
+        ({"device_id": 99}, DeviceError, "device_id=99"),
+        ({"train": "smal"}, ConfigError, r"no network is called 'smal' \(did you mean small\?\)"),
+        ({"train": "small", "preset": "dino"}, ConfigError, "makes 10 in float32: take another preset"),
+        ({"train": "small", "preset": "raw_uint8"}, ConfigError, "makes 1 in uint8: take another preset"),
+    ],
+)
+def test_mistakes(shards: list[Path], arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bench(shards, **{"batch_size": 8, "device_id": None, "seconds": SECONDS, **arguments})
+
+
+class _Page(HTMLParser):
+    """Sees that every tag is closed where it must be; keeps the text and what the page points to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.targets: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.targets += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_well_formed_and_needs_nothing_beside_itself(measured: BenchResult) -> None:
+    source = report_page(measured)
+    page = _Page(source)
+    assert page.tags.count("rect") == len(measured.devices[0].stages)
+    assert page.targets == []
+    assert "http" not in source
+    assert "url(" not in source
+    assert "prefers-color-scheme: dark" in source
+    for said in (measured.devices[0].limit, measured.machine.cpu, measured.date, "imagenet_eval", "40 of "):
+        assert said in page.text
+
+
+def test_what_comes_from_outside_is_escaped(measured: BenchResult) -> None:
+    measured.settings["preset"] = "<script>alert(1)</script>"
+    page = _Page(report_page(measured))
+    measured.settings["preset"] = "imagenet_eval"
+    assert "script" not in page.tags
+    assert "<script>alert(1)</script>" in page.text
+
+
+def test_plot_and_report_are_written(shards: list[Path], tmp_path: Path) -> None:
+    plot, report = tmp_path / "a.png", tmp_path / "a.html"
+    result = bench(shards, 8, None, seconds=SECONDS, plot=plot, report=report)
+    assert report.read_text() == report_page(result)
+    with Image.open(plot) as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 10
+
+
+def test_without_matplotlib_the_extra_is_named(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"matplotlib, which is not installed: pip install 'gpuloader\[plot\]'"):
+        bench(shards, 8, None, seconds=SECONDS, plot=tmp_path / "a.png")

@@ -1,0 +1,106 @@
+"""What limits, by what the stages cost: rows of seconds and core-seconds for 1,000 images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuloader.tools.limits import Cost, Setup, Stage, advice, cpu_shares, limit_of, what_limits
+
+CPU = Setup(on_gpu=False, fits_in_memory=True, decoded=False, shuffle="full", threads=2, cores=2)
+GPU = replace(CPU, on_gpu=True, threads=8, cores=16)
+TOO_LARGE = replace(CPU, fits_in_memory=False)
+STAGES: tuple[Stage, ...] = ("disk", "read", "gate", "decode", "resize", "pixels", "loader")
+
+
+def costs(*seconds: float, cpu: tuple[float, ...] = ()) -> dict[Stage, Cost]:
+    """Of all stages, on the clock and in CPU time; a stage of None is not there."""
+    cpu = cpu or seconds
+    return {
+        stage: Cost(each, each_cpu)
+        for stage, each, each_cpu in zip(STAGES, seconds, cpu, strict=True)
+        if each is not None
+    }
+
+
+ROWS = [
+    # disk, read, gate, decode, resize, pixels, loader
+    (costs(0.08, 0.02, 0.03, 0.6, 0.7, 0.8, 0.82), CPU, "decode"),
+    (costs(0.08, 0.02, 0.03, 0.3, 0.8, 0.9, 0.92), CPU, "resize"),
+    (costs(0.08, 0.02, 0.03, 0.3, 0.4, 1.4, 1.42), CPU, "pixels"),
+    (costs(0.08, 0.02, 0.03, 0.3, 0.4, 0.5, 1.0), CPU, "delivery"),
+    (costs(0.08, 0.02, 0.03, None, 0.4, None, 0.5), CPU, "resize"),
+    # a slow disk counts only where every epoch reads from it
+    (costs(0.90, 0.02, 0.03, 0.9, 0.9, 0.9, 0.9), TOO_LARGE, "disk"),
+    (costs(0.90, 0.02, 0.03, 0.6, 0.7, 0.8, 0.9), CPU, "decode"),
+    # the reading thread is busy, with copying or with what it does for each image
+    (costs(0.90, 0.50, 0.60, 0.6, 0.6, 0.6, 0.6), CPU, "read"),
+    (costs(0.90, 0.10, 0.60, 0.6, 0.6, 0.6, 0.6), CPU, "gate"),
+    # on a GPU the clock counts, not the CPU time
+    (costs(0.01, 0.01, 0.02, 0.3, 0.9, 1.0, 1.0, cpu=(0, 0, 0.02, 0.3, 0.31, 0.32, 0.33)), GPU, "resize"),
+    (costs(0.01, 0.01, 0.02, 0.3, 0.9, 1.0, 1.0, cpu=(0, 0, 0.02, 0.3, 0.31, 0.32, 0.33)), CPU, "decode"),
+]
+
+
+@pytest.mark.parametrize(("measured", "setup", "expected"), ROWS)
+def test_the_stage_that_adds_most_limits_unless_the_reading_thread_is_busy(
+    measured: dict[Stage, Cost], setup: Setup, expected: str
+) -> None:
+    limit, share = limit_of(measured, setup)
+    assert limit == expected
+    assert 0 < share <= 1
+
+
+def test_the_share_is_what_the_stage_adds_to_the_whole() -> None:
+    assert limit_of(costs(0.1, 0.02, 0.04, 0.64, 0.8, 0.9, 1.0), CPU) == ("decode", pytest.approx(0.6))
+    assert limit_of(costs(0.1, 0.02, 0.04, 0.64, 0.8, 0.9, 1.0), GPU) == ("decode", pytest.approx(0.64))
+
+
+def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> None:
+    shares = cpu_shares(costs(9.0, 0.1, 0.2, 0.7, 1.0, 0.9, 1.0))
+    assert "disk" not in shares
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["pixels"] == 0
+    assert shares["decode"] == pytest.approx(0.5 / 1.1)
+
+
+ADVICE = [
+    ("disk", TOO_LARGE, "Reading from the disk limits, 85% of the time: put the shards on a faster one, or use shuf"),
+    ("disk", replace(TOO_LARGE, shuffle="block"), "put the shards on a faster one."),
+    ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
+    ("read", replace(CPU, decoded=True), "or encoded ones in place of arrays."),
+    ("gate", CPU, "take labels from .cls and ask for fewer `fields`"),
+    ("decode", CPU, "Decoding limits, 85% of the CPU time: give it more cores or a GPU, or store smaller images"),
+    ("decode", replace(CPU, cores=4), "give it more threads (2 of 4 cores decode) or a GPU"),
+    ("decode", GPU, "give it larger batches and other thread counts (`gpuloader tune`), or store smaller images"),
+    ("decode", CPU, "or decoded ones (`gpuloader pack --decoded`)."),
+    ("resize", CPU, "Resizing and normalising limit"),
+    ("pixels", CPU, "or take fewer of them."),
+    ("delivery", CPU, "use larger batches, or a GPU."),
+    ("delivery", GPU, "use larger batches."),
+]
+
+
+@pytest.mark.parametrize(("limit", "setup", "part"), ADVICE)
+def test_the_sentence_names_the_limit_and_what_to_change(limit: str, setup: Setup, part: str) -> None:
+    sentence = advice(limit, 0.85, setup)
+    assert part in sentence
+    assert sentence.endswith(".")
+    assert sentence.count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    ("overhead", "noise", "begins"),
+    [
+        (None, 0.0, "Decoding"),
+        (0.3, 0.0, "Decoding"),
+        (0.01, 0.02, "The model limits, the loader makes a step 1.0% longer"),
+        (-0.01, 0.02, "The model limits, the loader makes a step 0.0% longer"),
+        (0.01, 3.5, "Decoding"),
+    ],
+)
+def test_a_loader_that_the_training_hardly_notices_is_not_the_limit(
+    overhead: float | None, noise: float, begins: str
+) -> None:
+    assert what_limits(costs(0.08, 0.02, 0.03, 0.6, 0.7, 0.8, 0.82), CPU, overhead, noise).startswith(begins)
