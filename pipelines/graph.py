@@ -24,6 +24,7 @@ from gpuloader.pipelines.operators import (
     Nodes,
     cut_region,
     decode_region,
+    of_whole_image,
     place_on_gpu,
     placed_on_cpu,
     view_on_cpu,
@@ -97,10 +98,13 @@ def build(
         )
         if last_step != "all":  # DALI warns of inputs that nothing takes
             rest = [fn.copy(node, preserve=True) for node in rest]
-        inputs = dict(zip(drawn, rest))
+        inputs: Nodes = dict(zip(drawn, rest))
         hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
         device = "cpu" if device_id is None else "gpu"
-        region = cut_region(image, inputs, device) if decoded else decode_region(image, inputs, device, preset, hint)
+        if decoded and device_id is None:
+            region, inputs = image, of_whole_image(inputs)
+        else:
+            region = cut_region(image, inputs) if decoded else decode_region(image, inputs, device, preset, hint)
         one_view = _VIEWS[last_step, device]
         return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 

@@ -123,6 +123,8 @@ def taps(
                 weights[pixel, nearest - first[pixel]] += (
                     _weight(kind, antialias, (tap + 0.5 - centre) / stretch) / total
                 )
+        while count[pixel] > 1 and weights[pixel, count[pixel] - 1] == 0:  # as where nothing is resized
+            count[pixel] -= 1
     return first, count, weights
 
 
@@ -133,7 +135,7 @@ def _padded(
     """Taps for `_horizontal`: a multiple of four pixels, as many taps for each as the largest has, weighing 0."""
     pixels = -(-len(first) // 4) * 4
     starts = np.zeros(pixels, np.uintp)
-    padded = np.zeros((pixels, max(2, count.max())), np.float32)
+    padded = np.zeros((pixels, max(1, count.max())), np.float32)
     for pixel in range(len(first)):
         starts[pixel] = 3 * first[pixel]
         for tap in range(count[pixel]):
@@ -263,6 +265,8 @@ def _two_lines(
     taps_of_each = weights.shape[1]
     if overshoots:
         _horizontal(lines, rows, starts, weights, scale, offset, taps_of_each, True, channels_first)
+    elif taps_of_each == 1:
+        _horizontal(lines, rows, starts, weights, scale, offset, 1, False, channels_first)
     elif taps_of_each == 2:
         _horizontal(lines, rows, starts, weights, scale, offset, 2, False, channels_first)
     elif taps_of_each == 3:
