@@ -7,7 +7,8 @@
     ├── StateError (ValueError)           a state that belongs to another run
     ├── LoaderError (RuntimeError)        the loader is closed, or an iterator outlived its epoch
     └── DataError
-        ├── ShardNotFoundError (FileNotFoundError)  no file under that path, glob or pattern
+        ├── ShardNotFoundError (FileNotFoundError)  no file under that path, URL, glob or pattern
+        ├── RemoteError                   a store that does not give a shard, after several tries
         ├── TarError                      bytes that are not a plain tar, with their offset
         ├── IndexFileError                an index file that is damaged, stale or from another version
         ├── ShardChangedError             a shard that is no longer the one that was indexed
@@ -52,7 +53,30 @@ class DataError(GPULoaderError):
 
 
 class ShardNotFoundError(DataError, FileNotFoundError):
-    """No shard under a path, glob or pattern."""
+    """No shard under a path, URL, glob or pattern."""
+
+
+class RemoteError(DataError):
+    """A store that does not give what is asked of it.
+
+    Attributes:
+        url: the object, without credentials.
+        problem: what happened, in the last try.
+        tries: how often it was tried.
+    """
+
+    def __init__(self, url: str, problem: str, tries: int) -> None:
+        super().__init__(url, problem, tries)
+        self.url = url
+        self.problem = problem
+        self.tries = tries
+
+    def __str__(self) -> str:
+        tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
+        return (
+            f"{self.url}: {self.problem} ({tries}). Check the URL, the credentials and the network. Nothing is lost: "
+            f"what was downloaded is kept, and a loop goes on where it was, as does a new loader from the state"
+        )
 
 
 class TarError(DataError):

@@ -38,7 +38,9 @@ from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.sampling import CustomOrder, Sources, SubsetOf, Weights, make_sampling, resolve_sources
 from gpuloader.shards import (
+    Ahead,
     Arena,
+    CacheStats,
     Labels,
     ShardSet,
     array_gate,
@@ -73,6 +75,7 @@ class Stats:
         reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
             bytes; on the gate, draws, labels and fields.
         ready_batches: batches that are read and wait for being decoded.
+        cache: what the cache of shards on stores did; None where all shards are local.
         bad: the bad images met so far that stand-ins replace: sample id -> cause.
         last: the same of the last batch alone.
     """
@@ -86,6 +89,7 @@ class Stats:
     reading_seconds: float = 0.0
     gating_seconds: float = 0.0
     ready_batches: int = 0
+    cache: CacheStats | None = None
     bad: Mapping[int, str] = field(default_factory=dict)
     last: Stats | None = None
 
@@ -126,7 +130,8 @@ class GPULoader:
     on; `set_epoch` says which is next. Leaving the loop early is fine.
 
     Args:
-        tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those.
+        tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those; or
+            URLs of them: s3://, gs://, hf://, http://, https://. Those are downloaded before they are needed.
             Several sources in a fixed ratio are a list of `{"tar": ..., "weight": 2}`; small ones come again and again.
         batch_size: samples of this rank in a step.
         device_id: a GPU's number; None for the CPU; "auto" for the local rank's GPU where there is one, else the CPU.
@@ -157,6 +162,10 @@ class GPULoader:
             `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         label_from: "cls", "json:NAME", "folder", or None for images only.
         steps_per_epoch: ends each epoch after that many steps; None for all of the data.
+        cache: the folder that shards from URLs are kept in, for all processes of the machine; None for one in the
+            user's cache folder.
+        cache_bytes: the most that they take there, at least the size of the largest; those used longest ago are
+            removed. None for half of what is free there.
 
     Attributes:
         device: the torch device of the batches.
@@ -193,9 +202,12 @@ class GPULoader:
         fields: Sequence[str] | Mapping[str, Collator] = (),
         label_from: str | None = "cls",
         steps_per_epoch: int | None = None,
+        cache: str | Path | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         batch_size, device_id, seed = _plain(batch_size), _plain(device_id), _plain(seed)
+        cache_bytes = _plain(cache_bytes)
         rank, world_size, steps_per_epoch = _plain(rank), _plain(world_size), _plain(steps_per_epoch)
         self._stream: _Stream | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
@@ -216,8 +228,11 @@ class GPULoader:
         if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
+        if cache_bytes is not None and not (_is_integer(cache_bytes, 2**63) and cache_bytes):
+            raise ConfigError(f"cache_bytes={cache_bytes!r}: allowed is an integer of at least 1, or None")
         paths, sources = resolve_sources(tar)
-        self._shards = ShardSet.open(paths, progress=self.world.local_rank == 0)
+        folder = None if cache is None else Path(cache).expanduser()
+        self._shards = ShardSet.open(paths, self.world.local_rank == 0, cache=folder, cache_bytes=cache_bytes)
         self._decoded = self._shards.decoded
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
@@ -318,7 +333,7 @@ class GPULoader:
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
-        return replace(self._stats, bad=dict(self._bad))
+        return replace(self._stats, cache=self._shards.cache_stats(), bad=dict(self._bad))
 
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
@@ -488,7 +503,7 @@ class GPULoader:
         # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    def _make_reader(self) -> Reader:
+    def _make_reader(self, ahead: Ahead | None = None) -> Reader:
         return Reader(
             self._plan,
             self._shards,
@@ -500,13 +515,16 @@ class GPULoader:
             replace_bad=self._replace_bad,
             known_bad=self._known_bad,
             suspects=self._suspects,
+            ahead=ahead,
         )
 
     def _open_stream(self) -> _Stream:
-        reader = self._make_reader()
+        ahead = self._shards.ahead(self._plan)
+        reader = self._make_reader(ahead)
         self._stream = _Stream(
             reader,
             ReadAhead(reader, self._plan, self._cursor, depth=self._prefetch + 1),
+            ahead,
             self._plan,
             self.preset,
             num_threads=self._num_threads,
@@ -596,6 +614,7 @@ class _Stream:
         self,
         reader: Reader,
         batches: ReadAhead,
+        ahead: Ahead | None,
         plan: Plan,
         preset: Preset,
         *,
@@ -608,6 +627,7 @@ class _Stream:
         self._plan = plan
         self._reader = reader
         self._batches = batches
+        self._ahead = ahead
         self._feed = _Feed(batches)
         self.cursor = batches.cursor
         one = np.ones(1, np.int64)
@@ -644,8 +664,10 @@ class _Stream:
         return self._batches.ready
 
     def close(self) -> None:
-        """Ends the reading thread and drops the pipeline."""
+        """Ends the threads and drops the pipeline."""
         self._batches.close()
+        if self._ahead is not None:
+            self._ahead.close()
         del self._iterator, self.pipeline
 
     def _run(self) -> list[torch.Tensor]:

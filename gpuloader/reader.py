@@ -23,7 +23,7 @@ from gpuloader.collators import REFUSALS, Collator
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing, Preset
-from gpuloader.shards import Arena, Labels, ShardSet, View, pixels
+from gpuloader.shards import Ahead, Arena, Labels, ShardSet, View, Wanted, pixels
 
 Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
 """Encoded image -> (height, width), or why it may not be decoded."""
@@ -80,6 +80,7 @@ class Reader:
         known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
         suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
             and more of them change nothing.
+        ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Reader:
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,
         suspects: Collection[int] = (),
+        ahead: Ahead | None = None,
     ) -> None:
         self._plan = plan
         self._shards = shards
@@ -106,8 +108,9 @@ class Reader:
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
         self._suspects = frozenset(suspects)
+        self._ahead = ahead
 
-    def read(self, cursor: Cursor, arena: Arena, wanted: Callable[[], bool] = lambda: True) -> EncodedBatch:
+    def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
         """The batch of the step at the cursor, its images in the arena; given up when it is not `wanted` any more.
 
         Raises:
@@ -115,6 +118,8 @@ class Reader:
         """
         started = time.perf_counter()
         planned = self._plan.batch(cursor)
+        if self._ahead is not None and len(planned.ids):  # steps without samples are read in another thread
+            self._ahead.reached(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
         images = self._shards.read_images(ids, arena, wanted)
@@ -128,7 +133,7 @@ class Reader:
             if isinstance(size, str):
                 if sample not in self._known_bad:
                     bad[sample] = size
-                ids[row], images[row], size = self._stand_in(sample, draws, cause=size)
+                ids[row], images[row], size = self._stand_in(sample, draws, cause=size, wanted=wanted)
                 valid[row] = False
             sizes[row] = size
         # A stand-in is drawn for as the sample in whose place it stands.
@@ -142,8 +147,10 @@ class Reader:
             images=images,
             arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1]),
             mixing=self._mixing(planned),
-            labels=None if self._labels is None else self._checked(self._labels.of(ids), ids),
-            fields={name: self._field(name, collate, ids) for name, collate in self._fields.items() if len(ids)},
+            labels=None if self._labels is None else self._checked(self._labels.of(ids, wanted), ids),
+            fields={
+                name: self._field(name, collate, ids, wanted) for name, collate in self._fields.items() if len(ids)
+            },
             bad=bad,
             arena=arena,
             reading_seconds=reading_seconds,
@@ -180,13 +187,13 @@ class Reader:
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
         return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
 
-    def _stand_in(self, sample: int, draws: Draws, cause: str) -> tuple[int, View, tuple[int, int]]:
+    def _stand_in(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, View, tuple[int, int]]:
         """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
         if not self._replace_bad and sample not in self._known_bad:
             raise BadImageError(*self._shards.place(sample), cause)
         positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._plan.samples).astype(np.int64)
         for candidate in self._plan.ids(draws.epoch, positions):
-            [image] = self._shards.read_images(np.array([candidate]), Arena())
+            [image] = self._shards.read_images(np.array([candidate]), Arena(), wanted)
             size = self._size_or_cause(int(candidate), image, draws)
             if not isinstance(size, str):
                 return int(candidate), image, size
@@ -195,8 +202,8 @@ class Reader:
             f"stand in for it: mend the shards"
         )
 
-    def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64]) -> Any:  # noqa: ANN401
-        components = [self._component(int(sample), extension) for sample in ids]
+    def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
+        components = [self._component(int(sample), extension, wanted) for sample in ids]
         try:
             return collate(components)
         except REFUSALS as error:
@@ -208,8 +215,8 @@ class Reader:
             name = self._component_name(int(ids[0]), extension)
             raise DataError(f"the batch that begins with {name}: {error}") from error
 
-    def _component(self, sample: int, extension: str) -> bytes:
-        data = self._shards.read_component(sample, extension)
+    def _component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
+        data = self._shards.read_component(sample, extension, wanted)
         if data is None:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
         return data

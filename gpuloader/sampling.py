@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Custom, Mixture, Sampling, Shuffle, Subset, Weighted
-from gpuloader.shards import Labels, ShardSet, Tar, resolve_shards
+from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], "Sequence[int] | NDArray[np.integer]"]
@@ -22,7 +21,7 @@ SubsetOf: TypeAlias = "slice | ArrayLike | Callable[[Columns], NDArray[np.bool_]
 Weights: TypeAlias = "ArrayLike | Mapping[int, float] | Literal['balanced']"
 
 
-def resolve_sources(sources: Sources) -> tuple[list[Path], list[tuple[int, float]]]:
+def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
     """All shards in order, and for each of several sources how many of them it has, and its weight."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):

@@ -22,7 +22,7 @@ def index(shards: Shards, as_json: AsJson = False) -> None:
                 "samples": len(shard_set),
                 "shards": [
                     {
-                        "shard": shard,
+                        "shard": str(shard),
                         "samples": len(shard_index),
                         "left_out": [asdict(item) for item in shard_index.left_out],
                         "left_out_count": shard_index.left_out_count,

@@ -5,21 +5,26 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
 from gpuloader.shards.labels import Labels, make_labels
-from gpuloader.shards.paths import Tar, resolve_shards
+from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
+from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, Place, ShardSet, View
 
 __all__ = [
     "IMAGE_EXTENSIONS",
+    "Ahead",
     "Arena",
+    "CacheStats",
     "Labels",
     "LeftOut",
     "Place",
+    "Shard",
     "ShardIndex",
     "ShardSet",
     "Tar",
     "View",
+    "Wanted",
     "array_gate",
     "index_file",
     "make_labels",
@@ -28,6 +33,7 @@ __all__ = [
     "pixels",
     "read_class_names",
     "read_quarantine",
+    "resolve_local",
     "resolve_shards",
     "scan_to_damage",
     "write_quarantine",

@@ -188,7 +188,22 @@ class ShardIndex:
         Raises:
             IndexFileError: it is damaged, of another version, or the shard is not the one that was indexed.
         """
-        data = path.read_bytes()
+        index = cls.parse(path.read_bytes(), str(path))
+        stat = shard.stat()
+        found, expected = (stat.st_size, stat.st_mtime_ns), (index.shard_bytes, index.shard_mtime_ns)
+        if found != expected:
+            raise IndexFileError(
+                f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
+            )
+        return index
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> ShardIndex:
+        """The index in the content of a file, which `path` names; it is checked against itself alone.
+
+        Raises:
+            IndexFileError: it is damaged, or of another version.
+        """
         if data[:7] != _MAGIC[:7] or len(data) < 16 + _CHECKSUM_BYTES:
             raise IndexFileError(f"{path} is not an index file of gpuloader")
         if data[7] != _MAGIC[7]:
@@ -196,20 +211,23 @@ class ShardIndex:
         body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
         if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
             raise IndexFileError(f"{path} is damaged: its checksum is wrong")
-        header_end = 16 + int.from_bytes(data[8:16], "little")
-        header = json.loads(data[16:header_end])
-        stat = shard.stat()
-        found, expected = (stat.st_size, stat.st_mtime_ns), (header["shard_bytes"], header["shard_mtime_ns"])
-        if found != expected:
-            raise IndexFileError(
-                f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
-            )
+        try:
+            index = cls._from_body(body)
+        except (KeyError, TypeError, ValueError) as error:  # it was not written by `save`
+            raise IndexFileError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+        index._check_offsets(path)
+        return index
+
+    @classmethod
+    def _from_body(cls, body: bytes) -> ShardIndex:
+        header_end = 16 + int.from_bytes(body[8:16], "little")
+        header = json.loads(body[16:header_end])
         columns = {}
         position = header_end
         for name, length in _COLUMNS.items():
             columns[name] = np.frombuffer(body, _DTYPES[name], header[length], position)
             position += -(-columns[name].nbytes // 8) * 8
-        index = cls(
+        return cls(
             shard_bytes=header["shard_bytes"],
             shard_mtime_ns=header["shard_mtime_ns"],
             extensions=tuple(header["extensions"]),
@@ -217,10 +235,8 @@ class ShardIndex:
             left_out_count=header["left_out_count"],
             **columns,
         )
-        index._check_offsets(path)
-        return index
 
-    def _check_offsets(self, path: Path) -> None:
+    def _check_offsets(self, path: str) -> None:
         for offset, size in (
             (self.image_offset, self.image_size),
             (self.component_offset, self.component_size),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, LabelError
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.shards.remote import Wanted
 from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
@@ -28,8 +29,8 @@ class Labels(Protocol):
     @property
     def classes(self) -> tuple[str, ...] | None: ...
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(b,) int64 labels of (b,) samples."""
+    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
+        """(b,) int64 labels of (b,) samples; InterruptedError once they are not `wanted` any more."""
 
 
 def make_labels(shards: ShardSet, label_from: str | None) -> Labels | None:
@@ -57,7 +58,7 @@ class _Table:
         self._table = table
         self.classes = classes
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return self._table[samples]
 
 
@@ -86,11 +87,11 @@ class _JsonLabels:
         self._name = name
         _refuse(shards, shards.samples_without("json"), "lack a label: they have no .json component")
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.array([self._label(int(sample)) for sample in samples], np.int64)
+    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
+        return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
 
-    def _label(self, sample: int) -> int:
-        text = self._shards.read_component(sample, "json")
+    def _label(self, sample: int, wanted: Wanted) -> int:
+        text = self._shards.read_component(sample, "json", wanted)
         place = self._shards.place(sample)
         where = f"the .json component of {place.key!r} in {place.shard}"
         try:

@@ -5,34 +5,37 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from braceexpand import braceexpand
-from fsspec.utils import get_protocol
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards.index_files import INDEX_SUFFIX
+from gpuloader.shards.remote.store import RemoteShard, list_shards, remote_protocol, without_secrets
 
 Tar: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
-"""A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those."""
+"""A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those; or URLs."""
+
+Shard: TypeAlias = Path | RemoteShard
 
 
-def resolve_shards(tar: Tar) -> list[Path]:
+def resolve_shards(tar: Tar) -> list[Shard]:
     """The shards in their order: as listed, as the braces count, by name within a folder or glob.
 
     Raises:
         ShardNotFoundError: nothing is there, with what to do about it.
-        ConfigError: a URL, a pattern that cannot be read, or a shard that is named twice.
+        ConfigError: a URL or a pattern that cannot be read, or a shard that is named twice.
+        RemoteError: a store that cannot be asked what matches.
     """
     sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
     if not all(isinstance(source, (str, os.PathLike)) for source in sources):
-        raise ConfigError(f"tar={tar!r}: allowed is a path, a folder, a pattern, or a list of those")
+        raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of those")
     shards = [shard for source in sources for shard in _expand(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
-    seen: set[Path] = set()
+    seen: set[Shard] = set()
     for shard in shards:
         if shard in seen:
             raise ConfigError(f"the shard {shard} is named twice: name it once, every sample counts once in an epoch")
@@ -40,9 +43,23 @@ def resolve_shards(tar: Tar) -> list[Path]:
     return shards
 
 
-def _expand(source: str) -> list[Path]:
-    if (protocol := get_protocol(source)) != "file":
-        raise ConfigError(f"{source}: {protocol}:// is not read yet: copy the shards to a local or mounted folder")
+def resolve_local(tar: Tar) -> list[Path]:
+    """The same where all shards must lie on a disk.
+
+    Raises:
+        ConfigError: one is on a store.
+    """
+    shards = resolve_shards(tar)
+    paths = [shard for shard in shards if isinstance(shard, Path)]
+    if len(paths) < len(shards):
+        [on_store, *_] = [shard for shard in shards if not isinstance(shard, Path)]
+        raise ConfigError(f"{on_store} is on a store: this reads local shards, so download it first")
+    return paths
+
+
+def _expand(source: str) -> list[Shard]:
+    if (protocol := remote_protocol(source)) is not None:
+        return _expand_url(source, protocol)
     source = source.removeprefix("file://")
     path = Path(source).expanduser()
     if path.is_file():
@@ -52,21 +69,46 @@ def _expand(source: str) -> list[Path]:
             sorted(file for file in path.glob("*.tar") if not file.is_dir()), f"no *.tar in the folder {source}"
         )
     if "{" in source:
-        try:
-            return [shard for part in braceexpand(source) for shard in _expand(part)]
-        except ValueError as error:
-            raise ConfigError(f"the brace pattern {source!r} cannot be read: {error}") from None
+        return [shard for part in _braces(source) for shard in _expand(part)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
-        shards = [shard for shard in found if not shard.is_dir() and shard.suffix != INDEX_SUFFIX]
+        shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
         return _some(shards, f"no file matches {source}")
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _some(shards: list[Path], problem: str) -> list[Path]:
+def _expand_url(source: str, protocol: str) -> list[Shard]:
+    if "{" in source:
+        return [shard for part in _braces(source) for shard in _expand(part)]
+    folder = source.endswith("/")
+    if protocol in ("http", "https"):
+        if folder or "*" in source:  # the question mark begins a query, and brackets may stand in names
+            raise ConfigError(
+                f"{without_secrets(source)}: {protocol}:// cannot list: name the shards, in braces or a list"
+            )
+    elif folder or glob.has_magic(source):
+        shards = [shard for shard in list_shards(f"{source}*.tar" if folder else source) if not _is_index(shard.name)]
+        shown = without_secrets(source)
+        return _some(shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL")
+    return [RemoteShard(source)]
+
+
+def _braces(source: str) -> list[str]:
+    try:
+        return list(braceexpand(source))
+    except ValueError as error:
+        raise ConfigError(f"the brace pattern {without_secrets(source)!r} cannot be read: {error}") from None
+
+
+def _is_index(name: str) -> bool:
+    return name.endswith(INDEX_SUFFIX)
+
+
+def _some(shards: Sequence[Shard], problem: str, what: str | None = None) -> list[Shard]:
     if not shards:
-        raise ShardNotFoundError(f"{problem}: check the path (relative to {Path.cwd()}), or name the shards in a list")
-    return shards
+        what = what or f"the path (relative to {Path.cwd()})"
+        raise ShardNotFoundError(f"{problem}: check {what}, or name the shards in a list")
+    return list(shards)
 
 
 def _hint(path: Path) -> str:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from array import array
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from gpuloader.errors import ShardChangedError, TarError
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
-from gpuloader.shards.tar import MISSING_END, Member, members
+from gpuloader.shards.tar import MISSING_END, Member, Read, members
 
 _LEFT_OUT_KEPT = 1000
 _LABEL_BYTES = 64
@@ -31,7 +32,41 @@ def scan(shard: Path) -> ShardIndex:
         TarError: at the first byte that is not a plain tar.
         ShardChangedError: the file changed meanwhile.
     """
-    index, damage = scan_to_damage(shard)
+    return _whole(shard, *scan_to_damage(shard))
+
+
+def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
+    """The same of the members before the first byte that is not a plain tar, with the error; None where all is."""
+    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd)
+        found = _scanned(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
+        after = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
+    return found
+
+
+def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
+    """As `scan`, of a tar that `read` reads and `shard` names."""
+    return _whole(shard, *_scanned(read, size_bytes, mtime_ns, shard))
+
+
+def _scanned(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
+    damage = None
+    gathered = _Gathered(read)
+    try:
+        for member in members(read, size_bytes, shard):
+            gathered.add(member)
+    except TarError as error:
+        damage = error
+    return gathered.index(size_bytes, mtime_ns), damage
+
+
+def _whole(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
+    """The index of a shard without damage, with a warning of what is in no sample."""
     if damage is not None:
         raise damage
     if index.left_out_count:
@@ -46,32 +81,11 @@ def scan(shard: Path) -> ShardIndex:
     return index
 
 
-def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
-    """The same of the members before the first byte that is not a plain tar, with the error; None where all is."""
-    damage = None
-    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        before = os.fstat(fd)
-        gathered = _Gathered(fd)
-        try:
-            for member in members(fd, str(shard)):
-                gathered.add(member)
-        except TarError as error:
-            damage = error
-        index = gathered.index(before)
-        after = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
-    return index, damage
-
-
 class _Gathered:
     """Members on their way to samples. It keeps numbers, not objects: a tar may have millions of members."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
         self._has: list[int] = []  # for each key, which extensions it has, as bits
@@ -119,7 +133,7 @@ class _Gathered:
             count = max(0, min(count, image.size - offset))  # a broken header may point behind the image
             if offset + count <= len(image.head):
                 return image.head[offset : offset + count]
-            return os.pread(self._fd, count, image.offset + offset)
+            return self._read(count, image.offset + offset)
 
         return image_size(read)
 
@@ -128,7 +142,7 @@ class _Gathered:
         if len(self._left_out) < _LEFT_OUT_KEPT:
             self._left_out.append(LeftOut(name, offset, why))
 
-    def index(self, stat: os.stat_result) -> ShardIndex:
+    def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:
         table = np.frombuffer(self._components, np.int64).reshape(-1, 6)
         table = table[np.argsort(table[:, 0], kind="stable")]
         keys, extensions = list(self._keys), list(self._extensions)
@@ -151,8 +165,8 @@ class _Gathered:
         renumbered[used] = np.arange(len(used))
         encoded = [keys[sample].encode("utf-8", "surrogateescape") for sample in images[:, 0]]
         return ShardIndex(
-            shard_bytes=stat.st_size,
-            shard_mtime_ns=stat.st_mtime_ns,
+            shard_bytes=size_bytes,
+            shard_mtime_ns=mtime_ns,
             extensions=tuple(extensions[number] for number in used),
             left_out=tuple(self._left_out),
             left_out_count=self._left_out_count,

@@ -6,8 +6,9 @@ import hashlib
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeAlias
@@ -16,10 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
+from gpuloader.plan import Plan
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
+from gpuloader.shards.paths import Shard
+from gpuloader.shards.remote import (
+    Ahead,
+    CacheStats,
+    Entry,
+    Need,
+    RemoteShard,
+    ShardCache,
+    Wanted,
+    check_wanted,
+    close_shard,
+    open_remote,
+    warn_of_repeats,
+)
 
 View: TypeAlias = NDArray[np.uint8]
+
+_Row: TypeAlias = "tuple[tuple[int, int, int], View]"
+"""(shard, offset, size), and where the bytes go."""
 
 _MOST_OPEN_FILES = 256
 
@@ -53,9 +72,18 @@ class ShardSet:
     Threads may share it; they read one after the other.
     """
 
-    def __init__(self, shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        indexes: Sequence[ShardIndex],
+        entries: Mapping[int, Entry] | None = None,
+        cache: ShardCache | None = None,
+    ) -> None:
         self._shards = list(shards)
         self._indexes = list(indexes)
+        self._entries = dict(entries or {})  # of the shards on stores
+        self._cache = cache
+        self._warned = False
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
         self._files: OrderedDict[int, int] = OrderedDict()
         self._lock = Lock()
@@ -68,15 +96,34 @@ class ShardSet:
             )
 
     @classmethod
-    def open(cls, shards: Sequence[Path], progress: bool = False) -> ShardSet:
-        """Opens the indexes of the shards, makes those that are missing, and checks that there are samples."""
-        return cls(shards, open_indexes(shards, progress))
+    def open(
+        cls,
+        shards: Sequence[Shard],
+        progress: bool = False,
+        cache: Path | None = None,
+        cache_bytes: int | None = None,
+    ) -> ShardSet:
+        """Opens the indexes of the shards, makes those that are missing, and checks that there are samples.
+
+        Args:
+            cache: the folder for shards on stores, `cache_bytes` the most that they take there; see `ShardCache`.
+        """
+        local = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Path)}
+        remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
+        indexes = dict(zip(local, open_indexes(list(local.values()), progress))) if local else {}
+        if not remote:
+            return cls(shards, list(indexes.values()))
+        shard_cache = ShardCache(cache, cache_bytes)
+        opened = dict(zip(remote, open_remote(list(remote.values()), shard_cache, progress)))
+        indexes |= {number: index for number, (_, index) in opened.items()}
+        entries = {number: entry for number, (entry, _) in opened.items()}
+        return cls(shards, [indexes[number] for number in range(len(indexes))], entries, shard_cache)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @property
-    def indexes(self) -> Sequence[tuple[Path, ShardIndex]]:
+    def indexes(self) -> Sequence[tuple[Shard, ShardIndex]]:
         """The shards with their indexes, in order."""
         return list(zip(self._shards, self._indexes, strict=True))
 
@@ -134,46 +181,65 @@ class ShardSet:
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
 
-    def read_images(
-        self, samples: NDArray[np.int64], arena: Arena, wanted: Callable[[], bool] = lambda: True
-    ) -> list[View]:
+    def read_images(self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True) -> list[View]:
         """The encoded images of some samples, as views into the arena.
 
         Raises:
             InterruptedError: they are not `wanted` any more; it is asked before each.
             ShardChangedError: a shard is gone, cut or not the one that was indexed.
+            RemoteError: a store does not give a shard.
         """
-        shards = np.searchsorted(self._starts, samples, side="right") - 1
+        shards = self._shards_of(samples)
         rows = (samples - self._starts[shards]).tolist()
         places = [
             (shard, int(self._indexes[shard].image_offset[row]), int(self._indexes[shard].image_size[row]))
             for shard, row in zip(shards.tolist(), rows, strict=True)
         ]
         views = arena.views([size for _, _, size in places])
+        rows = list(zip(places, views, strict=True))
         checked: set[int] = set()
         with self._lock:
-            for shard, offset, size in places:
+            if self._cache is not None:
+                rows = self._read_from_stores(self._cache, rows, wanted)
+            for (shard, offset, size), _ in rows:
                 if shard not in checked:
-                    self._check_unchanged(shard)
+                    self._check_unchanged(shard, self._file(shard))
                     checked.add(shard)
                 os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
-            for (shard, offset, size), view in zip(places, views, strict=True):
+            for (shard, offset, size), view in rows:
                 if not wanted():
                     raise InterruptedError("reading was given up")
-                self._read_into(view, shard, offset, size)
+                self._read_into(view, shard, self._file(shard), offset, size)
         return views
 
-    def read_component(self, sample: int, extension: str) -> bytes | None:
-        """The bytes of a sample's component, None where it has none."""
+    def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
+        """The bytes of a sample's component, None where it has none; raises what `read_images` does."""
         shard, row = self._locate(sample)
         place = self._indexes[shard].component(row, extension)
         if place is None:
             return None
         view = np.empty(place[1], np.uint8)
         with self._lock:
-            self._check_unchanged(shard)
-            self._read_into(view, shard, *place)
+            if self._cache is not None and shard in self._entries:
+                self._read_from_stores(self._cache, [((shard, *place), view)], wanted)
+            else:
+                self._check_unchanged(shard, self._file(shard))
+                self._read_into(view, shard, self._file(shard), *place)
         return view.tobytes()
+
+    def ahead(self, plan: Plan) -> Ahead | None:
+        """What downloads the shards on stores before the plan needs them; None where all shards are local."""
+        if self._cache is None:
+            return None
+        need = Need(plan, self._shards_of, self._entries)
+        if not self._warned:
+            self._warned = True
+            warn_of_repeats(need, self._cache.limit_bytes)
+        return Ahead(need, self._cache)
+
+    def cache_stats(self) -> CacheStats | None:
+        """What the cache of shards on stores did; None where all shards are local."""
+        return None if self._cache is None else self._cache.stats()
 
     def renew_lock(self) -> None:
         """For a forked child: the thread that held the lock may not be there any more."""
@@ -193,14 +259,31 @@ class ShardSet:
         shard = int(np.searchsorted(self._starts, sample, side="right")) - 1
         return shard, int(sample - self._starts[shard])
 
-    def _read_into(self, view: View, shard: int, offset: int, size: int) -> None:
-        if size and os.preadv(self._file(shard), [view], offset) != size:
+    def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._starts, samples, side="right") - 1
+
+    def _read_from_stores(self, cache: ShardCache, rows: list[_Row], wanted: Wanted) -> list[_Row]:
+        """Reads what is on stores, one shard after the other, as the cache may hold no two; gives the other rows."""
+        stored = sorted((row for row in rows if row[0][0] in self._entries), key=_shard_of)
+        for shard, its_rows in groupby(stored, key=_shard_of):
+            fd = cache.open_for_batch(self._entries[shard], wanted)
+            try:
+                self._check_unchanged(shard, fd)
+                for (_, offset, size), view in its_rows:
+                    check_wanted(wanted)
+                    self._read_into(view, shard, fd, offset, size)
+            finally:
+                close_shard(fd)
+        return [row for row in rows if row[0][0] not in self._entries]
+
+    def _read_into(self, view: View, shard: int, fd: int, offset: int, size: int) -> None:
+        if size and os.preadv(fd, [view], offset) != size:
             raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
 
-    def _check_unchanged(self, shard: int) -> None:
+    def _check_unchanged(self, shard: int, fd: int) -> None:
         """Guards against pixels from another file than the indexed one; a deleted but open file is still that file."""
         index = self._indexes[shard]
-        stat = os.fstat(self._file(shard))
+        stat = os.fstat(fd)
         if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
             raise ShardChangedError(
                 f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), it was indexed "
@@ -214,11 +297,15 @@ class ShardSet:
         while len(self._files) >= self._most_open:
             os.close(self._files.popitem(last=False)[1])
         try:
-            fd = os.open(self._shards[shard], os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(str(self._shards[shard]), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files[shard] = fd
         return fd
+
+
+def _shard_of(row: _Row) -> int:
+    return row[0][0]
 
 
 _CHANGED = "it changed since this loader was made. Make the loader anew when the shard is as it shall be"

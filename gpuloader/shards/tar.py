@@ -21,9 +21,8 @@ References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Bas
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 from zlib import adler32
 
 from gpuloader.errors import TarError
@@ -40,6 +39,10 @@ _KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "devic
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
+
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""(count, offset) -> that many bytes of the tar, fewer at its end."""
 
 
 class Member(NamedTuple):
@@ -60,13 +63,12 @@ class Member(NamedTuple):
     head: bytes
 
 
-def members(fd: int, shard: str) -> Iterator[Member]:
-    """The members of the tar open at `fd`, in their order; `shard` names it in errors.
+def members(read: Read, total: int, shard: str) -> Iterator[Member]:
+    """The members of a tar of `total` bytes, in their order; `shard` names it in errors.
 
     Raises:
         TarError: at the first byte that is not as described above.
     """
-    total = os.fstat(fd).st_size
     if total < BLOCK_BYTES:
         raise TarError(shard, total, "not a tar file: it is empty or ends within its first block")
     position = 0
@@ -76,12 +78,12 @@ def members(fd: int, shard: str) -> Iterator[Member]:
     start, chunk = 0, b""
     while position < total:
         if position - start + BLOCK_BYTES + _HEAD_BYTES > len(chunk):
-            start, chunk = position, os.pread(fd, _READ_BYTES, position)
+            start, chunk = position, read(_READ_BYTES, position)
         header = chunk[position - start : position - start + BLOCK_BYTES]
         if len(header) < BLOCK_BYTES:
             raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
         if header == _ZEROS:
-            _check_end(fd, shard, position, total)
+            _check_end(read, shard, position, total)
             break
         _check_header(header, shard, position)
         kind_byte = header[156:157]
@@ -93,7 +95,7 @@ def members(fd: int, shard: str) -> Iterator[Member]:
             size = 0  # links, devices and directories have no data, whatever their size field says
         offset = position + BLOCK_BYTES
         if kind_byte == b"S":
-            offset = _skip_sparse_map(fd, shard, position, header)
+            offset = _skip_sparse_map(read, shard, position, header)
         if (missing := offset + size - total) > 0:
             raise TarError(shard, position, f"truncated: a member of {size} bytes ends {missing} after the file")
         position_of_next = offset + -(-size // BLOCK_BYTES) * BLOCK_BYTES
@@ -102,7 +104,7 @@ def members(fd: int, shard: str) -> Iterator[Member]:
                 raise TarError(shard, position, f"an extended header of {size} bytes is not believable")
             data = chunk[offset - start : offset - start + size]
             if len(data) < size:
-                data = os.pread(fd, size, offset)
+                data = read(size, offset)
             if kind_byte == b"x":
                 records = _pax_records(data, shard, offset)
             elif kind_byte == b"g":
@@ -146,10 +148,10 @@ def _sum(data: bytes) -> int:
     return (adler32(data) & 0xFFFF) - 1
 
 
-def _check_end(fd: int, shard: str, position: int, total: int) -> None:
+def _check_end(read: Read, shard: str, position: int, total: int) -> None:
     """Only zeros may stand behind the first block of zeros."""
     while position < total:
-        chunk = os.pread(fd, 1 << 20, position)
+        chunk = read(1 << 20, position)
         if rest := chunk.lstrip(b"\0"):
             raise TarError(
                 shard,
@@ -161,11 +163,11 @@ def _check_end(fd: int, shard: str, position: int, total: int) -> None:
         position += len(chunk)
 
 
-def _skip_sparse_map(fd: int, shard: str, position: int, header: bytes) -> int:
+def _skip_sparse_map(read: Read, shard: str, position: int, header: bytes) -> int:
     offset = position + BLOCK_BYTES
     more = header[482]
     while more:
-        block = os.pread(fd, BLOCK_BYTES, offset)
+        block = read(BLOCK_BYTES, offset)
         if len(block) < BLOCK_BYTES:
             raise TarError(shard, offset, "truncated: the map of a sparse file is cut")
         more = block[504]

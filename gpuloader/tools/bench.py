@@ -153,7 +153,7 @@ def _measure_device(
 
 def _read_from_disk(loader: GPULoader, cursors: list[Cursor]) -> Batches:
     """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
-    for shard, _ in loader._shards.indexes:
+    for shard in (shard for shard, _ in loader._shards.indexes if isinstance(shard, Path)):
         fd = os.open(shard, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ from gpuloader.shards import (
     Tar,
     View,
     open_index,
-    resolve_shards,
+    resolve_local,
     scan_to_damage,
     write_quarantine,
 )
@@ -140,7 +141,7 @@ def check_shards(
         DataError: no shard or sample is there, or a shard changes meanwhile.
         LoaderError: images cannot be decoded for a reason that is none of theirs.
     """
-    paths = resolve_shards(tar)
+    paths = resolve_local(tar)
     copies = {} if repair is None else _copies(paths, Path(repair))
     if quarantine is not None and not Path(quarantine).absolute().parent.is_dir():
         raise ConfigError(f"quarantine={str(quarantine)!r}: there is no folder {Path(quarantine).absolute().parent}")
@@ -288,7 +289,7 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     try:
         with path.open("rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
             to_copy = set(offsets.tolist())
-            for member in members(source.fileno(), str(path)):
+            for member in members(partial(os.pread, source.fileno()), path.stat().st_size, str(path)):
                 if member.offset in to_copy:
                     info = tarfile.TarInfo(member.name)
                     info.size = member.size

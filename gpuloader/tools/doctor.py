@@ -23,7 +23,7 @@ import platformdirs
 
 from gpuloader.cores import cgroup_limits, usable_cores
 from gpuloader.errors import ConfigError
-from gpuloader.shards import Tar, resolve_shards
+from gpuloader.shards import Tar, resolve_local
 from gpuloader.shards.index_files import index_file
 from gpuloader.tools.disk import measure_disk
 from gpuloader.world import World
@@ -69,7 +69,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     Raises:
         DataError: there are no such shards.
     """
-    shards = None if tar is None else resolve_shards(tar)
+    shards = None if tar is None else resolve_local(tar)
     nvidia, findings = _driver()
     torch, torch_error = _imported("torch")
     dali, dali_error = _imported("nvidia.dali")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import ShardSet, Tar, make_labels, read_class_names, resolve_shards
+from gpuloader.shards import Shard, ShardSet, Tar, make_labels, read_class_names, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 _BINS = 8
@@ -136,7 +136,7 @@ def describe_shards(
     sizes = np.concatenate([index.image_size for index in indexes])
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    classes = _classes(shards, label_from, paths[0].parent)
+    classes = _classes(shards, label_from, paths[0])
     formats: Counter[str] = Counter()
     components: Counter[str] = Counter()
     for index in indexes:
@@ -166,13 +166,14 @@ def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, in
     return {name: count for name, count in zip(names, np.bincount(numbers, minlength=len(names)).tolist()) if count}
 
 
-def _classes(shards: ShardSet, label_from: str, folder: Path) -> tuple[ClassCount, ...]:
+def _classes(shards: ShardSet, label_from: str, first: Shard) -> tuple[ClassCount, ...]:
     if label_from == "folder":
         labels = make_labels(shards, label_from)
         assert labels is not None
         column, names = labels.of(np.arange(len(shards))), dict(enumerate(labels.classes or ()))
     else:
-        column, names = shards.cls_labels, read_class_names(folder)
+        names = read_class_names(first.parent) if isinstance(first, Path) else {}
+        column = shards.cls_labels
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)

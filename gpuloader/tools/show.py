@@ -30,6 +30,7 @@ from gpuloader.recipe import DrawnView, Preset, explain
 from gpuloader.shards import (
     Arena,
     Labels,
+    Shard,
     ShardSet,
     Tar,
     array_gate,
@@ -124,7 +125,7 @@ class Gallery:
         paths = resolve_shards(tar)
         self._shards = ShardSet.open(paths, progress=True)
         self._labels = make_labels(self._shards, label_from)
-        self.class_names = _class_names(self._labels, paths[0].parent)
+        self.class_names = _class_names(self._labels, paths[0])
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -312,10 +313,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decodable)
 
 
-def _class_names(labels: Labels | None, folder: Path) -> Mapping[int, str]:
+def _class_names(labels: Labels | None, first: Shard) -> Mapping[int, str]:
     if labels is None:
         return {}
-    return read_class_names(folder) if labels.classes is None else dict(enumerate(labels.classes))
+    if labels.classes is not None:
+        return dict(enumerate(labels.classes))
+    return read_class_names(first.parent) if isinstance(first, Path) else {}
 
 
 def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:

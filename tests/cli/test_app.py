@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 from making import jpeg, write_samples, write_shard
+from serving import Server
 
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import load_preset, preset_names
@@ -36,6 +37,26 @@ def test_index_as_json(tmp_path: Path) -> None:
     assert (printed["samples"], shard["samples"], shard["left_out_count"]) == (1, 1, 1)
     assert shard["shard"] == f"{tmp_path}/a.tar"
     assert shard["left_out"][0]["name"] == "b.txt"
+
+
+def test_index_of_shards_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_samples(tmp_path / "served", 10, shards=2)
+    with Server(tmp_path / "served") as server:
+        for url in (
+            f"{server.url}/train-{{0000,0001}}.tar",
+            f"{server.url.replace('//', '//me:secret@')}/train-0000.tar",
+        ):
+            result = run("index", url, "--json")
+            assert result.returncode == 0, result.stderr
+            shards = json.loads(result.stdout)["shards"]
+            assert [shard["shard"] for shard in shards] == [
+                f"{server.url}/train-000{i}.tar" for i in range(len(shards))
+            ]
+            assert {shard["samples"] for shard in shards} == {5}
+        failed = run("index", f"{server.url}/train-0002.tar")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.splitlines()[-1] == f"error: no such object: {server.url}/train-0002.tar"
 
 
 def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -31,6 +31,7 @@ from lifecycles import (
 )
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture, write_shard
 from PIL import Image
+from serving import Server
 
 import gpuloader
 from gpuloader import BadImageError, LoaderError
@@ -143,31 +144,41 @@ class InterruptAt:
             sys.setprofile(None)
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
-    ("steps", "bad", "everywhere", "every"),
+    ("steps", "bad", "everywhere", "every", "remote"),
     [
-        (0, None, False, 5),  # the pipeline begins: thousands of places, most of them in DALI's making of the graph
-        (1, None, False, 1),
-        (1, None, True, 6),
-        (2, 5, False, 6),  # decoding fails, and the pipeline is made anew
-        (4, None, True, 1),  # there is no step any more
+        (0, None, False, 5, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
+        (1, None, False, 1, False),
+        (1, None, True, 6, False),
+        (2, 5, False, 6, False),  # decoding fails, and the pipeline is made anew
+        (4, None, True, 1, False),  # there is no step any more
+        (0, None, False, 11, True),
+        (1, None, False, 3, True),
     ],
-    ids=["first", "in the middle", "in the middle, in DALI too", "damaged image", "end"],
+    ids=["first", "in the middle", "in the middle, in DALI too", "damaged image", "end", "first, URL", "middle, URL"],
 )
 def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
-    tmp_path: Path, steps: int, bad: int | None, everywhere: bool, every: int
+    tmp_path: Path, server: Server, steps: int, bad: int | None, everywhere: bool, every: int, remote: bool
 ) -> None:
     images = [damaged_jpeg() if i == bad else jpeg(40, 50, seed=i) for i in range(8)]
     samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
-    shard = write_shard(tmp_path / "train-0000.tar", samples)
+    path = write_shard(tmp_path / "train-0000.tar", samples)
+    shard = f"{server.url}/{path.name}" if remote else path
+    cache = tmp_path / "cache"
     wrong: dict[str, str] = {}
-    with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace") as batches:
+    with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace", cache=cache) as batches:
         start = batches.state_dict()
         whole = [records(batch) for batch in batches]
     gc.collect()  # what other tests left behind
     at_start = threads_and_files()
     for place in count(step=every):
-        with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace") as batches:
+        with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace", cache=cache) as batches:
             batches.load_state_dict(start)
             epoch = iter(batches)
             received = [records(next(epoch)) for _ in range(steps)]

@@ -79,14 +79,16 @@ def test_a_members_name_is_a_key_and_never_a_path(tmp_path: Path, name: str) -> 
     [
         "pipe:touch {}/opened",
         "pipe:touch {}/opened; cat train.tar",
-        "http://127.0.0.1:1/train.tar",
-        "s3://bucket/train.tar",
         "gopher://host/train.tar",
+        "ftp://127.0.0.1:1/train.tar",
+        "zip://train.tar::file://{}/opened.zip",
+        "simplecache::http://127.0.0.1:1/train.tar",
+        "s3://bucket/train.tar::file://{}/train.tar",
         "$(touch {}/opened)",
         "`touch {}/opened`.tar",
     ],
 )
-def test_no_shell_and_no_network(tmp_path: Path, tar: str) -> None:
+def test_no_shell_and_no_url_but_those_of_stores(tmp_path: Path, tar: str) -> None:
     shard(tmp_path)
     with pytest.raises((ConfigError, ShardNotFoundError)):
         load(tar.format(tmp_path))

@@ -377,6 +377,17 @@ def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> 
         ShardIndex.load(path, shard)
 
 
+@pytest.mark.parametrize(
+    "header", [b"", b"[]", b"{}", b"\xff", b'{"samples": 3}', b'{"samples": 1000000, "components": 0, "key_bytes": 0}']
+)
+def test_a_header_that_nobody_wrote_is_an_error(saved: tuple[Path, Path], header: bytes) -> None:
+    path, shard = saved
+    magic = path.read_bytes()[:8]
+    path.write_bytes(with_right_checksum(magic + len(header).to_bytes(8, "little") + header + bytes(64)))
+    with pytest.raises(IndexFileError, match=r"a\.index is damaged"):
+        ShardIndex.load(path, shard)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"a.jpg 512 100\n" * 100], ids=repr)
 def test_another_file_is_an_error(saved: tuple[Path, Path], content: bytes) -> None:
     path, shard = saved

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
-from gpuloader.shards import Tar, resolve_shards
+from gpuloader.shards import Tar, resolve_local, resolve_shards
+from gpuloader.shards.remote import RemoteShard, store
 
 FILES = (
     *(f"train-{number:04d}.tar" for number in range(12)),
@@ -72,6 +74,57 @@ def test_each_form_gives_its_shards_in_order(tar: Tar, expected: list[str] | Non
     assert resolve_shards(tar) == [Path(name).expanduser() for name in expected]
 
 
+@pytest.mark.parametrize("protocol", ["s3", "gs", "gcs", "http", "https", "hf"])
+def test_urls_are_expanded_as_paths_are_and_not_asked_for(protocol: str) -> None:
+    url = f"{protocol}://host/folder"
+    expected = [RemoteShard(f"{url}/train-{number:04d}.tar") for number in range(3)]
+    assert resolve_shards(f"{url}/train-{{0000..0002}}.tar") == expected
+    assert resolve_shards(expected[1].url) == expected[1:2]
+    assert resolve_shards([f"{url}/train-0000.tar", f"{url}/train-000{{1,2}}.tar"]) == expected
+    assert resolve_shards([f"{url}/train-0000.tar", "val-a.tar"]) == [expected[0], Path("val-a.tar")]
+
+
+def test_what_reads_local_shards_alone_says_so() -> None:
+    assert resolve_local(["val-a.tar", "deep"]) == [Path("val-a.tar"), Path("deep/y.tar")]
+    with pytest.raises(ConfigError, match=r"s3://bucket/b\.tar is on a store: this reads local shards, so download it"):
+        resolve_local(["val-a.tar", "s3://bucket/b.tar", "s3://bucket/c.tar"])
+
+
+def test_a_url_may_have_a_query() -> None:
+    signed = "https://user:secret@example.org/train-{0000..0001}.tar?version=[2]&signature=a/b"
+    assert [shard.url for shard in resolve_shards(signed) if isinstance(shard, RemoteShard)] == [
+        f"https://user:secret@example.org/train-{number:04d}.tar?version=[2]&signature=a/b" for number in range(2)
+    ]
+    assert [str(shard) for shard in resolve_shards(signed)] == [
+        f"https://example.org/train-{number:04d}.tar" for number in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tar", "expected"),
+    [
+        ("memory://bucket/data/", ["data/train-0000.tar", "data/train-0001.tar"]),
+        ("memory://bucket/{data,more}/", ["data/train-0000.tar", "data/train-0001.tar", "more/a.tar"]),
+        ("memory://bucket/data/train-000[1-9].tar", ["data/train-0001.tar"]),
+        ("memory://bucket/data/train-0001*", ["data/train-0001.tar"]),  # but not our own index
+        ("memory://bucket/**/*.tar", ["data/deep/x.tar", "data/train-0000.tar", "data/train-0001.tar", "more/a.tar"]),
+    ],
+    ids=str,
+)
+def test_a_store_that_can_list_is_asked_for_folders_and_globs(
+    monkeypatch: pytest.MonkeyPatch, tar: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(store, "PROTOCOLS", (*store.PROTOCOLS, "memory"))
+    files = fsspec.filesystem("memory")
+    names = ["data/train-0001.tar", "data/train-0000.tar", "data/deep/x.tar", "more/a.tar", "data/notes.txt"]
+    for name in (*names, "data/train-0001.tar.gpuidx"):
+        files.pipe(f"/bucket/{name}", b"")
+    try:
+        assert resolve_shards(tar) == [RemoteShard(f"memory://bucket/{name}") for name in expected]
+    finally:
+        files.store.clear()
+
+
 def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
     assert resolve_shards(str(folder / "val-a.tar")) == resolve_shards(f"file://{folder}/val-a.tar")
     assert resolve_shards(folder) == [folder / path for path in resolve_shards(".")]
@@ -108,8 +161,11 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
         (["val-a.tar", "./val-a.tar"], ["val-a.tar is named twice"]),
         (["deep", "deep/y.tar"], ["deep/y.tar is named twice"]),
         ("val-{a,a}.tar", ["val-a.tar is named twice"]),
-        ("https://example.org/train-{0000..0009}.tar", ["https:// is not read yet", "copy the shards"]),
-        ("s3://bucket/train.tar", ["s3:// is not read yet"]),
+        ("ftp://example.org/train.tar", ["ftp:// is not read", "allowed are local paths and s3://, gs://"]),
+        ("https://example.org/shards/", ["https://example.org/shards/: https:// cannot list", "name the shards"]),
+        ("http://example.org/train-*.tar", ["http:// cannot list: name the shards, in braces or a list"]),
+        ("s3://bucket/train-{0000..0001.tar", ["the brace pattern 's3://bucket/train-{0000..0001.tar' cannot be read"]),
+        (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
         ("train-{0000..0001.tar", ["the brace pattern 'train-{0000..0001.tar' cannot be read"]),
     ],
     ids=str,

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tarfile
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ LONG_NAMES = [*NAMES, "e" * 300 + ".jpg", "f/" * 2000 + "g.jpg"]
 
 def scanned(path: Path) -> list[Member]:
     with path.open("rb") as file:
-        return list(members(file.fileno(), str(path)))
+        return list(members(partial(os.pread, file.fileno()), path.stat().st_size, str(path)))
 
 
 def scanned_bytes(folder: Path, content: bytes) -> list[Member]:
@@ -347,7 +348,7 @@ def scanned_or_error(path: Path) -> tuple[list[Member], TarError | None]:
     found = []
     with path.open("rb") as file:
         try:
-            found.extend(members(file.fileno(), str(path)))
+            found.extend(members(partial(os.pread, file.fileno()), path.stat().st_size, str(path)))
         except TarError as error:
             return found, error
     return found, None

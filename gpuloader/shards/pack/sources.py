@@ -15,7 +15,7 @@ from gpuloader.shards.pack.hugging_face import hugging_face
 from gpuloader.shards.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.shards.pack.records import Source
 from gpuloader.shards.pack.tars import tars
-from gpuloader.shards.paths import resolve_shards
+from gpuloader.shards.paths import resolve_local
 
 PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 """A folder, a table, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
@@ -54,7 +54,7 @@ def open_source(source: PictureSource, classes: Sequence[str] | None, progress: 
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":
         raise PackError(f"{text} is no source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
-    return _numbered_already(tars(resolve_shards(text), progress), classes)
+    return _numbered_already(tars(resolve_local(text), progress), classes)
 
 
 def _is_path_pair(item: object) -> bool:

@@ -53,8 +53,9 @@ def tars(shards: Sequence[Path], progress: bool) -> Source:
         TarError: one is no plain tar.
         NoSamplesError: there is no image in them.
     """
-    shard_set = ShardSet.open([shard.absolute() for shard in shards], progress)
-    records = [record for shard, index in shard_set.indexes for record in _records(shard, index)]
+    paths = [shard.absolute() for shard in shards]
+    shard_set = ShardSet.open(paths, progress)
+    records = [record for path, (_, index) in zip(paths, shard_set.indexes) for record in _records(path, index)]
     passed_over = sum(index.left_out_count for _, index in shard_set.indexes)
     return Source(records, shard_set.fingerprint, passed_over=passed_over)
 

@@ -1,0 +1,20 @@
+"""Shards on stores (S3, Google Cloud Storage, HTTP, Hugging Face): into a local cache, before they are needed."""
+
+from gpuloader.shards.remote.ahead import Ahead, Need, warn_of_repeats
+from gpuloader.shards.remote.cache import CacheStats, ShardCache, close_shard
+from gpuloader.shards.remote.opening import open_remote
+from gpuloader.shards.remote.store import Entry, RemoteShard, Wanted, check_wanted
+
+__all__ = [
+    "Ahead",
+    "CacheStats",
+    "Entry",
+    "Need",
+    "RemoteShard",
+    "ShardCache",
+    "Wanted",
+    "check_wanted",
+    "close_shard",
+    "open_remote",
+    "warn_of_repeats",
+]

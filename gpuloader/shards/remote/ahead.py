@@ -1,0 +1,187 @@
+"""Downloads shards before they are needed.
+
+The plan says which samples come when, for all ranks: so which shards are needed from any place on, in which order. As
+many of those as the cache holds are `coming`: they are downloaded, in that order, and removed last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
+from typing import TypeAlias
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.plan import Cursor, Plan
+from gpuloader.shards.remote.cache import ShardCache
+from gpuloader.shards.remote.store import Entry
+
+_DOWNLOADS = 4
+_LOOKED_AHEAD = 64  # chunks: steps, or 1/1024 of an epoch if that is more
+_CHUNKS = 1024
+_COUNTED = 32  # chunks at least
+_MOST_COUNTED = 1 << 22  # positions: a cache that lasts for so many is large enough
+_OFTEN = 2.0
+_log = logging.getLogger("gpuloader")
+
+ShardsOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Sample ids (n,) -> the numbers of their shards (n,)."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run needs from stores.
+
+    Attributes:
+        plan: says which samples come when.
+        shards_of: the shards of samples.
+        entries: the shards that are on stores, by number.
+    """
+
+    plan: Plan
+    shards_of: ShardsOf
+    entries: Mapping[int, Entry]
+
+    def shards(self, epoch: int, start: int, end: int) -> list[int]:
+        """The shards that the positions of an epoch from `start` to before `end` need, in the order that they do."""
+        positions = np.arange(start, min(end, self.plan.epoch_samples))
+        found, first = np.unique(self.shards_of(self.plan.ids(epoch, positions)), return_index=True)
+        return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
+
+    def times_downloaded(self, limit_bytes: int) -> float:
+        """How often a shard has to be downloaded in an epoch, about, if the cache holds so many bytes.
+
+        Goes through the epoch until the cache is full, counts from there, and stops when it has seen enough.
+        """
+        sizes = {shard: entry.version.size_bytes for shard, entry in self.entries.items()}
+        held: OrderedDict[int, int] = OrderedDict()
+        held_bytes = downloaded_bytes = position = full_at = 0
+        end = min(self.plan.epoch_samples, _MOST_COUNTED)
+        if (total := sum(sizes.values())) <= limit_bytes:
+            return 1.0
+        while position < end:
+            for shard in self.shards(0, position, position + self.chunk_samples):
+                if shard not in held:
+                    downloaded_bytes += sizes[shard] if 0 < full_at <= position else 0
+                    held_bytes += sizes[shard]
+                held[shard] = sizes[shard]
+                held.move_to_end(shard)
+                while held_bytes > limit_bytes:
+                    held_bytes -= held.popitem(last=False)[1]
+                    full_at = full_at or position + self.chunk_samples
+                    end = min(end, full_at + max(full_at, _COUNTED * self.chunk_samples))
+            position += self.chunk_samples
+        return max(1.0, downloaded_bytes / total * self.plan.epoch_samples / max(position - full_at, 1))
+
+    @property
+    def chunk_samples(self) -> int:
+        """The positions that are looked at together: those of whole steps."""
+        return self.plan.global_batch * max(1, self.plan.steps() // _CHUNKS)
+
+
+class Ahead:
+    """Downloads what is needed next, in threads; `reached` says from where on that is."""
+
+    def __init__(self, need: Need, cache: ShardCache) -> None:
+        self._need = need
+        self._cache = cache
+        self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # where each ends, and its shards
+        self._requested: set[int] = set()
+        self._requests: _Requests = SimpleQueue()
+        stopping: list[bool] = []
+        work = (cache, self._requests, self._requested, stopping)
+        threads = [Thread(target=_serve, args=work, name="gpuloader-download", daemon=True) for _ in range(_DOWNLOADS)]
+        self._stop = finalize(self, _stop, self._requests, threads, stopping)
+        for thread in threads:
+            thread.start()
+
+    def reached(self, cursor: Cursor) -> None:
+        """Requests the shards that are coming from the step at the cursor on."""
+        if self._chunks and _is_before(cursor, self._chunks[0][0]):
+            return
+        entries = self._need.entries
+        coming = self._coming(cursor)
+        self._cache.coming = frozenset(entries[shard].key for shard in coming)
+        for shard in coming:
+            if shard not in self._requested and not self._cache.has(entries[shard]):
+                self._requested.add(shard)
+                self._requests.put((shard, entries[shard]))
+
+    def _coming(self, cursor: Cursor) -> list[int]:
+        """The shards that are needed next and fit into the cache together, in order."""
+        while self._chunks and not _is_before(cursor, self._chunks[0][0]):
+            self._chunks.popleft()
+        next_ = self._chunks[-1][0] if self._chunks else cursor
+        while len(self._chunks) < _LOOKED_AHEAD:
+            next_ = self._need.plan.at_step(next_)
+            end = next_.delivered + self._need.chunk_samples
+            shards = self._need.shards(next_.epoch, next_.delivered, end)
+            next_ = Cursor(next_.epoch, end)
+            self._chunks.append((next_, shards))
+        fitting: list[int] = []
+        room = self._cache.limit_bytes
+        for shard in dict.fromkeys(shard for _, shards in self._chunks for shard in shards):
+            room -= self._need.entries[shard].version.size_bytes
+            if room < 0:
+                break
+            fitting.append(shard)
+        return fitting
+
+    def close(self) -> None:
+        """Ends the threads, and what they download. Garbage collection and the process's end do so too."""
+        self._stop()
+
+
+def warn_of_repeats(need: Need, limit_bytes: int) -> None:
+    """Logs a warning where the order goes through more shards at a time than the cache holds."""
+    if (times := need.times_downloaded(limit_bytes)) > _OFTEN:
+        block = ', or shuffle="block", which goes through fewer shards at a time' if need.plan.shuffle == "full" else ""
+        total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
+        _log.warning(
+            "the order goes through more shards at a time than the cache holds: each is downloaded about %.0f times in "
+            "an epoch. Give the cache more than its %d bytes, best all %d of the shards (cache_bytes=...)%s",
+            times,
+            limit_bytes,
+            total_bytes,
+            block,
+        )
+
+
+def _is_before(cursor: Cursor, end: Cursor) -> bool:
+    return (cursor.epoch, cursor.delivered) < (end.epoch, end.delivered)
+
+
+_Requests: TypeAlias = "SimpleQueue[tuple[int, Entry] | None]"
+
+
+def _serve(cache: ShardCache, requests: _Requests, requested: set[int], stopping: list[bool]) -> None:
+    while (request := requests.get()) is not None:
+        shard, entry = request
+        try:
+            if entry.key in cache.coming:
+                cache.fetch(entry, wanted=lambda: not stopping)
+        except Exception as error:  # noqa: BLE001 - the batch that needs the shard will raise it
+            if not stopping:
+                _log.info("%s was not downloaded ahead: %s", entry.shard, error)
+        finally:
+            requested.discard(shard)
+
+
+def _stop(requests: _Requests, threads: Sequence[Thread], stopping: list[bool]) -> None:
+    stopping.append(True)
+    with suppress(Empty):  # the threads may be taking the last requests at this moment
+        while True:
+            requests.get_nowait()
+    for _ in threads:
+        requests.put(None)
+    for thread in threads:
+        # Where garbage is collected is not ours to choose: it may be in one of them.
+        if thread.ident is not None and thread is not current_thread():
+            thread.join()

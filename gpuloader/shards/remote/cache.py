@@ -1,0 +1,321 @@
+"""`ShardCache`: a folder of shards from stores, no larger than it may be, that all processes of a machine share.
+
+    KEY.tar           a shard, whole and checked; its time of access is that of its last use, its time of change is 0
+    KEY.SIZE.part     one that is being downloaded, or was when its process ended: SIZE bytes are set aside for it
+    KEY.gpuidx        a shard's index, as it was scanned
+    KEY.given.gpuidx  one that lay beside the shard on the store
+    lock              held while files appear and go
+
+KEY is a hash of the shard's URL, size and tag, so another version is another file. Who reads a shard holds a shared
+lock on it, who downloads one an exclusive lock (flock, which ends with its process); neither is removed meanwhile.
+Nobody waits for room while they hold a lock on a shard, so none waits for another without end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from gpuloader.errors import ConfigError, DataError, RemoteError
+from gpuloader.shards.remote.indexes import NO_TIME, check_downloaded
+from gpuloader.shards.remote.store import Entry, Wanted, check_wanted, pause
+
+_POLL_SECONDS = 0.05
+_TELL_SECONDS = 10.0
+_log = logging.getLogger("gpuloader")
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What the cache of shards from stores did for a loader.
+
+    Attributes:
+        hits: how often a batch found a shard that it needs in the cache.
+        misses: how often a batch had to wait until a shard was downloaded.
+        downloaded_bytes: by this process, since the loader was made.
+        held_bytes: what the folder holds or has set aside, for all processes.
+    """
+
+    hits: int
+    misses: int
+    downloaded_bytes: int
+    held_bytes: int
+
+
+class ShardCache:
+    """See the module's text. Threads may share it.
+
+    Args:
+        folder: None for a folder in the user's cache.
+        limit_bytes: the most that shards may take; None for half of what is free there, with what it holds already.
+
+    Attributes:
+        coming: keys of the shards that are needed next: the last ones to be removed.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path | None, limit_bytes: int | None) -> None:
+        self.folder = platformdirs.user_cache_path("gpuloader") / "shards" if folder is None else folder
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (self.folder / "lock").open("ab"):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"cache={str(self.folder)!r} cannot be used: {error.strerror}: name another folder"
+            ) from error
+        self.limit_bytes = (shutil.disk_usage(self.folder).free + self.held_bytes()) // 2
+        if limit_bytes is not None:
+            self.limit_bytes = limit_bytes
+        self.coming: frozenset[str] = frozenset()
+        self._hits = self._misses = self._downloaded_bytes = 0
+
+    def check_fits(self, entry: Entry) -> None:
+        """Raises ConfigError where a shard is larger than the cache may be."""
+        if entry.version.size_bytes > self.limit_bytes:
+            raise ConfigError(
+                f"cache_bytes={self.limit_bytes}: {entry.shard} has {entry.version.size_bytes} bytes: allowed is at "
+                f"least the size of the largest shard, and better that of all, in a folder with room for it (cache=...)"
+            )
+
+    def index_file(self, entry: Entry) -> Path:
+        """Where the index is kept that was made by scanning."""
+        return self.folder / f"{entry.key}.gpuidx"
+
+    def given_index_file(self, entry: Entry) -> Path:
+        """Where the index is kept that lay beside the shard."""
+        return self.folder / f"{entry.key}.given.gpuidx"
+
+    def held_bytes(self) -> int:
+        """What shards take in the folder, those included that are not whole yet."""
+        return sum(held.size_bytes for held in self._held())
+
+    def stats(self) -> CacheStats:
+        """What it did so far."""
+        return CacheStats(self._hits, self._misses, self._downloaded_bytes, self.held_bytes())
+
+    def has(self, entry: Entry) -> bool:
+        """Whether the shard is there."""
+        return self._path(entry).exists()
+
+    def open_for_batch(self, entry: Entry, wanted: Wanted) -> int:
+        """As `open`, and counts whether it was there."""
+        if self.has(entry):
+            self._hits += 1
+        else:
+            self._misses += 1
+        return self.open(entry, wanted)
+
+    def open(self, entry: Entry, wanted: Wanted) -> int:
+        """A descriptor of the shard for reading: it stays in the cache until `close_shard`. Downloads it if need be.
+
+        Raises:
+            InterruptedError: it is not `wanted` any more.
+            RemoteError: the store does not give it.
+            ShardChangedError: the store has another version.
+            DataError: what was downloaded is no tar, or not as its index or checksum says.
+        """
+        tell_at = time.monotonic() + _TELL_SECONDS
+        while (fd := self._fetch(entry, wanted, only_room_to_spare=False)) is None:
+            if time.monotonic() > tell_at:
+                tell_at += _TELL_SECONDS
+                here = _size(self._part(entry))
+                _log.info("waiting for %s: %d of %d bytes are here", entry.shard, here, entry.version.size_bytes)
+            pause(_POLL_SECONDS, wanted)
+        return fd
+
+    def fetch(self, entry: Entry, wanted: Wanted) -> None:
+        """Downloads the shard, unless another one does, or there is only room in place of those that are `coming`."""
+        if not self.has(entry) and (fd := self._fetch(entry, wanted, only_room_to_spare=True)) is not None:
+            close_shard(fd)
+
+    def _path(self, entry: Entry) -> Path:
+        return self.folder / f"{entry.key}.tar"
+
+    def _part(self, entry: Entry) -> Path:
+        return self.folder / f"{entry.key}.{entry.version.size_bytes}.part"
+
+    def _opened(self, entry: Entry) -> int | None:
+        try:
+            fd = os.open(self._path(entry), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        fcntl.flock(fd, fcntl.LOCK_SH)  # who removes it holds it for a moment; an open file is read on even so
+        os.utime(fd, ns=(time.time_ns(), os.fstat(fd).st_mtime_ns))
+        return fd
+
+    def _fetch(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
+        """The descriptor of the shard; None where another one downloads it, or there is no room now."""
+        if (fd := self._opened(entry)) is not None:
+            return fd
+        if (fd := self._begun(entry, wanted, only_room_to_spare)) is None:
+            return None
+        try:
+            with io.FileIO(fd, "r+", closefd=False) as file:
+                self._download(entry, file, wanted)
+        except BaseException:
+            close_shard(fd)
+            raise
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return fd
+
+    def _begun(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
+        """The partial file, locked, with room set aside; None where another one downloads it, or there is no room."""
+        part = self._part(entry)
+        with _Locked(self.folder / "lock", wanted):
+            if self.has(entry) or not (part.exists() or self._make_room(entry.version.size_bytes, only_room_to_spare)):
+                return None
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            return fd
+
+    def _download(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
+        part = self._part(entry)
+        try:
+            entry.shard.download(entry.version, file, wanted, self._came)
+            _check_sum(entry, file, wanted)
+            check_downloaded(file.fileno(), entry, self.index_file(entry), self.given_index_file(entry))
+            os.fsync(file.fileno())
+        except (InterruptedError, RemoteError):
+            raise  # the next one goes on from here
+        except DataError:
+            with _Locked(self.folder / "lock", lambda: True):
+                part.unlink()
+            raise
+        except OSError as error:
+            raise ConfigError(
+                f"cache={str(self.folder)!r}: a shard cannot be written there: {error.strerror}"
+            ) from error
+        os.utime(file.fileno(), ns=(time.time_ns(), NO_TIME))
+        with _Locked(self.folder / "lock", wanted):
+            part.rename(self._path(entry))
+
+    def _came(self, count: int) -> None:
+        self._downloaded_bytes += count
+
+    def _make_room(self, size_bytes: int, only_to_spare: bool) -> bool:
+        """Removes what was used longest ago and nobody uses, until there is room; what is needed next at last."""
+        held = self._held()
+        free = self.limit_bytes - sum(each.size_bytes for each in held)
+        for each in sorted(held, key=lambda each: (each.key in self.coming, each.used_ns)):
+            if free >= size_bytes or (only_to_spare and each.key in self.coming):
+                break
+            if _removed(each.path):
+                free += each.size_bytes
+        return free >= size_bytes
+
+    def _held(self) -> list[_Held]:
+        found = []
+        with os.scandir(self.folder) as files:
+            for file in files:
+                if file.name.endswith((".tar", ".part")):
+                    try:
+                        found.append(_Held.of(file))
+                    except FileNotFoundError:
+                        continue  # it was renamed or removed meanwhile
+        return found
+
+
+def close_shard(fd: int) -> None:
+    """Gives a shard back that `ShardCache.open` opened."""
+    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+    os.close(fd)
+
+
+@dataclass(frozen=True)
+class _Held:
+    path: Path
+    key: str
+    size_bytes: int
+    used_ns: int
+
+    @classmethod
+    def of(cls, file: os.DirEntry[str]) -> _Held:
+        stat = file.stat()
+        key, *size, _ = file.name.split(".")
+        used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
+        return cls(Path(file.path), key, int(size[0]) if size else stat.st_size, used_ns)
+
+
+class _Locked:
+    """Holds an exclusive lock on a file for a block; waiting for it ends once it is not wanted any more."""
+
+    def __init__(self, path: Path, wanted: Wanted) -> None:
+        self._path = path
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError:
+                    pause(_POLL_SECONDS / 10, self._wanted)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        close_shard(self._fd)
+
+
+def _removed(path: Path) -> bool:
+    """Removes a file unless somebody has a lock on it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    finally:
+        close_shard(fd)
+    return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
+    """Compares with what the store says, or the first word of URL.sha256, as `sha256sum` writes it."""
+    stated = entry.version.checksum
+    if stated is None:
+        beside = entry.shard.beside(".sha256").read_small(wanted) or b""
+        word = beside[:64].decode("ascii", "replace").lower()
+        if len(word) != 64 or word.strip("0123456789abcdef"):
+            return
+        stated = "sha256", word
+    name, expected = stated
+    file.seek(0)
+    found = hashlib.new(name, usedforsecurity=False)
+    while block := file.read(1 << 20):
+        check_wanted(wanted)
+        found.update(block)
+    if found.hexdigest() != expected:
+        raise DataError(
+            f"{entry.shard}: what was downloaded has the {name} {found.hexdigest()}, it should have {expected}: the "
+            f"object is damaged, or its checksum is that of another version: upload both anew"
+        )

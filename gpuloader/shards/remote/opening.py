@@ -1,0 +1,101 @@
+"""Opens shards on stores: which version is there, and its index, for many in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from random import Random
+from typing import TypeVar
+
+from gpuloader.progress import progress_bar
+from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.remote.cache import ShardCache, close_shard
+from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
+from gpuloader.shards.remote.store import Entry, RemoteShard, Wanted, forget_listings
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_QUESTIONS = 16
+_SCANS = 4
+_SHOWN = 100
+
+
+def open_remote(
+    shards: Sequence[RemoteShard], cache: ShardCache, progress: bool = False
+) -> list[tuple[Entry, ShardIndex]]:
+    """What the stores have of the shards, with the indexes; with progress bars on stderr.
+
+    Raises:
+        ShardNotFoundError: a shard is not there.
+        RemoteError: a store does not answer.
+        TarError: a shard is no plain tar.
+        ConfigError: a shard is larger than the cache may be.
+    """
+    forget_listings(shards)
+    found = _each(
+        shards,
+        lambda shard, wanted: _known(shard, cache, wanted),
+        _QUESTIONS,
+        progress and len(shards) > _SHOWN,
+        "finding shards",
+    )
+    for entry, _ in found:
+        cache.check_fits(entry)
+    missing = [number for number, (_, index) in enumerate(found) if index is None]
+    Random().shuffle(missing)  # processes that start together share the work: each looks again before it scans
+    entries = [found[number][0] for number in missing]
+    made = _each(entries, lambda entry, wanted: _made(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    indexes = {**{number: index for number, (_, index) in enumerate(found)}, **dict(zip(missing, made))}
+    return [(entry, index) for (entry, _), index in zip(found, indexes.values()) if index is not None]
+
+
+def _known(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
+    """The version that is there, and its index if that is known already."""
+    entry = Entry(shard, shard.version(wanted))
+    index = _kept(entry, cache)
+    if index is None and (index := index_beside(entry, wanted)) is not None:
+        save_index(index, cache.given_index_file(entry), entry)
+    return entry, index
+
+
+def _kept(entry: Entry, cache: ShardCache) -> ShardIndex | None:
+    index = load_index(cache.index_file(entry), entry)
+    return index if index is not None else load_index(cache.given_index_file(entry), entry)
+
+
+def _made(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
+    if (index := _kept(entry, cache)) is not None:
+        return index
+    if not cache.has(entry) and (index := scan_parts(entry, wanted)) is not None:
+        entry.shard.check_version(entry.version, wanted)
+    else:
+        fd = cache.open(entry, wanted)
+        try:
+            index = load_index(cache.index_file(entry), entry)  # downloading it makes that
+            index = index if index is not None else scan_descriptor(fd, entry)
+        finally:
+            close_shard(fd)
+    save_index(index, cache.index_file(entry), entry)
+    return index
+
+
+def _each(
+    items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
+) -> list[Result]:
+    """The work's results for all items, in their order. Once one fails, or Ctrl-C comes, the others are given up."""
+    if not items:
+        return []
+    given_up: list[bool] = []
+    pool = ThreadPoolExecutor(min(threads, len(items)))
+    try:
+        futures = [pool.submit(work, item, lambda: not given_up) for item in items]
+        with progress_bar(progress) as bar:
+            task = bar.add_task(title, total=len(items))
+            for future in as_completed(futures):
+                future.result()
+                bar.advance(task)
+        return [future.result() for future in futures]
+    finally:
+        given_up.append(True)
+        pool.shutdown(cancel_futures=True)

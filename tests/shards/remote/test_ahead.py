@@ -1,0 +1,140 @@
+"""Which shards are needed next, and downloading them in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import write_samples
+from numpy.typing import NDArray
+from serving import Server
+
+from gpuloader.plan import Cursor, Plan, Shuffle
+from gpuloader.plan.sampling import Subset
+from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
+from gpuloader.shards.remote.store import Version
+
+SHARD_SAMPLES = 100
+SHARD_BYTES = 1000
+
+
+def always() -> bool:
+    return True
+
+
+def shards_of(samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    return samples // SHARD_SAMPLES
+
+
+def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None = None, batch: int = 10) -> Need:
+    """Shards of 100 samples and 1000 bytes each."""
+    entries = {
+        number: Entry(RemoteShard(f"s3://bucket/{number}.tar"), Version(SHARD_BYTES, ""))
+        for number in (range(shards) if on_stores is None else on_stores)
+    }
+    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle), shards_of, entries)
+
+
+def test_shards_come_in_the_order_of_their_first_sample() -> None:
+    assert need(4).shards(0, 150, 350) == [1, 2, 3]
+    assert need(4).shards(0, 350, 900) == [3]  # not beyond the epoch's end
+    assert need(4, on_stores=[2, 0]).shards(0, 150, 350) == [2]
+    plan = need(4, "full").plan
+    expected = dict.fromkeys(sample // SHARD_SAMPLES for sample in plan.ids(3, np.arange(100, 200)).tolist())
+    assert need(4, "full").shards(3, 100, 200) == list(expected)
+
+
+def test_a_part_of_the_data_needs_its_own_shards() -> None:
+    plan = Plan(3, 1, sampling=Subset(np.array([301, 5, 302]), "none"))
+    assert Need(plan, shards_of, need(4).entries).shards(0, 0, 3) == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "shards", "room", "often"),
+    [
+        ("full", 10, 10, False),  # all fit
+        ("none", 10, 9, False),
+        ("none", 10, 1, False),
+        ("full", 10, 9, True),
+        ("full", 100, 50, True),
+        ("full", 100, 1, True),
+        ("block", 300, 150, False),
+        ("block", 300, 10, True),
+    ],
+)
+def test_how_often_a_shard_is_downloaded_is_foreseen(shuffle: Shuffle, shards: int, room: int, often: bool) -> None:
+    found = need(shards, shuffle).times_downloaded(room * SHARD_BYTES)
+    assert (found > 2) == often
+    assert 1 / 2 < found * shards / downloads(need(shards, shuffle), room) < 2
+
+
+def downloads(need: Need, room: int) -> int:
+    """Those of an epoch, counted, where what was used longest ago goes."""
+    held: list[int] = []
+    count = 0
+    for start in range(0, need.plan.samples, need.plan.global_batch):
+        for shard in need.shards(0, start, start + need.plan.global_batch):
+            count += shard not in held
+            held = [*[other for other in held if other != shard], shard][-room:]
+    return count
+
+
+def test_large_epochs_are_looked_at_in_larger_chunks() -> None:
+    assert need(4).chunk_samples == 10
+    assert need(10_000).chunk_samples == 10 * (1_000_000 // 10 // 1024)
+
+
+# --- downloading
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> list[Path]:
+    """Six shards of four samples each."""
+    return write_samples(tmp_path / "served", 24, shards=6, sizes=[(60, 80)])
+
+
+def wait_for(shards: set[int], cache: ShardCache, entries: dict[int, Entry]) -> None:
+    end = time.monotonic() + 20
+    while {number for number, entry in entries.items() if cache.has(entry)} != shards:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are_done(
+    served: list[Path], tmp_path: Path
+) -> None:
+    with Server(served[0].parent) as server:
+        shards = [RemoteShard(f"{server.url}/{shard.name}") for shard in served]
+        entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
+        size = max(entry.version.size_bytes for entry in entries.values())
+        cache = ShardCache(tmp_path / "cache", 3 * size)
+        ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
+        for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
+            ahead.reached(Cursor(0, delivered))
+            assert cache.coming == {entries[number].key for number in there}
+            wait_for(there, cache, entries)
+            assert cache.held_bytes() <= cache.limit_bytes
+        ahead.reached(Cursor(1, 0))
+        wait_for({0, 1, 2}, cache, entries)
+        ahead.close()
+        ahead.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "gpuloader-download"]
+
+
+def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path], tmp_path: Path) -> None:
+    with Server(served[0].parent) as server:
+        shards = [RemoteShard(f"{server.url}/{shard.name}") for shard in served]
+        entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
+        server.fault(served[0].name, "silent")
+        cache = ShardCache(tmp_path / "cache", 10**9)
+        ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
+        ahead.reached(Cursor(0, 0))
+        wait_for({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
+        started = time.monotonic()
+        del ahead
+        assert time.monotonic() - started < 1
+        assert not [thread for thread in threading.enumerate() if thread.name == "gpuloader-download"]

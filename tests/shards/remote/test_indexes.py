@@ -1,0 +1,179 @@
+"""The index of a shard on a store: the same as that of the same shard on a disk, however it is come by."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from making import jpeg, write_samples, write_shard
+from serving import Server
+
+from gpuloader.errors import IndexFileError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader.shards import ShardIndex, ShardSet, open_index, resolve_shards
+from gpuloader.shards.remote import RemoteShard, ShardCache, open_remote
+from gpuloader.shards.scan import scan
+
+ROOM = 10**9
+LARGE_BYTES = 2_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def opened(server: Server, folder: Path, *names: str) -> list[ShardIndex]:
+    shards = [RemoteShard(f"{server.url}/{name}") for name in names]
+    return [index for _, index in open_remote(shards, ShardCache(folder, ROOM))]
+
+
+def large_shard(path: Path) -> Path:
+    """A shard of 42 MB; in its last image, the size stands far behind the beginning."""
+    image = jpeg(64, 48)
+    long_comment = image[:2] + (b"\xff\xfe\xff\xff" + bytes(65533)) * 3 + image[2:]
+    samples = [{"__key__": str(i), "jpg": image + bytes(LARGE_BYTES), "cls": b"%d" % i} for i in range(20)]
+    return write_shard(path, [*samples, {"__key__": "far", "jpg": long_comment + bytes(LARGE_BYTES), "cls": b"7"}])
+
+
+def test_it_is_that_of_the_same_shard_on_a_disk(server: Server, shards: list[Path], folder: Path) -> None:
+    indexes = opened(server, folder, *(shard.name for shard in shards))
+    for index, shard in zip(indexes, shards, strict=True):
+        assert index.digest() == scan(shard).digest()
+        assert index.left_out == scan(shard).left_out
+    urls = [f"{server.url}/{shard.name}" for shard in shards]
+    remote = ShardSet.open(resolve_shards(urls), cache=folder)
+    mixed = ShardSet.open(resolve_shards([shards[0], urls[1]]), cache=folder)
+    assert remote.fingerprint == mixed.fingerprint == ShardSet.open(shards).fingerprint
+
+
+def test_it_is_kept_for_the_next_time(server: Server, folder: Path) -> None:
+    first = opened(server, folder, "train-0000.tar")[0]
+    sent = server.sent_bytes.total()
+    shutil.copytree(folder, folder.parent / "elsewhere")
+    assert opened(server, folder, "train-0000.tar")[0].digest() == first.digest()
+    for file in folder.glob("*.tar"):
+        file.unlink()
+    assert opened(server, folder, "train-0000.tar")[0].digest() == first.digest()
+    assert server.sent_bytes.total() == sent
+    for file in (folder.parent / "elsewhere").glob("*.gpuidx"):
+        file.write_bytes(b"damaged")
+    assert opened(server, folder.parent / "elsewhere", "train-0000.tar")[0].digest() == first.digest()
+    assert server.sent_bytes.total() == sent  # the shard is there still
+
+
+def test_large_members_are_not_downloaded_to_index_them(server: Server, folder: Path) -> None:
+    shard = large_shard(server.folder / "large.tar")
+    [index] = opened(server, folder, "large.tar")
+    assert index.digest() == scan(shard).digest()
+    assert index.height[-1] == 64
+    assert server.sent_bytes["large.tar"] < shard.stat().st_size / 16
+    assert not list(folder.glob("*.tar"))
+
+
+@pytest.mark.parametrize("ranges", ["ignored", "refused"])
+def test_without_ranges_a_shard_is_downloaded_to_index_it(server: Server, folder: Path, ranges: str) -> None:
+    shard = large_shard(server.folder / "large.tar")
+    server.ranges = ranges
+    [index] = opened(server, folder, "large.tar")
+    assert index.digest() == scan(shard).digest()
+    assert server.sent_bytes["large.tar"] >= shard.stat().st_size
+
+
+def test_small_members_are_downloaded_to_index_them(server: Server, folder: Path, tmp_path: Path) -> None:
+    [shard] = write_samples(tmp_path / "many", 300, shards=1, sizes=[(160, 160)])
+    shutil.copy(shard, server.folder / "many.tar")
+    assert shard.stat().st_size > 2 * 2**20
+    [index] = opened(server, folder, "many.tar")
+    assert index.digest() == scan(shard).digest()
+    assert len(list(folder.glob("*.tar"))) == 1
+    assert server.sent_bytes["many.tar"] < 2 * shard.stat().st_size
+
+
+def test_one_beside_the_shard_is_used(server: Server, folder: Path) -> None:
+    expected = open_index(server.folder / "train-0000.tar")  # which leaves it there
+    os.utime(server.folder / "train-0000.tar", ns=(1, 1))  # a store keeps no times
+    for _ in range(2):
+        assert opened(server, folder, "train-0000.tar")[0].digest() == expected.digest()
+    assert server.sent_bytes["train-0000.tar"] == 0
+    assert server.asked["GET", "train-0000.tar.gpuidx"] == 1
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def a_page(path: Path) -> None:
+    path.write_text("<!DOCTYPE html>")
+
+
+def of_another_size(path: Path) -> None:
+    index = scan(path.with_suffix(""))
+    replace(index, shard_bytes=index.shard_bytes + 512).save(path)
+
+
+@pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size])
+def test_one_beside_the_shard_that_is_wrong_is_passed_over(
+    server: Server, folder: Path, make_wrong: Callable[[Path], None]
+) -> None:
+    shard = server.folder / "train-0000.tar"
+    open_index(shard)
+    make_wrong(Path(f"{shard}.gpuidx"))
+    assert opened(server, folder, "train-0000.tar")[0].digest() == scan(shard).digest()
+    assert server.sent_bytes["train-0000.tar"] == shard.stat().st_size
+
+
+def test_one_beside_the_shard_that_is_of_other_content_is_an_error_once_that_comes(
+    server: Server, folder: Path
+) -> None:
+    shard = server.folder / "train-0000.tar"
+    index = scan(shard)
+    replace(index, label=index.label + 1).save(Path(f"{shard}.gpuidx"))
+    shard_set = ShardSet.open([RemoteShard(f"{server.url}/{shard.name}")], cache=folder)
+    with pytest.raises(IndexFileError, match=r"train-0000\.tar\.gpuidx is the index of another shard: delete it on"):
+        shard_set.read_component(0, "cls")
+    assert {path.name for path in folder.iterdir()} == {"lock"}
+
+
+def test_shards_that_are_not_there_or_no_tars_are_errors(server: Server, folder: Path) -> None:
+    (server.folder / "text.tar").write_bytes(b"x" * 5000)
+    with pytest.raises(TarError, match=r"http://.*/text\.tar: not a tar file"):
+        opened(server, folder, "train-0000.tar", "text.tar")
+    with pytest.raises(ShardNotFoundError, match=r"no such object: http://.*/nothing\.tar"):
+        opened(server, folder, "train-0000.tar", "nothing.tar")
+    server.fault("train-0001.tar", "500", method="HEAD")
+    server.fault("train-0001.tar", "500")
+    with pytest.raises(RemoteError, match=r"train-0001\.tar: HTTP 500"):
+        opened(server, folder, "train-0000.tar", "train-0001.tar")
+
+
+def test_a_shard_that_changes_while_it_is_scanned_is_an_error(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = large_shard(server.folder / "large.tar"), RemoteShard.read
+
+    def change_and_read(shard: RemoteShard, *arguments: int) -> bytes | None:
+        os.utime(path, ns=(1, 1))
+        return read(shard, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RemoteShard, "read", change_and_read)
+    with pytest.raises(ShardChangedError):
+        opened(server, folder, "large.tar")
+    assert not list(folder.glob("*.gpuidx"))
+
+
+def test_many_come_in_the_order_of_their_shards(server: Server, folder: Path) -> None:
+    for number in range(20):
+        samples = [{"__key__": f"{number}-{i}", "jpg": b""} for i in range(number)]
+        write_shard(server.folder / f"{number}.tar", samples)
+    names = [f"{number}.tar" for number in (*range(19, -1, -2), *range(0, 19, 2))]
+    for _ in ("none is there", "all are there"):
+        assert [len(index) for index in opened(server, folder, *names)] == [int(name[:-4]) for name in names]
+        for file in sorted(folder.glob("*.gpuidx"))[::3]:  # and then some are
+            file.unlink()
+    assert [len(index) for index in opened(server, folder, *names)] == [int(name[:-4]) for name in names]
+    for name in names:  # each was downloaded once
+        assert server.sent_bytes[name] == (server.folder / name).stat().st_size

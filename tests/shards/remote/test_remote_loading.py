@@ -1,0 +1,417 @@
+"""GPULoader on shards from stores: the same batches as from the same shards on a disk, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lifecycles import NewProcess, delivered, loaded, loader, records, threads_and_files
+from making import damaged_jpeg, jpeg, write_samples, write_shard
+from serving import Server
+
+from gpuloader import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.loader import GPULoader
+
+SAMPLES = 40
+SHARDS = 5
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """Five shards of eight samples each, without indexes."""
+    return write_samples(tmp_path / "local", SAMPLES, shards=SHARDS)
+
+
+@pytest.fixture
+def server(shards: list[Path], tmp_path: Path) -> Iterator[Server]:
+    write_samples(tmp_path / "served", SAMPLES, shards=SHARDS)
+    with Server(tmp_path / "served") as running:
+        yield running
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def urls(server: Server) -> str:
+    return f"{server.url}/train-{{0000..{SHARDS - 1:04d}}}.tar"
+
+
+def shard_bytes(shards: list[Path]) -> int:
+    return max(shard.stat().st_size for shard in shards)
+
+
+def forget(cache: Path) -> None:
+    """The shards go, the indexes stay: what a loader needs has to be downloaded while it runs."""
+    for file in cache.glob("*.tar"):
+        file.unlink()
+
+
+def indexed(server: Server, cache: Path) -> None:
+    loader(urls(server), cache=cache).close()
+    forget(cache)
+
+
+# --- the same batches
+
+
+def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, other[name]), name
+            else:
+                assert value == other[name], name
+
+
+@pytest.mark.parametrize("room", [None, 1.5], ids=["all fits", "one shard fits"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shuffle": "none"},
+        {"shuffle": "full"},
+        {"shuffle": "block"},
+        {"batch_size": 3, "last_batch": "pad"},
+        {"label_from": "json:label", "fields": ["json"]},
+        {"subset": lambda columns: columns["label"] < 5},
+        {"sample_weights": "balanced"},
+        {"rank": 1, "world_size": 2},
+        {"num_threads": 1, "prefetch": 1},
+    ],
+    ids=str,
+)
+def test_batches_are_those_of_the_same_shards_on_a_disk(
+    shards: list[Path], server: Server, cache: Path, settings: dict[str, Any], room: float | None
+) -> None:
+    cache_bytes = None if room is None else int(room * shard_bytes(shards))
+    with (
+        loader(shards, **settings) as local,
+        loader(urls(server), cache=cache, cache_bytes=cache_bytes, **settings) as far,
+    ):
+        for _ in range(2):
+            assert_same(list(far), list(local))
+        stats = far.stats().cache
+    assert local.stats().cache is None
+    assert stats is not None
+    assert stats.hits + stats.misses > 0
+    if cache_bytes is None:
+        assert stats.downloaded_bytes == sum(shard.stat().st_size for shard in shards)
+    else:
+        assert stats.held_bytes <= cache_bytes
+
+
+def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: Path) -> None:
+    mixed = [shards[0], f"{server.url}/train-{{0001,0002}}.tar", *shards[3:]]
+    sources = [{"tar": f"{server.url}/train-0000.tar", "weight": 3}, {"tar": shards[1:]}]
+    with loader(shards) as local, loader(mixed, cache=cache) as far:
+        assert_same(list(far), list(local))
+    with (
+        loader([{"tar": shards[0], "weight": 3}, {"tar": shards[1:]}]) as local,
+        loader(sources, cache=cache) as far,
+    ):
+        assert_same(list(far), list(local))
+
+
+def test_bad_images_are_the_same(server: Server, tmp_path: Path, cache: Path) -> None:
+    images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
+    samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
+    local = [write_shard(tmp_path / f"{part}.tar", samples[4 * part : 4 * part + 4]) for part in range(2)]
+    for path in local:
+        (server.folder / path.name).write_bytes(path.read_bytes())
+    far = f"{server.url}/{{0,1}}.tar"
+    with (
+        loader(local, 2, on_error="replace") as here,
+        loader(far, 2, on_error="replace", cache=cache, cache_bytes=shard_bytes(local)) as there,
+    ):
+        assert_same(list(there), list(here))
+        assert set(there.stats().bad) == {5}
+        here.write_quarantine(tmp_path / "bad.jsonl")
+    with loader(far, 2, quarantine=tmp_path / "bad.jsonl", cache=cache) as there:
+        assert len(delivered(there)) == 7
+
+
+@pytest.mark.parametrize("saved_on", ["disk", "store"])
+def test_a_state_goes_from_disk_to_store_and_back(
+    shards: list[Path], server: Server, cache: Path, saved_on: str
+) -> None:
+    def make(on: str) -> GPULoader:
+        return loader(shards) if on == "disk" else loader(urls(server), cache=cache)
+
+    with make("disk") as whole:
+        expected = list(whole)
+    with make(saved_on) as first:
+        epoch = iter(first)
+        begun = [next(epoch), next(epoch)]
+        state = first.state_dict()
+    with make("store" if saved_on == "disk" else "disk") as second:
+        second.load_state_dict(state)
+        assert_same(begun + list(second), expected)
+
+
+def test_shards_are_downloaded_before_they_are_needed(server: Server, cache: Path) -> None:
+    indexed(server, cache)
+    with loader(urls(server), 2, cache=cache, shuffle="none", prefetch=1) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        end = time.monotonic() + 20
+        while len(list(cache.glob("*.tar"))) < SHARDS:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        list(epoch)
+        stats = batches.stats().cache
+    assert stats is not None
+    assert stats.misses <= 2  # of the first batches
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "room", "times"),
+    [("full", None, None), ("none", 1, None), ("none", 2, None), ("full", 1, 10), ("full", 2, 8)],
+)
+def test_an_order_that_the_cache_is_too_small_for_is_said_once(
+    shards: list[Path],
+    server: Server,
+    cache: Path,
+    caplog: pytest.LogCaptureFixture,
+    shuffle: str,
+    room: int | None,
+    times: int | None,
+) -> None:
+    cache_bytes = None if room is None else room * shard_bytes(shards)
+    with loader(urls(server), cache=cache, cache_bytes=cache_bytes, shuffle=shuffle) as batches:
+        for _ in range(2):
+            next(iter(batches))
+            batches.load_state_dict(batches.state_dict())
+    said = [record.getMessage() for record in caplog.records if "the order goes through" in record.getMessage()]
+    assert len(said) == (times is not None)
+    for message in said:
+        assert "cache_bytes=..." in message
+        assert 'shuffle="block"' in message
+
+
+# --- several processes
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[list[NewProcess]]:
+    with NewProcess() as first, NewProcess() as second:
+        yield [first, second]
+
+
+@pytest.mark.parametrize("room", [None, 1])
+def test_ranks_share_a_cache(
+    shards: list[Path], server: Server, cache: Path, processes: list[NewProcess], room: int | None
+) -> None:
+    cache_bytes = None if room is None else room * shard_bytes(shards)
+    server.bytes_per_second = 300_000
+    for rank, process in enumerate(processes):
+        process.begin(
+            loaded, tar=urls(server), cache=str(cache), cache_bytes=cache_bytes, rank=rank, world_size=len(processes)
+        )
+    found = [process.answer() for process in processes]
+    for rank, part in enumerate(found):
+        with loader(shards, rank=rank, world_size=2) as local:
+            assert part["records"] == delivered(local)
+        if cache_bytes is not None:
+            assert part["cache"]["held_bytes"] <= cache_bytes
+    if cache_bytes is None:  # each shard was downloaded once
+        total = sum(shard.stat().st_size for shard in shards)
+        assert sum(part["cache"]["downloaded_bytes"] for part in found) == total
+        assert sum(server.sent_bytes.values()) == total
+
+
+def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
+    shards: list[Path], server: Server, cache: Path
+) -> None:
+    indexed(server, cache)
+    server.bytes_per_second = 30_000
+    process = NewProcess()
+    process.begin(loaded, tar=urls(server), cache=str(cache))
+    end = time.monotonic() + 60
+    while not list(cache.glob("*.part")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.process.kill()
+    process.process.communicate()
+    server.bytes_per_second = 0
+    with loader(shards) as local, loader(urls(server), cache=cache) as far:
+        assert_same(list(far), list(local))
+    assert not list(cache.glob("*.part"))
+
+
+def test_a_forked_child_makes_its_own_while_the_parents_goes_on(
+    shards: list[Path], server: Server, cache: Path
+) -> None:
+    indexed(server, cache)
+    server.bytes_per_second = 200_000
+    with loader(shards) as local:
+        expected = delivered(local)
+
+    def child(batches: GPULoader, connection: Any) -> None:  # noqa: ANN401
+        try:
+            iter(batches)
+        except LoaderError as error:
+            connection.send(str(error))
+
+    with loader(urls(server), cache=cache) as batches:
+        epoch = iter(batches)
+        received = records(next(epoch))
+        here, there = multiprocessing.Pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forking where there are threads
+            process = multiprocessing.get_context("fork").Process(target=child, args=(batches, there))
+            process.start()
+        assert here.recv() == "this loader belongs to the parent of this forked process: make a new one"
+        process.join(20)
+        assert process.exitcode == 0
+        assert received + delivered(epoch) == expected
+
+
+# --- when the store fails
+
+
+def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
+    shards: list[Path], server: Server, cache: Path
+) -> None:
+    indexed(server, cache)
+    names = [shard.name for shard in shards]
+    with loader(shards, 4, shuffle="none") as local:
+        expected = [records(batch) for batch in local]
+    with loader(urls(server), 4, shuffle="none", cache=cache) as batches:
+        server.fault(names[2], "500")
+        epoch, received = iter(batches), []
+        with pytest.raises(RemoteError, match=r"train-0002\.tar: HTTP 500 .*\(5 tries\).*goes on where it was"):
+            received.extend(records(batch) for batch in epoch)
+        assert received == expected[:4]
+        state = batches.state_dict()
+        assert state["delivered"] == 16
+        with pytest.raises(RemoteError):
+            next(epoch)
+        server.faults.clear()
+        assert received + [records(batch) for batch in epoch] == expected
+    forget(cache)
+    with loader(urls(server), 4, shuffle="none", cache=cache) as resumed:
+        resumed.load_state_dict(state)
+        assert received + [records(batch) for batch in resumed] == expected
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [
+        (lambda shard: os.utime(shard, ns=(1, 1)), ShardChangedError),
+        (lambda shard: shard.write_bytes(b"x" * 1000), ShardChangedError),
+        (Path.unlink, ShardNotFoundError),
+    ],
+    ids=["touched", "another", "deleted"],
+)
+def test_a_shard_that_changes_on_the_store_is_an_error(
+    server: Server, cache: Path, happens: Callable[[Path], object], error: type[Exception]
+) -> None:
+    indexed(server, cache)
+    with loader(urls(server), cache=cache) as batches:
+        happens(server.folder / "train-0003.tar")
+        with pytest.raises(error, match=r"train-0003\.tar"):
+            list(batches)
+
+
+def test_a_shard_that_changes_in_the_cache_is_an_error(server: Server, cache: Path) -> None:
+    with loader(urls(server), cache=cache) as batches:
+        for file in cache.glob("*.tar"):
+            file.write_bytes(file.read_bytes())
+        with pytest.raises(ShardChangedError, match=r"http://.*\.tar has \(size, mtime_ns\)"):
+            list(batches)
+
+
+# --- interrupts and ends
+
+
+@pytest.mark.parametrize("when", ["opening", "reading"])
+def test_ctrl_c_while_a_shard_is_waited_for_comes_through(server: Server, cache: Path, when: str) -> None:
+    indexed(server, cache)
+    for number in range(SHARDS):
+        server.fault(f"train-{number:04d}.tar", "silent", method="HEAD" if when == "opening" else "GET")
+    batches = None if when == "opening" else loader(urls(server), cache=cache)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(batches or loader(urls(server), cache=cache)))
+    assert time.monotonic() - started < 2.5
+    server.faults.clear()
+    with batches or loader(urls(server), cache=cache) as batches:
+        assert len(delivered(batches)) == SAMPLES
+
+
+@pytest.mark.parametrize("how", ["closed", "collected"])
+def test_a_loader_that_ends_while_it_downloads_leaves_no_thread_and_no_file(
+    server: Server, cache: Path, how: str
+) -> None:
+    loader(urls(server), cache=cache).close()
+    with loader(urls(server), cache=cache) as batches:  # libraries keep threads and files of their own from now on
+        next(iter(batches))
+    forget(cache)
+    gc.collect()
+    before = len(our_threads()), shard_files(cache)
+    for number in range(1, SHARDS):
+        server.fault(f"train-{number:04d}.tar", "silent")
+    batches = loader(urls(server), 1, cache=cache, shuffle="none", prefetch=1)
+    epoch = iter(batches)
+    next(epoch)
+    assert len(our_threads()) > before[0]
+    watched, started = weakref.ref(batches), time.monotonic()
+    if how == "closed":
+        batches.close()
+    del batches, epoch
+    gc.collect()
+    assert watched() is None
+    assert time.monotonic() - started < 1
+    assert (len(our_threads()), shard_files(cache)) == before
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpuloader")]
+
+
+def shard_files(cache: Path) -> int:
+    links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum(str(cache) in str(link.readlink()) for link in links)
+
+
+def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], server: Server, cache: Path) -> None:
+    size = shard_bytes(shards)
+    with loader(urls(server), cache=cache, cache_bytes=2 * size) as batches:
+        list(batches)
+        gc.collect()
+        before = threads_and_files()
+        for _ in range(10):
+            list(batches)
+        gc.collect()
+        after = threads_and_files()
+    assert after[0] <= before[0]
+    assert after[1] <= before[1] + 4  # connections that are about to close
+
+
+def test_the_index_of_each_sample_is_that_of_the_disk(shards: list[Path], server: Server, cache: Path) -> None:
+    with loader(shards, shuffle="none") as local, loader(urls(server), shuffle="none", cache=cache) as far:
+        ids = np.concatenate([batch["index"] for batch in far])
+        assert ids.tolist() == np.concatenate([batch["index"] for batch in local]).tolist() == list(range(SAMPLES))
+
+
+def test_logs_are_quiet_when_all_is_well(server: Server, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gpuloader"), loader(urls(server), cache=cache) as batches:
+        list(batches)
+    assert [record.getMessage() for record in caplog.records] == []

@@ -1,0 +1,116 @@
+"""Shards on S3, on a server of moto's that speaks its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifecycles import loader, records
+from making import write_samples
+from moto.server import ThreadedMotoServer
+
+from gpuloader.errors import RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.shards import open_index, resolve_shards
+from gpuloader.shards.remote import store
+
+SECRET = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A file system with a bucket of four shards in a folder; credentials come from the environment, as S3's do."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    store._file_system.cache_clear()
+    files = store.file_system("s3://bucket")
+    files.mkdir("bucket")
+    for shard in write_samples(tmp_path / "local", 40, shards=4):
+        files.put_file(str(shard), f"bucket/data/{shard.name}")
+    files.pipe("bucket/data/notes.txt", b"")
+    files.pipe("bucket/data/deep/train-0009.tar", b"")
+    yield files
+    files.rm("bucket", recursive=True)
+    store._file_system.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "tar",
+    [
+        "s3://bucket/data/train-{0000..0003}.tar",
+        "s3://bucket/data/",
+        "s3://bucket/data/train-*.tar",
+        "s3://bucket/data/train-000?.tar",
+        [f"s3://bucket/data/train-{number:04d}.tar" for number in range(4)],
+    ],
+    ids=str,
+)
+def test_each_form_gives_its_shards_in_order(bucket: Any, tar: Any) -> None:  # noqa: ANN401
+    assert list(map(str, resolve_shards(tar))) == [f"s3://bucket/data/train-{number:04d}.tar" for number in range(4)]
+
+
+@pytest.mark.parametrize("given", ["indexes", "no indexes"])
+def test_batches_are_those_of_the_same_shards_on_a_disk(bucket: Any, tmp_path: Path, given: str) -> None:  # noqa: ANN401
+    shards = sorted((tmp_path / "local").glob("*.tar"))
+    if given == "indexes":
+        for shard in shards:
+            open_index(shard)
+            bucket.put_file(f"{shard}.gpuidx", f"bucket/data/{shard.name}.gpuidx")
+    size = max(shard.stat().st_size for shard in shards)
+    with (
+        loader(shards) as local,
+        loader("s3://bucket/data/", cache=tmp_path / "cache", cache_bytes=2 * size) as far,
+    ):
+        assert [records(batch) for batch in far] == [records(batch) for batch in local]
+        assert far.state_dict() == local.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("tar", "says"),
+    [
+        ("s3://bucket/nothing.tar", "no such object: s3://bucket/nothing.tar"),
+        ("s3://elsewhere/a.tar", "no such object: s3://elsewhere/a.tar"),
+        ("s3://bucket/nothing/", "no \\*.tar in the folder s3://bucket/nothing/: check the URL"),
+        ("s3://bucket/val-*.tar", "no object matches s3://bucket/val-\\*.tar: check the URL"),
+        ("s3://bucket/data", "s3://bucket/data is a folder: end its URL with a slash"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_said(bucket: Any, tmp_path: Path, tar: str, says: str) -> None:  # noqa: ANN401
+    with pytest.raises(ShardNotFoundError, match=says):
+        loader(tar, cache=tmp_path / "cache")
+
+
+def test_an_object_that_changes_is_an_error(bucket: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    with loader("s3://bucket/data/", cache=tmp_path / "cache") as batches:
+        for file in (tmp_path / "cache").glob("*.tar"):
+            file.unlink()
+        bucket.pipe("bucket/data/train-0002.tar", bucket.cat("bucket/data/train-0001.tar"))
+        with pytest.raises(ShardChangedError, match=r"s3://bucket/data/train-0002\.tar has"):
+            list(batches)
+
+
+def test_a_server_that_is_gone_is_an_error_without_secrets(
+    bucket: Any,  # noqa: ANN401
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "_REQUEST_SECONDS", 0.3)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    store._file_system.cache_clear()
+    with pytest.raises(RemoteError, match=r"s3://bucket/data/train-0000\.tar: .* \(5 tries\)") as caught:
+        loader("s3://bucket/data/train-0000.tar", cache=tmp_path / "cache")
+    assert SECRET not in str(caught.value)
+    store._file_system.cache_clear()
+    monkeypatch.undo()

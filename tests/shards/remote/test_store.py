@@ -1,0 +1,374 @@
+"""One object on a store: a server that goes wrong in every way, and what is made of it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from serving import Server
+
+from gpuloader.errors import ConfigError, GPULoaderError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.shards.remote import RemoteShard, store
+
+SIZE = 100_000
+CONTENT = bytes(i * i % 251 for i in range(SIZE))
+
+
+def always() -> bool:
+    return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.tar").write_bytes(CONTENT)
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serves one object, that takes several blocks."""
+    monkeypatch.setattr(store, "_BLOCK_BYTES", 30_000)
+    with Server(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryFileSystem]:
+    """fsspec's store in memory, which stands for those that cannot be reached from here."""
+    monkeypatch.setattr(store, "PROTOCOLS", (*store.PROTOCOLS, "memory"))
+    files = fsspec.filesystem("memory")
+    yield files
+    files.store.clear()
+
+
+def downloaded(shard: RemoteShard, path: Path) -> bytes:
+    with io.FileIO(path, "a+") as file:
+        shard.download(shard.version(always), file, always, lambda _: None)
+    return path.read_bytes()
+
+
+# --- what works
+
+
+def test_a_version_is_size_and_tag(server: Server, folder: Path) -> None:
+    shard = RemoteShard(f"{server.url}/a.tar")
+    first = shard.version(always)
+    assert (first.size_bytes, first.tag) == (SIZE, f'"{(folder / "a.tar").stat().st_mtime_ns:x}"')
+    assert shard.version(always) == first
+    os.utime(folder / "a.tar", ns=(1, 1))
+    assert shard.version(always) != first
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, SIZE), (12_345, 54_321), (SIZE - 1, SIZE)])
+def test_a_part_is_that_part(server: Server, start: int, end: int) -> None:
+    assert RemoteShard(f"{server.url}/a.tar").read(start, end, always) == CONTENT[start:end]
+    assert server.sent_bytes["a.tar"] == end - start
+
+
+@pytest.mark.parametrize("ranges", ["yes", "ignored", "refused"])
+def test_a_download_is_the_object(server: Server, tmp_path: Path, ranges: str) -> None:
+    server.ranges = ranges
+    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
+    assert server.asked["GET", "a.tar"] == {"yes": 4, "ignored": 2, "refused": 1}[ranges]
+
+
+def test_an_empty_object_is_downloaded(server: Server, folder: Path) -> None:
+    (folder / "empty").touch()
+    assert downloaded(RemoteShard(f"{server.url}/empty"), folder / "out") == b""
+
+
+def test_a_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(CONTENT[:70_000])
+    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
+    assert server.sent_bytes["a.tar"] == SIZE - 70_000
+
+
+def test_a_download_begins_anew_where_the_server_gives_no_parts(server: Server, tmp_path: Path) -> None:
+    server.ranges = "ignored"
+    (tmp_path / "out").write_bytes(b"?" * 70_000)
+    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
+
+
+def test_a_small_object_is_read_whole_and_one_that_is_not_there_is_none(server: Server) -> None:
+    assert RemoteShard(f"{server.url}/a.tar").read_small(always) == CONTENT
+    assert RemoteShard(f"{server.url}/b.tar").read_small(always) is None
+    server.fault("a.tar", "403")
+    assert RemoteShard(f"{server.url}/a.tar").read_small(always) is None
+
+
+def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
+    for method in ("HEAD", "GET"):
+        server.fault("moved.tar", f"redirect {server.url}/a.tar", method=method)
+    assert downloaded(RemoteShard(f"{server.url}/moved.tar"), tmp_path / "out") == CONTENT
+
+
+# --- what goes wrong once
+
+
+@pytest.mark.parametrize("ranges", ["yes", "ignored"])
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize("fault", ["500", "503", "429", "408", "drop"])
+def test_what_goes_wrong_once_is_tried_again(
+    server: Server, tmp_path: Path, fault: str, method: str, ranges: str
+) -> None:
+    server.ranges = ranges
+    server.fault("a.tar", fault, times=2, method=method)
+    if method == "HEAD":
+        server.fault("a.tar", fault, times=1, method="GET")  # fsspec tries that before it gives up
+    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
+
+
+def test_a_server_that_is_silent_is_asked_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_REQUEST_SECONDS", 0.3)
+    server.fault("a.tar", "silent", times=1)
+    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "says", "tries"),
+    [
+        ("500", "HTTP 500 Internal Server Error", 5),
+        ("503", "HTTP 503", 5),
+        ("403", "HTTP 403 Forbidden", 1),
+        ("401", "HTTP 401 Unauthorized", 1),
+        ("400", "HTTP 400 Bad Request", 1),
+        ("drop", "ClientPayloadError", 5),
+        ("less", "15000 bytes came in place of the 30000 that were asked for", 5),
+        ("long", "ClientPayloadError", 5),
+        ("redirect file:///etc/passwd", "RedirectClientError", 1),
+        ("redirect ftp://127.0.0.1/a.tar", "RedirectClientError", 1),
+    ],
+)
+def test_an_object_that_does_not_come_is_an_error_that_says_why(
+    server: Server, tmp_path: Path, fault: str, says: str, tries: int
+) -> None:
+    shard = RemoteShard(f"{server.url}/a.tar")
+    server.fault("a.tar", fault)
+    with pytest.raises(RemoteError) as caught:
+        downloaded(shard, tmp_path / "out")
+    assert (caught.value.url, caught.value.tries) == (str(shard), tries)
+    assert says in caught.value.problem
+    assert str(shard) in str(caught.value)
+    assert "root:" not in str(caught.value)
+
+
+def test_a_whole_download_that_is_short_is_an_error(server: Server, tmp_path: Path) -> None:
+    server.ranges = "ignored"
+    server.fault("a.tar", "less")
+    with pytest.raises(RemoteError, match="50000 bytes came, it was said to have 100000"):
+        downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
+
+
+def test_a_store_that_is_not_there_is_an_error(server: Server) -> None:
+    server.stop()
+    with pytest.raises(RemoteError, match=r"Cannot connect to host .* \(5 tries\)") as caught:
+        RemoteShard(f"{server.url}/a.tar").version(always)
+    assert caught.value.tries == 5
+
+
+def test_an_object_that_is_not_there_is_an_error(server: Server) -> None:
+    with pytest.raises(ShardNotFoundError, match=r"no such object: http://.*/b\.tar"):
+        RemoteShard(f"{server.url}/b.tar").version(always)
+    assert server.asked["HEAD", "b.tar"] == 1
+
+
+def test_a_store_that_does_not_say_the_size_is_an_error(server: Server) -> None:
+    server.fault("a.tar", "no length", method="HEAD")
+    server.fault("a.tar", "no length")
+    with pytest.raises(RemoteError, match="the store does not say how large it is"):
+        RemoteShard(f"{server.url}/a.tar").version(always)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_an_object_that_changes_is_an_error(server: Server, folder: Path, when: str) -> None:
+    shard = RemoteShard(f"{server.url}/a.tar")
+    version = shard.version(always)
+
+    def change(_: int) -> None:
+        (folder / "a.tar").write_bytes(CONTENT[::-1])
+
+    if when == "before":
+        change(0)
+    with (folder / "out").open("ab", buffering=0) as file, pytest.raises(ShardChangedError, match=r"/a\.tar has"):
+        shard.download(version, file, always, change)
+
+
+# --- giving up
+
+
+@pytest.mark.parametrize("where", ["in a request", "in a pause"])
+def test_what_is_not_wanted_any_more_ends_soon(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(store, "_FIRST_PAUSE_SECONDS", 60)
+    server.fault("a.tar", "silent" if where == "in a request" else "500")
+    given_up = threading.Event()
+    threading.Timer(0.3, given_up.set).start()
+    started = time.monotonic()
+    with pytest.raises(InterruptedError):
+        RemoteShard(f"{server.url}/a.tar").read(0, 1, lambda: not given_up.is_set())
+    assert time.monotonic() - started < 1
+
+
+# --- secrets
+
+
+SECRET = "hunter2"
+SECRET_URLS = [
+    f"http://user:{SECRET}@127.0.0.1:1/a.tar",
+    f"http://127.0.0.1:1/a.tar?X-Amz-Signature={SECRET}",
+    f"http://127.0.0.1:1/a.tar?X-Amz-Signature={SECRET}&x=1",
+    f"s3://key:{SECRET}@bucket/a.tar",
+]
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_a_shard_is_shown_without_secrets(url: str) -> None:
+    shard = RemoteShard(url)
+    assert shard.name == "a.tar"
+    assert SECRET not in f"{shard} {shard!r} {shard.beside('.gpuidx')}"
+    assert shard.beside(".gpuidx").name == "a.tar.gpuidx"
+    assert SECRET in shard.beside(".gpuidx").url  # and it can be asked for
+
+
+@pytest.mark.parametrize("fault", ["", "500", "403", "404", "redirect file:///etc/passwd", "drop"])
+def test_errors_and_logs_have_no_secrets(
+    server: Server, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = server.url.removeprefix("http://")
+    shard = RemoteShard(f"http://user:{SECRET}@{host}/a.tar?X-Amz-Signature={SECRET}")
+    if fault:
+        server.fault("a.tar", fault)
+    else:
+        server.stop()
+    with pytest.raises(GPULoaderError) as caught:
+        downloaded(shard, tmp_path / "out")
+    error: BaseException | None = caught.value
+    assert SECRET not in f"{error} {error!r}"
+    assert error is not None
+    assert error.__cause__ is None
+    assert error.__context__ is None  # which a traceback would show
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:p@ss@host/a@b.tar", "http://host/a@b.tar"),
+        ("'https://host/a.tar?token', s3://bucket/b.tar", "'https://host/a.tar', s3://bucket/b.tar"),
+        ("s3://bucket/train-000?.tar", "s3://bucket/train-000?.tar"),
+        ("s3://bucket/a.tar?versionId=1", "s3://bucket/a.tar"),
+        ("GET /a.tar?X-Amz-Signature=1&x=2 failed", "GET /a.tar failed"),
+        ("hf://datasets/user/name@main/a.tar", "hf://datasets/user/name@main/a.tar"),
+    ],
+)
+def test_what_may_be_secret_is_left_out(text: str, shown: str) -> None:
+    assert store.without_secrets(text) == shown
+
+
+def test_an_error_survives_pickling() -> None:
+    error = RemoteError("s3://bucket/a.tar", "HTTP 500", 5)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+    assert str(error).startswith("s3://bucket/a.tar: HTTP 500 (5 tries). ")
+
+
+# --- the ways to stores
+
+
+@pytest.mark.parametrize("protocol", ["s3", "gs", "hf", "http"])
+def test_a_protocol_whose_packages_are_not_here_says_what_to_install(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp"}[protocol]
+    monkeypatch.setitem(sys.modules, needs, None)
+    monkeypatch.delitem(importlib.import_module("fsspec.registry")._registry, protocol, raising=False)
+    if protocol == "http":
+        monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    store._file_system.cache_clear()
+    with pytest.raises(ConfigError, match=r"pip install 'gpuloader\[remote\]'"):
+        RemoteShard(f"{protocol}://bucket/a.tar").version(always)
+    store._file_system.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("url", "module"),
+    [
+        ("s3://bucket/a.tar", "s3fs"),
+        ("gs://bucket/a.tar", "gcsfs"),
+        ("gcs://bucket/a.tar", "gcsfs"),
+        ("hf://datasets/user/name/a.tar", "huggingface_hub"),
+        ("http://host/a.tar", "fsspec.implementations.http"),
+        ("https://host/a.tar", "fsspec.implementations.http"),
+    ],
+)
+def test_each_protocol_has_its_file_system(url: str, module: str) -> None:
+    assert store.remote_protocol(url) in store.PROTOCOLS
+    known = importlib.import_module("fsspec.registry").known_implementations[url.partition("://")[0]]["class"]
+    assert known.startswith(module)
+
+
+def test_any_file_system_of_fsspec_will_do(memory: MemoryFileSystem, tmp_path: Path) -> None:
+    memory.pipe("/bucket/a.tar", CONTENT)
+    memory.pipe("/bucket/b.tar", b"")
+    memory.pipe("/bucket/deep/c.tar", b"")
+    shard = RemoteShard("memory://bucket/a.tar")
+    assert store.list_shards("memory://bucket/*.tar") == [shard, RemoteShard("memory://bucket/b.tar")]
+    assert shard.read(10, 20, always) == CONTENT[10:20]
+    (tmp_path / "out").write_bytes(CONTENT[:100])
+    assert downloaded(shard, tmp_path / "out") == CONTENT
+    first = shard.version(always)
+    memory.pipe("/bucket/a.tar", CONTENT)
+    assert shard.version(always) != first  # it is another one, with another time
+    with pytest.raises(ShardNotFoundError, match=r"no such object: memory://bucket/d\.tar"):
+        RemoteShard("memory://bucket/d.tar").version(always)
+    with pytest.raises(ShardNotFoundError, match="is a folder: end its URL with a slash"):
+        RemoteShard("memory://bucket/deep").version(always)
+
+
+@pytest.mark.parametrize(
+    ("info", "checksum"),
+    [
+        ({"md5Hash": "XUFAKrxLKna5cZ2REBfFkg=="}, ("md5", "5d41402abc4b2a76b9719d911017c592")),
+        ({"lfs": {"sha256": "ab" * 32, "size": 5}}, ("sha256", "ab" * 32)),
+        ({"ETag": '"5d41402abc4b2a76b9719d911017c592"'}, None),  # of an encrypted object, this is no MD5
+        ({"lfs": None}, None),
+    ],
+)
+def test_a_checksum_is_taken_where_the_store_says_what_it_is(info: dict[str, Any], checksum: object) -> None:
+    assert store._stated_checksum(info) == checksum
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host/a.tar",
+        "sftp://host/a.tar",
+        "zip://a.tar::http://host/a.zip",
+        "simplecache::s3://bucket/a.tar",
+        "s3://bucket/a.tar::file:///etc",
+        "memory://a.tar",
+        "pipe://cat",
+        f"gopher://user:{SECRET}@host/a.tar",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not read: allowed are local paths and s3://") as caught:
+        store.remote_protocol(url)
+    assert SECRET not in str(caught.value)
