@@ -137,8 +137,9 @@ class GPULoader:
         device_id: a GPU's number; None for the CPU; "auto" for the local rank's GPU where there is one, else the CPU.
         preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Compose`.
         preset_overrides: values to replace in it, such as `{"dtype": "float16"}`.
-        shuffle: "none", "full" or "block" (neighbours stay near each other, for slow disks); None takes the preset's.
-            Or a function that gives the sample ids of an epoch, as many in each. `sample_weights` overrule it.
+        shuffle: "none", "full", "block" (neighbours stay near each other, for slow disks) or "shards" (16 shards at a
+            time, for stores); None takes the preset's. Or a function that gives the sample ids of an epoch, as many in
+            each. `sample_weights` overrule it.
         subset: the samples to use: their ids, a slice, or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample.
         sample_weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels

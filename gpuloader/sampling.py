@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Custom, Mixture, Sampling, Shuffle, Subset, Weighted
+from gpuloader.plan import ByShard, Custom, Mixture, Sampling, Shuffle, Subset, Weighted
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -61,14 +61,17 @@ def make_sampling(
         "several sources": bool(sources),
         "sample_weights": sample_weights is not None,
         "a function as shuffle": callable(shuffle),
+        'shuffle="shards"': shuffle == "shards",
     }
-    if sum(asked.values()) > 1 or (subset is not None and (sources or callable(shuffle))):
+    if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["sample_weights"]):
         given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
         raise ConfigError(
             f"{' and '.join(given)} do not go together: give one of them; sample_weights and subset would"
         )
     if not isinstance(replacement, (bool, np.bool_)):
         raise ConfigError(f"replacement={replacement!r}: allowed are True and False")
+    if shuffle == "shards":
+        return ByShard(np.array([len(index) for _, index in shards.indexes], np.int64))
     if callable(shuffle):
         return Custom(shuffle, len(shards))
     if sources:

@@ -232,6 +232,8 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
             "sample_weights and a function as shuffle do not go together: give one of them",
         ),
         ({"subset": [1], "shuffle": rolled}, "a function as shuffle and subset do not go together"),
+        ({"subset": [1], "shuffle": "shards"}, 'shuffle="shards" and subset do not go together'),
+        ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" do not go together'),
         ({"subset": [1], "several": True}, "several sources and subset do not go together"),
         ({"sample_weights": HALVES, "several": True}, "several sources and sample_weights do not go together"),
         ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle do not go together"),

@@ -25,7 +25,7 @@ Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]
 LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")]
-Shuffle = Annotated[str | None, typer.Option(help="none, full or block; the preset's unless given.")]
+Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the preset's unless given.")]
 Quarantine = Annotated[Path | None, typer.Option(help="A file of images that are known to be bad.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in place of text.")]

@@ -3,9 +3,10 @@
 from gpuloader.plan.draws import Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.sampling import Custom, Mixture, Sampling, Subset, Weighted, Whole
+from gpuloader.plan.sampling import ByShard, Custom, Mixture, Sampling, Subset, Weighted, Whole
 
 __all__ = [
+    "ByShard",
     "Cursor",
     "Custom",
     "Draw",

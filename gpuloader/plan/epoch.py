@@ -88,7 +88,8 @@ class Plan:
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
             raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
-        make_order(self.shuffle, self.samples, self.seed, epoch=0)
+        if self.shuffle != "shards" or self.sampling is None:
+            make_order(self.shuffle, self.samples, self.seed, epoch=0)
         natural = _steps(self.samples, self.global_batch, self.last_batch)
         if natural == 0:
             raise ConfigError(

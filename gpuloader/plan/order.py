@@ -4,8 +4,10 @@
     full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
     block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
             each window of WINDOW_BLOCKS blocks; where the blocks begin is drawn anew in each epoch
+    shards  the shards are permuted, then the samples within each window of WINDOW_SHARDS shards: O(shards) memory
 
 `block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.
+`shards` is for data on stores that is larger than the cache: each shard is needed for the time of one window alone.
 """
 
 from __future__ import annotations
@@ -19,23 +21,35 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import Stream, words
 
-Shuffle: TypeAlias = Literal["none", "full", "block"]
+Shuffle: TypeAlias = Literal["none", "full", "block", "shards"]
 Order: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 BLOCK_SAMPLES = 256
 WINDOW_BLOCKS = 16
+WINDOW_SHARDS = 16
 _ROUNDS = 8
 
 
 def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
-    """The order of one epoch over `samples` samples: takes positions in [0, samples), int64 (k,), gives ids alike."""
+    """The order of one epoch over `samples` samples: takes positions in [0, samples), int64 (k,), gives ids alike.
+
+    Raises:
+        ConfigError: an unknown `shuffle`, or "shards", which needs to know them: see `shard_order`.
+    """
     if shuffle == "none":
         return lambda positions: positions
     if shuffle == "full":
         return Permutation(samples, words(seed, epoch, Stream.ORDER, _ROUNDS))
     if shuffle == "block":
         return BlockShuffle(samples, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS + 1))
+    if shuffle == "shards":
+        raise ConfigError('shuffle="shards" is for all samples of the shards, each once: take "full" or "block" here')
     raise ConfigError(f"shuffle={shuffle!r}: allowed are {', '.join(map(repr, get_args(Shuffle)))}")
+
+
+def shard_order(sizes: NDArray[np.int64], seed: int, epoch: int) -> Order:
+    """The order "shards" of one epoch over shards of so many samples; as `make_order`."""
+    return ShardShuffle(sizes, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))
 
 
 class Permutation:
@@ -86,14 +100,42 @@ class BlockShuffle:
         windows = positions // window_samples
         for window in np.unique(windows):
             start = int(window) * window_samples
-            keys = [key ^ (int(window) * 0x9E3779B9 & 0xFFFFFFFF) for key in self._within_keys]
-            within = Permutation(min(window_samples, self._size - start), keys)
+            within = _within(int(window), min(window_samples, self._size - start), self._within_keys)
             here = windows == window
             slots[here] = start + within(positions[here] - start)
         block, offset = np.divmod(slots, BLOCK_SAMPLES)
         whole = block < self._blocks
         block[whole] = self._of_blocks(block[whole])
         return np.asarray((block * BLOCK_SAMPLES + offset + self._rotation) % self._size, dtype=np.int64)
+
+
+class ShardShuffle:
+    """Shards permuted, then the samples within each window of shards; see the module's text."""
+
+    def __init__(self, sizes: NDArray[np.int64], keys: Sequence[int]) -> None:
+        shards = Permutation(len(sizes), keys[:_ROUNDS])(np.arange(len(sizes)))
+        self._ends = np.cumsum(sizes[shards])
+        # What a slot and its sample's id differ by is the same in all of a shard.
+        self._shifts = (np.cumsum(sizes) - sizes)[shards] - (self._ends - sizes[shards])
+        last_ones = np.minimum(np.arange(WINDOW_SHARDS, len(sizes) + WINDOW_SHARDS, WINDOW_SHARDS), len(sizes)) - 1
+        self._window_ends = self._ends[last_ones]
+        self._within_keys = keys[_ROUNDS:]
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ids (k,) int64 at positions (k,) int64 below the sum of the sizes."""
+        slots = np.empty_like(positions)
+        windows = np.searchsorted(self._window_ends, positions, side="right")
+        for window in np.unique(windows):
+            start = int(self._window_ends[window - 1]) if window else 0
+            within = _within(int(window), int(self._window_ends[window]) - start, self._within_keys)
+            here = windows == window
+            slots[here] = start + within(positions[here] - start)
+        return np.asarray(slots + self._shifts[np.searchsorted(self._ends, slots, side="right")], dtype=np.int64)
+
+
+def _within(window: int, size: int, keys: Sequence[int]) -> Permutation:
+    """The permutation of a window, another one for each."""
+    return Permutation(size, [key ^ (window * 0x9E3779B9 & 0xFFFFFFFF) for key in keys])
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,6 +3,7 @@
 Each is a function of seed, epoch and position alone: any rank can take any position, a run can go on from any.
 
     Whole      every sample once
+    ByShard    every sample once, some shards at a time
     Subset     every one of some samples once
     Weighted   samples drawn by weight: with replacement each position draws; without, the heavier tend to come first
     Mixture    several ranges of samples in a fixed ratio, which every run of as many positions as its numbers add up to
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import Draws, Stream
-from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.order import Order, Shuffle, make_order, shard_order
 
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
@@ -67,6 +68,29 @@ class Whole:
     def order(self, seed: int, epoch: int) -> Order:
         """See `Sampling`."""
         return make_order(self.shuffle, self.length, seed, epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class ByShard:
+    """All samples of shards that have so many, (s,) int64, each once: the order "shards"."""
+
+    repeats: ClassVar[bool] = False
+
+    sizes: NDArray[np.int64]
+
+    @property
+    def length(self) -> int:
+        """See `Sampling`."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Sampling`."""
+        return _digest("by shard", self.sizes)
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """See `Sampling`."""
+        return shard_order(self.sizes, seed, epoch)
 
 
 @dataclass(frozen=True, eq=False)

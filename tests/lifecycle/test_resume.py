@@ -280,6 +280,7 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
         ("seed", {"seed": LARGEST["seed"]}),
         ("shuffle", {"shuffle": "none"}),
         ("shuffle", {"shuffle": "block"}),
+        ("shuffle", {"shuffle": "shards"}),
         ("recipe", {"preset": "imagenet_train_jitter"}),
         ("recipe", {"preset_overrides": {"RandomResizedCrop": {"size": 33}}}),
         ("recipe", {"preset_overrides": {"RandomResizedCrop": {"size": 32}, "RandomHorizontalFlip": {"p": 0.25}}}),

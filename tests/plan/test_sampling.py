@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Cursor, Custom, Draws, Mixture, Plan, Sampling, Subset, Weighted, Whole
+from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Sampling, Subset, Weighted, Whole
 from gpuloader.plan.sampling import _uniform
 
 SAMPLES = 60
@@ -27,6 +27,7 @@ def backwards(epoch: int) -> np.ndarray:
 
 MAKERS: dict[str, Callable[[], Sampling]] = {
     "whole": lambda: Whole(SAMPLES, "full"),
+    "by shard": lambda: ByShard(np.array([20, 0, SAMPLES - 20])),
     "subset": lambda: Subset(IDS, "full"),
     "subset in blocks": lambda: Subset(IDS, "block"),
     "weighted": lambda: Weighted(IDS, WEIGHTS, replacement=True),

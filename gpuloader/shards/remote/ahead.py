@@ -142,7 +142,7 @@ class Ahead:
 def warn_of_repeats(need: Need, limit_bytes: int) -> None:
     """Logs a warning where the order goes through more shards at a time than the cache holds."""
     if (times := need.times_downloaded(limit_bytes)) > _OFTEN:
-        block = ', or shuffle="block", which goes through fewer shards at a time' if need.plan.shuffle == "full" else ""
+        by_shard = "" if need.plan.shuffle == "shards" else ', or shuffle="shards", which needs each for a while alone'
         total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
         _log.warning(
             "the order goes through more shards at a time than the cache holds: each is downloaded about %.0f times in "
@@ -150,7 +150,7 @@ def warn_of_repeats(need: Need, limit_bytes: int) -> None:
             times,
             limit_bytes,
             total_bytes,
-            block,
+            by_shard,
         )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from serving import Server
 
 from gpuloader.plan import Cursor, Plan, Shuffle
-from gpuloader.plan.sampling import Subset
+from gpuloader.plan.sampling import ByShard, Subset
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
 
@@ -36,7 +36,8 @@ def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None
         number: Entry(RemoteShard(f"s3://bucket/{number}.tar"), Version(SHARD_BYTES, ""))
         for number in (range(shards) if on_stores is None else on_stores)
     }
-    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle), shards_of, entries)
+    sampling = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
+    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, sampling=sampling), shards_of, entries)
 
 
 def test_shards_come_in_the_order_of_their_first_sample() -> None:
@@ -64,6 +65,8 @@ def test_a_part_of_the_data_needs_its_own_shards() -> None:
         ("full", 100, 1, True),
         ("block", 300, 150, False),
         ("block", 300, 10, True),
+        ("shards", 300, 16, False),
+        ("shards", 300, 8, True),
     ],
 )
 def test_how_often_a_shard_is_downloaded_is_foreseen(shuffle: Shuffle, shards: int, room: int, often: bool) -> None:

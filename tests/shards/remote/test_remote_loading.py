@@ -87,6 +87,7 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
         {"shuffle": "none"},
         {"shuffle": "full"},
         {"shuffle": "block"},
+        {"shuffle": "shards"},
         {"batch_size": 3, "last_batch": "pad"},
         {"label_from": "json:label", "fields": ["json"]},
         {"subset": lambda columns: columns["label"] < 5},
@@ -201,7 +202,7 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
     assert len(said) == (times is not None)
     for message in said:
         assert "cache_bytes=..." in message
-        assert 'shuffle="block"' in message
+        assert 'shuffle="shards"' in message
 
 
 # --- several processes
