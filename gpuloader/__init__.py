@@ -33,8 +33,9 @@ from gpuloader.late_imports import import_late
 
 if TYPE_CHECKING:
     from gpuloader.compose import Compose
-    from gpuloader.loader import GPULoader, Stats
+    from gpuloader.loader import GPULoader
     from gpuloader.mixed import MixedLoader
+    from gpuloader.stats import Stats
     from gpuloader.watching import WaitMonitor
 
 __version__ = "0.1.0"
@@ -69,7 +70,7 @@ _LATE = {
     "Compose": "gpuloader.compose",
     "GPULoader": "gpuloader.loader",
     "MixedLoader": "gpuloader.mixed",
-    "Stats": "gpuloader.loader",
+    "Stats": "gpuloader.stats",
     "WaitMonitor": "gpuloader.watching",
 }
 

@@ -7,9 +7,8 @@ import json
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,97 +17,53 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from torch.profiler import record_function
 
-from gpuloader.collators import Collator, collator_of
-from gpuloader.cores import available_cores
+from gpuloader.arguments import (
+    check_fields,
+    check_mixing,
+    checked_quarantine,
+    default_threads,
+    is_integer,
+    one_of,
+    one_to,
+    output_names,
+    plain,
+    resolve_device,
+)
+from gpuloader.collators import Collator
+from gpuloader.decoding import DecodedBatches, DecodeError
 from gpuloader.errors import (
     ConfigError,
     DataError,
-    DeviceError,
     LoaderError,
     StateError,
     TooManyBadImagesError,
 )
 from gpuloader.mixing import mix_images, soft_labels
-from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
-from gpuloader.plan import Cursor, Draws, LastBatch, Plan, Shuffle, check_epoch
+from gpuloader.pipelines import disown, gate, undecodable
+from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, check_epoch
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.sampling import CustomOrder, Sources, SubsetOf, Weights, make_sampling, resolve_sources
 from gpuloader.shards import (
     Ahead,
-    Arena,
-    CacheStats,
-    Labels,
     ShardSet,
     array_gate,
     make_labels,
     read_quarantine,
     write_quarantine,
 )
+from gpuloader.stats import Stats
 from gpuloader.world import World, check_agreement
 
 Batch: TypeAlias = Any
 """(images, labels) or a dictionary, as `output` asks."""
 
 STATE_VERSION = 1
-_ENTRIES = ("image", "label", "index", "valid", "key")
-_GPU_THREADS = 8
 _MOST_THREADS = 1024
 _MOST_PREFETCH = 64
 _log = logging.getLogger("gpuloader")
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What a loader has done since it was made.
-
-    Attributes:
-        batches: batches handed out.
-        samples: samples in them, padding included.
-        elapsed_seconds: time spent in loops over the loader, the loop's body included.
-        waiting_seconds: the part of it that the loop waited for the loader.
-        decoding_seconds: the part of that in which decoded images were waited for.
-        delivering_seconds: the part in which they were handed out: labels to the device, mixing.
-        reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
-            bytes; on the gate, draws, labels and fields.
-        ready_batches: batches that are read and wait for being decoded.
-        cache: what the cache of shards on stores did; None where all shards are local.
-        bad: the bad images met so far that stand-ins replace: sample id -> cause.
-        last: the same of the last batch alone.
-    """
-
-    batches: int = 0
-    samples: int = 0
-    elapsed_seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    decoding_seconds: float = 0.0
-    delivering_seconds: float = 0.0
-    reading_seconds: float = 0.0
-    gating_seconds: float = 0.0
-    ready_batches: int = 0
-    cache: CacheStats | None = None
-    bad: Mapping[int, str] = field(default_factory=dict)
-    last: Stats | None = None
-
-    def after(self, step: Stats) -> Stats:
-        """With those of one batch more."""
-        sums = {name: getattr(self, name) + getattr(step, name) for name in _SUMMED}
-        return Stats(**sums, ready_batches=step.ready_batches, last=step)
-
-
-_SUMMED = (
-    "batches",
-    "samples",
-    "elapsed_seconds",
-    "waiting_seconds",
-    "decoding_seconds",
-    "delivering_seconds",
-    "reading_seconds",
-    "gating_seconds",
-)
 
 
 class GPULoader:
@@ -207,10 +162,10 @@ class GPULoader:
         cache_bytes: int | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        batch_size, device_id, seed = _plain(batch_size), _plain(device_id), _plain(seed)
-        cache_bytes = _plain(cache_bytes)
-        rank, world_size, steps_per_epoch = _plain(rank), _plain(world_size), _plain(steps_per_epoch)
-        self._stream: _Stream | None = None
+        batch_size, device_id, seed = plain(batch_size), plain(device_id), plain(seed)
+        cache_bytes = plain(cache_bytes)
+        rank, world_size, steps_per_epoch = plain(rank), plain(world_size), plain(steps_per_epoch)
+        self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
         self.preset = load_preset(preset, preset_overrides)
@@ -218,18 +173,16 @@ class GPULoader:
         self._device_id = resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
         self._triage = partial(undecodable, self.preset, device_id=self._device_id)
-        self._replace_bad = _one_of("on_error", on_error, ("raise", "replace")) == "replace"
-        self._fields = _check_fields(fields, output)
-        self._names = _output_names(output, tuple(self._fields))
-        self._prefetch = _one_to(_MOST_PREFETCH, "prefetch", _plain(prefetch))
-        self._num_threads = (
-            _default_threads(self._device_id, self.world) if num_threads is None else _plain(num_threads)
-        )
-        _one_to(_MOST_THREADS, "num_threads", self._num_threads)
+        self._replace_bad = one_of("on_error", on_error, ("raise", "replace")) == "replace"
+        self._fields = check_fields(fields, output)
+        self._names = output_names(output, tuple(self._fields))
+        self._prefetch = one_to(_MOST_PREFETCH, "prefetch", plain(prefetch))
+        self._num_threads = default_threads(self._device_id, self.world) if num_threads is None else plain(num_threads)
+        one_to(_MOST_THREADS, "num_threads", self._num_threads)
         if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
-        if cache_bytes is not None and not (_is_integer(cache_bytes, 2**63) and cache_bytes):
+        if cache_bytes is not None and not (is_integer(cache_bytes, 2**63) and cache_bytes):
             raise ConfigError(f"cache_bytes={cache_bytes!r}: allowed is an integer of at least 1, or None")
         paths, sources = resolve_sources(tar)
         folder = None if cache is None else Path(cache).expanduser()
@@ -259,7 +212,7 @@ class GPULoader:
             seed=seed,
             steps_per_epoch=steps_per_epoch,
         )
-        _check_mixing(self.preset, self._plan, self._labels)
+        check_mixing(self.preset, self._plan, self._labels)
         if self.world.world_size > 1:  # naming the data goes through all of its index
             same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
             check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
@@ -323,9 +276,9 @@ class GPULoader:
                     f"make the loader as it was when the state was saved, or start anew without the state"
                 )
         cursor, samples = Cursor(state["epoch"], state["delivered"]), self._plan.samples
-        if not (_is_integer(cursor.epoch, 2**32) and _is_integer(cursor.delivered, samples + 1)):
+        if not (is_integer(cursor.epoch, 2**32) and is_integer(cursor.delivered, samples + 1)):
             raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
-        quarantine = _checked_quarantine(state["quarantine"], len(self._shards))
+        quarantine = checked_quarantine(state["quarantine"], len(self._shards))
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
@@ -436,7 +389,7 @@ class GPULoader:
             try:
                 batch, images = stream.next()
                 self._quarantine(batch.bad)
-            except _DecodeError as failure:
+            except DecodeError as failure:
                 undecoded = failure.batch
                 message = failure.message
                 self._close_stream()
@@ -519,10 +472,10 @@ class GPULoader:
             ahead=ahead,
         )
 
-    def _open_stream(self) -> _Stream:
+    def _open_stream(self) -> DecodedBatches:
         ahead = self._shards.ahead(self._plan)
         reader = self._make_reader(ahead)
-        self._stream = _Stream(
+        self._stream = DecodedBatches(
             reader,
             ReadAhead(reader, self._plan, self._cursor, depth=self._prefetch + 1),
             ahead,
@@ -592,236 +545,3 @@ class _Epoch:
         except StopIteration:
             self._loader = None
             raise
-
-
-class _DecodeError(Exception):
-    """DALI failed on a batch."""
-
-    def __init__(self, batch: EncodedBatch, message: str) -> None:
-        super().__init__(batch, message)
-        self.batch = batch
-        self.message = message
-
-
-class _Stream:
-    """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
-
-    Attributes:
-        cursor: the place of the batch that `next` gives next.
-        pipeline: DALI's.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        batches: ReadAhead,
-        ahead: Ahead | None,
-        plan: Plan,
-        preset: Preset,
-        *,
-        num_threads: int,
-        device_id: int | None,
-        prefetch: int,
-        largest_image: tuple[int, int],
-        decoded: bool,
-    ) -> None:
-        self._plan = plan
-        self._reader = reader
-        self._batches = batches
-        self._ahead = ahead
-        self._feed = _Feed(batches)
-        self.cursor = batches.cursor
-        one = np.ones(1, np.int64)
-        self.pipeline = build(
-            preset,
-            preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
-            self._feed,
-            batch_size=plan.batch_size,
-            num_threads=num_threads,
-            device_id=device_id,
-            prefetch=prefetch,
-            largest_image=largest_image,
-            decoded=decoded,
-        )
-        self._views = [str(view.number) for view in preset.each_view]
-        self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
-        self._empty = partial(_empty_images, preset, device_id)
-
-    def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The next batch and its images; raises what reading it raised, or _DecodeError."""
-        first, end = self._plan.share(self.cursor)
-        if first == end:  # DALI takes no batch without samples
-            batch, images = self._reader.read(self.cursor, Arena()), self._empty(self.cursor.epoch)
-        else:
-            images = self._run()
-            batch = self._feed.in_flight.popleft()
-            self._batches.release(batch)
-        self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
-        return batch, images
-
-    @property
-    def ready_batches(self) -> int:
-        """The batches that are read and wait for being decoded."""
-        return self._batches.ready
-
-    def close(self) -> None:
-        """Ends the threads and drops the pipeline."""
-        self._batches.close()
-        if self._ahead is not None:
-            self._ahead.close()
-        del self._iterator, self.pipeline
-
-    def _run(self) -> list[torch.Tensor]:
-        # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
-        failure: Exception
-        try:
-            outputs = next(self._iterator)[0]
-        except StopIteration:
-            failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
-        except RuntimeError as error:
-            failure = error.with_traceback(None)
-            if is_decode_failure(str(error)) and self._feed.in_flight:
-                failure = _DecodeError(self._feed.in_flight[0], str(error))
-        else:
-            return [outputs[view] for view in self._views]
-        failure.__context__ = None
-        raise failure
-
-
-class _Feed:
-    """What the pipeline calls for its next batch. Apart from `_Stream`, so that no cycle holds the pipeline.
-
-    Attributes:
-        in_flight: the batches that were read and not handed out yet, in order.
-        failure: what ended the feed.
-    """
-
-    def __init__(self, batches: ReadAhead) -> None:
-        self._batches = batches
-        self.in_flight: deque[EncodedBatch] = deque()
-        self.failure: Exception | None = None
-
-    def __call__(self) -> tuple[Any, ...]:
-        """The encoded images and the arrays of the next batch.
-
-        DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
-        waits in `failure` until the caller has had those.
-        """
-        try:
-            batch = self._batches.next()
-        except Exception as error:  # noqa: BLE001 - kept, and raised by _Stream when its turn comes
-            # Less the frames of this thread, here and in `next`: they hold DALI's, which called, and so the pipeline.
-            trace = error.__traceback__
-            for _ in range(2):
-                trace = trace and trace.tb_next
-            self.failure = error.with_traceback(trace)
-            raise StopIteration from None
-        self.in_flight.append(batch)
-        return (batch.images, *batch.arrays.values())
-
-
-def _empty_images(preset: Preset, device_id: int | None, epoch: int) -> list[torch.Tensor]:
-    dtype, device = getattr(torch, preset.dtype), "cpu" if device_id is None else f"cuda:{device_id}"
-    shapes = ((0, 3, *shape) if preset.layout == "nchw" else (0, *shape, 3) for shape in preset.shapes(epoch))
-    return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-
-
-def _check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
-    if preset.mix is None:
-        return
-    if labels is None:
-        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
-    if plan.batch_size % 2:
-        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
-    if plan.last_batch == "partial":
-        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
-
-
-def resolve_device(device_id: object, world: World) -> int | None:
-    """A GPU's number, or None for the CPU, of what `device_id` of a loader may be.
-
-    Raises:
-        ConfigError: it cannot be meant.
-        DeviceError: there is no such GPU.
-    """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device_id == "auto":
-        return world.local_rank % count if count else None
-    if device_id is None:
-        return None
-    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
-        raise ConfigError(f'device_id={device_id!r}: allowed are a GPU\'s number, None for the CPU and "auto"')
-    if count == 0:
-        raise DeviceError(f"device_id={device_id} but no CUDA device; use device_id=None for the CPU")
-    if device_id >= count:
-        raise DeviceError(f"device_id={device_id} but there are {count} CUDA devices, numbered from 0")
-    return device_id
-
-
-def _default_threads(device_id: int | None, world: World) -> int:
-    cores = max(1, available_cores() // world.local_world_size)
-    return cores if device_id is None else min(cores, _GPU_THREADS)
-
-
-def _checked_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
-    """Sample id -> cause, from a state's list of pairs of those."""
-    pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_integer(pair[0], samples) for pair in pairs):
-        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
-    return {sample: str(cause) for sample, cause in pairs}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
-    return value.item() if isinstance(value, np.integer) else value
-
-
-def _is_integer(value: object, end: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
-    return value
-
-
-def _one_to(most: int, name: str, value: int) -> int:
-    if not _is_integer(value, most + 1) or value == 0:
-        raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
-    return value
-
-
-def _output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
-    """The names in the batch by what stands under them; None for a tuple."""
-    entries = (*_ENTRIES, *fields)
-    if output == "tuple":
-        return None
-    if output == "dict":
-        return {entry: entry for entry in entries}
-    if not isinstance(output, Mapping) or not output or not set(output) <= set(entries):
-        raise ConfigError(
-            f'output={output!r}: allowed are "tuple", "dict" and a mapping of some of {", ".join(entries)} to names'
-        )
-    if len(set(output.values())) < len(output):
-        raise ConfigError(f"output={output!r} gives two entries the same name: each needs a name of its own")
-    return dict(output)
-
-
-def _check_fields(fields: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
-    if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
-    if fields and output == "tuple":
-        raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
-    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
-    collators = {}
-    for extension, collator in given.items():
-        if not isinstance(extension, str):
-            raise ConfigError(f"fields: {extension!r} is no extension: allowed are those of components, such as 'json'")
-        name = extension.lower().removeprefix(".")
-        if name in _ENTRIES:
-            raise ConfigError(f"fields={list(fields)!r}: {name} stands for something else in the batch")
-        if not (collator is None or callable(collator)):
-            raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
-        collators[name] = collator or collator_of(name)
-    return collators

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 
 from gpuloader.errors import ConfigError
-from gpuloader.loader import GPULoader, Stats
+from gpuloader.loader import GPULoader
+from gpuloader.stats import Stats
 
 _log = logging.getLogger("gpuloader")
 

@@ -892,7 +892,7 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ({"steps_per_epoch": 2.0}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
         ({"rank": "0", "world_size": "1"}, ConfigError, "rank='0', world_size='1'"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
-        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a folder, a pattern, or a list of those"),
+        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of those"),
         ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
         ({"preset_overrides": 3}, PresetError, "preset_overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.arguments import resolve_device
 from gpuloader.cores import available_cores
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
-from gpuloader.loader import resolve_device
 from gpuloader.progress import progress_bar
 from gpuloader.shards import (
     Arena,

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader import __version__
+from gpuloader.arguments import resolve_device
 from gpuloader.compose import Compose
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.loader import resolve_device
 from gpuloader.pipelines import gate
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import DrawnView, Preset, explain

@@ -1,0 +1,129 @@
+"""Checks of a loader's arguments and state, each with an error that says what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuloader.collators import Collator, collator_of
+from gpuloader.cores import available_cores
+from gpuloader.errors import ConfigError, DeviceError, StateError
+from gpuloader.plan import Plan
+from gpuloader.recipe import Preset
+from gpuloader.shards import Labels
+from gpuloader.world import World
+
+ENTRIES = ("image", "label", "index", "valid", "key")
+"""What a dictionary of a batch has beside the fields."""
+
+_GPU_THREADS = 8
+
+
+def check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
+    """Sees that there are pairs of samples with labels, where the recipe mixes."""
+    if preset.mix is None:
+        return
+    if labels is None:
+        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
+    if plan.batch_size % 2:
+        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
+    if plan.last_batch == "partial":
+        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
+
+
+def resolve_device(device_id: object, world: World) -> int | None:
+    """A GPU's number, or None for the CPU, of what `device_id` of a loader may be.
+
+    Raises:
+        ConfigError: it cannot be meant.
+        DeviceError: there is no such GPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device_id == "auto":
+        return world.local_rank % count if count else None
+    if device_id is None:
+        return None
+    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
+        raise ConfigError(f'device_id={device_id!r}: allowed are a GPU\'s number, None for the CPU and "auto"')
+    if count == 0:
+        raise DeviceError(f"device_id={device_id} but no CUDA device; use device_id=None for the CPU")
+    if device_id >= count:
+        raise DeviceError(f"device_id={device_id} but there are {count} CUDA devices, numbered from 0")
+    return device_id
+
+
+def default_threads(device_id: int | None, world: World) -> int:
+    """The decoding threads where none are asked for: this process's share of the cores, up to 8 beside a GPU."""
+    cores = max(1, available_cores() // world.local_world_size)
+    return cores if device_id is None else min(cores, _GPU_THREADS)
+
+
+def checked_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
+    """Sample id -> cause, from a state's list of pairs of those."""
+    pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) for pair in pairs):
+        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
+    return {sample: str(cause) for sample, cause in pairs}
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
+    return value.item() if isinstance(value, np.integer) else value
+
+
+def is_integer(value: object, end: int) -> bool:
+    """Whether it is an integer in [0, end)."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """The value, if it is allowed."""
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+    return value
+
+
+def one_to(most: int, name: str, value: int) -> int:
+    """The value, if it is an integer from 1 to `most`."""
+    if not is_integer(value, most + 1) or value == 0:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
+    return value
+
+
+def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
+    """The names in the batch by what stands under them; None for a tuple."""
+    entries = (*ENTRIES, *fields)
+    if output == "tuple":
+        return None
+    if output == "dict":
+        return {entry: entry for entry in entries}
+    if not isinstance(output, Mapping) or not output or not set(output) <= set(entries):
+        raise ConfigError(
+            f'output={output!r}: allowed are "tuple", "dict" and a mapping of some of {", ".join(entries)} to names'
+        )
+    if len(set(output.values())) < len(output):
+        raise ConfigError(f"output={output!r} gives two entries the same name: each needs a name of its own")
+    return dict(output)
+
+
+def check_fields(fields: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
+    """The collator of each extension."""
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
+    if fields and output == "tuple":
+        raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
+    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    collators = {}
+    for extension, collator in given.items():
+        if not isinstance(extension, str):
+            raise ConfigError(f"fields: {extension!r} is no extension: allowed are those of components, such as 'json'")
+        name = extension.lower().removeprefix(".")
+        if name in ENTRIES:
+            raise ConfigError(f"fields={list(fields)!r}: {name} stands for something else in the batch")
+        if not (collator is None or callable(collator)):
+            raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
+        collators[name] = collator or collator_of(name)
+    return collators

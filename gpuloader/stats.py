@@ -1,0 +1,58 @@
+"""`Stats`: what a loader has done, for those who want to know where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuloader.shards import CacheStats
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader has done since it was made.
+
+    Attributes:
+        batches: batches handed out.
+        samples: samples in them, padding included.
+        elapsed_seconds: time spent in loops over the loader, the loop's body included.
+        waiting_seconds: the part of it that the loop waited for the loader.
+        decoding_seconds: the part of that in which decoded images were waited for.
+        delivering_seconds: the part in which they were handed out: labels to the device, mixing.
+        reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
+            bytes; on the gate, draws, labels and fields.
+        ready_batches: batches that are read and wait for being decoded.
+        cache: what the cache of shards on stores did; None where all shards are local.
+        bad: the bad images met so far that stand-ins replace: sample id -> cause.
+        last: the same of the last batch alone.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    elapsed_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    decoding_seconds: float = 0.0
+    delivering_seconds: float = 0.0
+    reading_seconds: float = 0.0
+    gating_seconds: float = 0.0
+    ready_batches: int = 0
+    cache: CacheStats | None = None
+    bad: Mapping[int, str] = field(default_factory=dict)
+    last: Stats | None = None
+
+    def after(self, step: Stats) -> Stats:
+        """With those of one batch more."""
+        sums = {name: getattr(self, name) + getattr(step, name) for name in _SUMMED}
+        return Stats(**sums, ready_batches=step.ready_batches, last=step)
+
+
+_SUMMED = (
+    "batches",
+    "samples",
+    "elapsed_seconds",
+    "waiting_seconds",
+    "decoding_seconds",
+    "delivering_seconds",
+    "reading_seconds",
+    "gating_seconds",
+)
