@@ -318,7 +318,7 @@ def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, fields"),
+        ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, cache, cache_bytes, fields"),
         ({"device_id": 0, "rank": 1}, "device_id, rank: allowed are"),
         ({"eval_loader": {"world_size": 1}}, "world_size: allowed are"),
     ],
@@ -386,7 +386,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
     parser = cli.LightningArgumentParser()
     parser.add_lightning_class_args(GPULoaderDataModule, "data")
     shown = " ".join(parser.format_help().split())
-    assert "decoding threads; None takes all cores on the CPU and up to 8 for a GPU. (type: int | null" in shown
+    said = "decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8."
+    assert f"{said} (type: int | null" in shown
     assert "--data.device_id" not in shown
     given = ["--data.train", "train-{0000..0001}.tar", "--data.batch_size", "8", "--data.fields", '["json"]']
     made = GPULoaderDataModule(**vars(parser.parse_args(given).data))
