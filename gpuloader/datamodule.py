@@ -12,7 +12,18 @@ from gpuloader.loader import Batch, GPULoader
 from gpuloader.recipe import Preset
 from gpuloader.sampling import Sources
 
-_IN_EVERY_STAGE = ("seed", "on_error", "max_bad", "num_threads", "prefetch", "output", "fields", "label_from")
+_IN_EVERY_STAGE = (
+    "seed",
+    "on_error",
+    "max_bad",
+    "num_threads",
+    "prefetch",
+    "output",
+    "fields",
+    "label_from",
+    "cache",
+    "cache_bytes",
+)
 _FROM_THE_TRAINER = {"tar", "device_id", "rank", "world_size"}
 
 
@@ -30,7 +41,8 @@ class TrainerLoaders:
         batch_size: samples of each device in a step.
         eval_preset: the recipe for all but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for all but training. Without them it shares `batch_size`, `seed`,
-            `on_error`, `max_bad`, `num_threads`, `prefetch`, `output`, `fields` and `label_from` with training.
+            `on_error`, `max_bad`, `num_threads`, `prefetch`, `output`, `fields`, `label_from`, `cache` and
+            `cache_bytes` with training.
         loader: arguments of `GPULoader` for training.
 
     Raises:
