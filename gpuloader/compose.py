@@ -78,7 +78,8 @@ class Compose(Preset):
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
-        drawn = self.arrays(Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample), sizes[:, 0], sizes[:, 1])
+        draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
+        drawn = self.arrays(draws, sizes[:, 0], sizes[:, 1], whole=not encoded and device_id is None)
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         try:

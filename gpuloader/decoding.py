@@ -6,13 +6,12 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import LoaderError
 from gpuloader.pipelines import build, is_decode_failure
-from gpuloader.plan import Draws, Plan
+from gpuloader.plan import Plan
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset
 from gpuloader.shards import Ahead, Arena
@@ -55,10 +54,9 @@ class DecodedBatches:
         self._ahead = ahead
         self._feed = _Feed(batches)
         self.cursor = batches.cursor
-        one = np.ones(1, np.int64)
         self.pipeline = build(
             preset,
-            preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
+            reader.arrays_of_one(),
             self._feed,
             batch_size=plan.batch_size,
             num_threads=num_threads,

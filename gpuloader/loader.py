@@ -469,6 +469,7 @@ class GPULoader:
             replace_bad=self._replace_bad,
             known_bad=self._known_bad,
             suspects=self._suspects,
+            whole=self._decoded and self._device_id is None,
             ahead=ahead,
         )
 

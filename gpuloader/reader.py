@@ -80,6 +80,7 @@ class Reader:
         known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
         suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
             and more of them change nothing.
+        whole: whether views count in the image: where the graph takes whole images, decoded already.
         ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
 
@@ -96,6 +97,7 @@ class Reader:
         replace_bad: bool = False,
         known_bad: Mapping[int, str] | None = None,
         suspects: Collection[int] = (),
+        whole: bool = False,
         ahead: Ahead | None = None,
     ) -> None:
         self._plan = plan
@@ -108,6 +110,7 @@ class Reader:
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
         self._suspects = frozenset(suspects)
+        self._whole = whole
         self._ahead = ahead
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
@@ -145,7 +148,7 @@ class Reader:
             ids=ids,
             valid=valid,
             images=images,
-            arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1]),
+            arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1], self._whole),
             mixing=self._mixing(planned),
             labels=None if self._labels is None else self._checked(self._labels.of(ids, wanted), ids),
             fields={
@@ -156,6 +159,11 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def arrays_of_one(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of a batch of one sample, for their names, dtypes and dimensions."""
+        one = np.ones(1, np.int64)
+        return self._preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, self._whole)
 
     def _mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix, cursor = self._preset.mix, planned.cursor

@@ -24,7 +24,6 @@ from gpuloader.pipelines.operators import (
     Nodes,
     cut_region,
     decode_region,
-    of_whole_image,
     place_on_gpu,
     placed_on_cpu,
     view_on_cpu,
@@ -63,7 +62,8 @@ def build(
 
     Args:
         preset: the recipe.
-        drawn: arrays as `Preset.arrays` gives them; their names, dtypes and dimensions are read, not their values.
+        drawn: arrays as `Preset.arrays` gives them; their names, dtypes and dimensions are read, not their values. Of
+            `whole` images only where those are decoded and the device is the CPU.
         source: must not raise anything but StopIteration. What it gives must live until its batch is out.
         batch_size: the largest batch; smaller ones are fine.
         device_id: a GPU; None for the CPU.
@@ -101,10 +101,10 @@ def build(
         inputs: Nodes = dict(zip(drawn, rest))
         hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
         device = "cpu" if device_id is None else "gpu"
-        if decoded and device_id is None:
-            region, inputs = image, of_whole_image(inputs)
+        if not decoded:
+            region = decode_region(image, inputs, device, preset, hint)
         else:
-            region = cut_region(image, inputs) if decoded else decode_region(image, inputs, device, preset, hint)
+            region = cut_region(image, inputs, device) if "region_start" in inputs else image
         one_view = _VIEWS[last_step, device]
         return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 

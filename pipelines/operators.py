@@ -48,16 +48,10 @@ def decode_region(
     )
 
 
-def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
-    """The same of an image that is decoded already, for a GPU."""
-    return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1)).gpu()
-
-
-def of_whole_image(drawn: Nodes) -> Nodes:
-    """The inputs, to be used on a whole image that is decoded already in place of its region: nothing is copied."""
-    fn.copy(drawn["region_shape"], preserve=True)  # DALI warns of inputs that nothing takes
-    start = fn.cat(drawn["region_start"], drawn["region_start"])
-    return {name: node + start if name.startswith("roi.") else node for name, node in drawn.items()}
+def cut_region(image: DataNode, drawn: Nodes, device: str) -> DataNode:
+    """The same of an image that is decoded already."""
+    region = fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
+    return region if device == "cpu" else region.gpu()
 
 
 def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

@@ -97,16 +97,22 @@ class Preset:
         """(height, width) of each view's output in an epoch."""
         return [view.shape(epoch) for view in self.each_view]
 
-    def arrays(self, draws: Draws, heights: Ints, widths: Ints) -> Arrays:
-        """What the graph needs beside the encoded images, one row for each sample.
+    def arrays(self, draws: Draws, heights: Ints, widths: Ints, whole: bool = False) -> Arrays:
+        """What the graph needs beside the images, one row for each sample.
 
         region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
         NAME.V                       what view V needs; `ViewPlan.arrays` has the names
+
+        With `whole`, for images that are not cut to a region first, it has no region, and views count in the image.
         """
         placements = [view.place(draws, heights, widths) for view in self.each_view]
         needed = np.stack([placement.needed() for placement in placements])
         start, end = needed[:, :, :2].min(0), needed[:, :, 2:].max(0)
-        arrays: Arrays = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
+        arrays: Arrays = {}
+        if whole:
+            start = np.zeros_like(start)
+        else:
+            arrays = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
         for number, (view, placement) in enumerate(zip(self.each_view, placements)):
             of_view = {**placement.arrays(start), **view.arrays(draws)}
             arrays |= {f"{name}.{number}": array for name, array in of_view.items()}

@@ -14,13 +14,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loader import GPULoader
 from gpuloader.pipelines import LastStep, build, is_decode_failure
-from gpuloader.plan import Cursor, Draws
+from gpuloader.plan import Cursor
 from gpuloader.progress import progress_bar
 from gpuloader.reader import EncodedBatch, ReadAhead
 from gpuloader.sampling import Sources
@@ -178,7 +177,8 @@ def _gate(loader: GPULoader, cursors: Iterable[Cursor]) -> Batches:
 
 def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
     """The graph without the loader around it, as far as its last step."""
-    batches = ReadAhead(loader._make_reader(), loader._plan, Cursor(), depth=loader._prefetch + 1)
+    reader = loader._make_reader()
+    batches = ReadAhead(reader, loader._plan, Cursor(), depth=loader._prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()
 
     def source() -> tuple[Any, ...]:
@@ -186,10 +186,9 @@ def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
         in_flight.append(batch)
         return (batch.images, *batch.arrays.values())
 
-    one = np.ones(1, np.int64)
     pipeline = build(
         loader.preset,
-        loader.preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one),
+        reader.arrays_of_one(),
         source,
         batch_size=loader._plan.batch_size,
         num_threads=loader._num_threads,
