@@ -17,7 +17,7 @@ AUGMENTED = ("resnet50_v2", "randaugment")
 """Those that change pixels: colours, warps, erasing, mixing."""
 
 DECODED = ("decoded-train", "decoded-serve")
-"""Those on images that were decoded and resized once."""
+"""Those on images that were decoded once, squashed to squares before: TBL files have no other shape."""
 
 _TORCH = "torch==2.13.0"
 _TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
@@ -68,7 +68,7 @@ class System:
 
 
 _torchvision = Environment("torchvision", _TRANSFORMS, _TORCHVISION)
-_turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy==2.4.6"))
+_turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy==2.4.6", "pillow==13.0.0"))
 _spdl = Environment("spdl", ("spdl==0.8.0", *_TRANSFORMS), _TORCHVISION)
 _turbojpeg = Environment("turbojpeg", ("turbojpeg==0.0.2", "numpy==2.4.6"))
 _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
@@ -89,7 +89,6 @@ SYSTEMS: dict[str, System] = {
             "tbl",
             _turboloader,
             recipes=DECODED,
-            note="stores squares: the images are squashed, and have fewer pixels",
         ),
         System(
             "torch + torchvision, Pillow",

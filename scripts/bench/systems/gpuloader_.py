@@ -43,8 +43,8 @@ def make(task: Task) -> Loader:
 
 def _decoded(task: Task, size: int) -> list[Path]:
     """The images in the shards, decoded and resized once."""
-    tar = one_tar(task.shards, task.work)
-    folder = tar.with_name(f"{tar.stem}-{size}")
+    tar = one_tar(task.shards, task.work, size)
+    folder = tar.with_suffix("")
     pack(tar, folder, decoded=size, shuffle=False)  # goes on where it was, or finds nothing left to do
     return sorted(folder.glob("*.tar"))
 

@@ -55,17 +55,25 @@ def made_of(shards: Sequence[Path], work: Path, suffix: str) -> Path:
     return work / f"images-{hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()}{suffix}"
 
 
-def one_tar(shards: Sequence[Path], work: Path) -> Path:
-    """A tar of all the images in the shards, made where it is not there yet."""
-    path = made_of(shards, work, ".tar")
+def one_tar(shards: Sequence[Path], work: Path, side: int | None = None) -> Path:
+    """A tar of all the images in the shards, made where it is not there yet; squashed to squares if `side` says so."""
+    path = made_of(shards, work, ".tar" if side is None else f"-{side}.tar")
     if path.exists():
         return path
     part = path.with_suffix(f".{os.getpid()}")
     images = Images(shards)
     with tarfile.open(part, "w") as tar:
         for number in range(len(images)):
-            data = images[number]
+            data = images[number] if side is None else _squashed(images[number], side)
             entry = tarfile.TarInfo(f"{number:09d}.jpg")
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
     return part.rename(path)
+
+
+def _squashed(data: bytes, side: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.open(io.BytesIO(data)).convert("RGB").resize((side, side)).save(file, "JPEG", quality=95)
+    return file.getvalue()

@@ -43,8 +43,8 @@ def make(task: Task) -> Loader:
 def _make_tbl(task: Task) -> Loader:
     """Its own format of decoded images, by its loader for that: one thread beside the loop."""
     assert task.decoded_size is not None
-    tar = one_tar(task.shards, task.work)
-    path = tar.with_name(f"{tar.stem}-{task.decoded_size}.tbl")
+    tar = one_tar(task.shards, task.work, task.decoded_size)
+    path = tar.with_suffix(".tbl")
     if not path.exists():
         turboloader.preprocess_to_tbl(str(tar), str(path), task.decoded_size)
     prefetch = task.prefetch or 2
