@@ -4,17 +4,20 @@ Exit status, for scripts:
 
     0    all is well
     1    a mistake of the user's or a failure: one message on stderr, never a traceback
-    2    an option or argument that does not exist, or has no such value
+    2    an option that does not exist, or a value that cannot be read as what it is for
     3    the command did its work and found something wrong, such as bad images
     130  Ctrl-C
 """
 
 from __future__ import annotations
 
+import io
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 
+from gpuloader import __version__
 from gpuloader.cli.bench import bench
 from gpuloader.cli.check import check
 from gpuloader.cli.demo import demo
@@ -27,16 +30,39 @@ from gpuloader.cli.show import show
 from gpuloader.cli.tune import tune
 from gpuloader.errors import GPULoaderError
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="TAR shards in, training batches out.")
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 COMMANDS = (pack, index, info, check, show, presets, bench, tune, doctor, demo)
 for command in COMMANDS:
     app.command()(command)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"gpuloader {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """TAR shards in, training batches out."""
+
+
 def main() -> None:
     """Runs a command. A mistake of the user's is one message and exit status 1, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names and bars that the terminal's encoding lacks
     try:
         app()
-    except (GPULoaderError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    except GPULoaderError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, Shards
+from gpuloader.cli.options import AsJson, Cpu, LocalShards
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    shards: Shards,
+    shards: LocalShards,
     quarantine: Annotated[
         Path | None, typer.Option(help="Write the bad samples there, for GPULoader(quarantine=...).")
     ] = None,

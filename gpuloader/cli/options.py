@@ -20,6 +20,7 @@ def label_source(text: str) -> str | None:
     return None if text == "none" else text
 
 
+LocalShards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns.")]
 Shards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns; or URLs.")]
 Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)

@@ -53,4 +53,6 @@ def _imported(path: str) -> Preset:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose, or of torchvision's") from None
+    except Exception as error:
+        raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
     return found if isinstance(found, Preset) else preset_from_torchvision(found)

@@ -51,6 +51,8 @@ class DemoResult:
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
     """Makes the shards in `folder`, trains, evaluates, and writes a grid of training images to `picture`."""
+    if picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
     if not picture.parent.is_dir():
         raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
     with Progress(

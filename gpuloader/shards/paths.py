@@ -66,7 +66,9 @@ def _expand(source: str) -> list[Shard]:
         return [path]
     if path.is_dir():
         return _some(
-            sorted(file for file in path.glob("*.tar") if not file.is_dir()), f"no *.tar in the folder {source}"
+            # Where the folder may not be read, `glob` would find nothing.
+            sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir()),
+            f"no *.tar in the folder {source}",
         )
     if "{" in source:
         return [shard for part in _braces(source) for shard in _expand(part)]

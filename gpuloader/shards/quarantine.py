@@ -14,14 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import DataError
+from gpuloader.errors import ConfigError, DataError
 from gpuloader.shards.shard_set import ShardSet
 
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
 
 
 def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> None:
-    """Writes bad samples with their causes, in the order of their ids, over what is there at once."""
+    """Writes bad samples with their causes, in the order of their ids, over the file that is there at once.
+
+    Raises:
+        ConfigError: a folder or device is there, such as /dev/null, which must not be replaced.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: a folder or device is there; name a file")
+    path = path.resolve()  # a link stays one
     lines = []
     for sample, cause in sorted(bad.items()):
         place = shards.place(sample)

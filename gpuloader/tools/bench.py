@@ -29,6 +29,7 @@ from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, 
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import Batches, loaded, measure, plain
+from gpuloader.tools.outputs import check_output
 from gpuloader.tools.training_step import prepare_training
 
 
@@ -64,10 +65,10 @@ def bench(
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     for path in (plot, report):
-        if path is not None and not Path(path).parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {Path(path).parent}; name a file in one that exists")
+        if path is not None:
+            check_output(path)
     if plot is not None:
-        check_plotting()
+        check_plotting(Path(plot))
     arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
@@ -88,7 +89,7 @@ def bench(
     if plot is not None:
         draw_plot(result, Path(plot))
     if report is not None:
-        Path(report).write_text(report_page(result))
+        Path(report).write_text(report_page(result), encoding="utf-8")
     return result
 
 

@@ -75,12 +75,17 @@ def caching_note(result: BenchResult) -> str:
     return f"The shards ({data}) do not fit into memory ({memory}): every epoch reads from the disk."
 
 
-def check_plotting() -> None:
-    """Sees that matplotlib is there.
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_plotting(picture: Path) -> None:
+    """Sees that matplotlib is there, and the picture's name ends in a format.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not, or does not.
     """
+    if picture.suffix.lower() not in PLOT_SUFFIXES:
+        raise ConfigError(f"plot={str(picture)!r}: allowed is a file that ends in {', '.join(PLOT_SUFFIXES)}")
     if find_spec("matplotlib") is None:
         raise ConfigError("a plot needs matplotlib, which is not installed: pip install 'gpuloader[plot]'")
 

@@ -34,6 +34,7 @@ from gpuloader.shards import (
 from gpuloader.shards.index import NO_LABEL
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoding import Decoding, runs
+from gpuloader.tools.outputs import check_output
 from gpuloader.world import World
 
 _IMAGES_PER_THREAD = 16
@@ -137,14 +138,14 @@ def check_shards(
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine's folder is not there, or a copy's name is taken.
+        ConfigError: the quarantine or the copies cannot be written there, or a copy's name is taken.
         DataError: no shard or sample is there, or a shard changes meanwhile.
         LoaderError: images cannot be decoded for a reason that is none of theirs.
     """
     paths = resolve_local(tar)
     copies = {} if repair is None else _copies(paths, Path(repair))
-    if quarantine is not None and not Path(quarantine).absolute().parent.is_dir():
-        raise ConfigError(f"quarantine={str(quarantine)!r}: there is no folder {Path(quarantine).absolute().parent}")
+    if quarantine is not None:
+        check_output(quarantine)
     device = resolve_device(device_id, World.detect())
     shards = _scan(paths, progress)
     bad: dict[int, str] = {}
@@ -160,6 +161,8 @@ def check_shards(
             whole = (sample for shard in shards if not shard.damage for sample in shard.samples)
             write_quarantine(Path(quarantine), shard_set, {sample: bad[sample] for sample in whole if sample in bad})
         shard_set.close()
+    elif quarantine is not None:
+        Path(quarantine).write_text("")  # no shard can be read, so there is nothing to leave out
     bad_rows = [[row for row, sample in enumerate(shard.samples) if sample in bad] for shard in shards]
     return CheckResult(
         shards=len(shards),
@@ -209,7 +212,11 @@ def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
     for copy in copies.values():
         if copy.exists():
             raise ConfigError(f"repair={str(folder)!r}: {copy} is there already; name a new folder, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"repair={str(folder)!r}: a file is in the folder's place; name another folder") from None
+    check_output(copies[shards[0]])
     return copies
 
 

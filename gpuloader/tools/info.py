@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Shard, ShardSet, Tar, make_labels, read_class_names, resolve_shards
+from gpuloader.shards.image_checks import MAX_PIXELS
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 _BINS = 8
 _SAMPLED = 10_000
 _ARENA_GROWTH = 1.25
-_DECODED_PIXELS = 100_000_000  # the gate's; its module imports DALI
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _memory(
     widths: NDArray[np.int32],
     mean_image_bytes: float,
 ) -> MemoryEstimate:
-    decodable = heights.astype(np.int64) * widths <= _DECODED_PIXELS
+    decodable = heights.astype(np.int64) * widths <= MAX_PIXELS
     decoded = None
     if decodable.any():
         some = np.flatnonzero(decodable)

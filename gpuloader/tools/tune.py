@@ -22,6 +22,7 @@ from gpuloader.progress import progress_bar
 from gpuloader.sampling import Sources
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import loaded, measure, plain
+from gpuloader.tools.outputs import check_output
 
 REPEATS = 3
 LEAST_GAIN = 0.02
@@ -113,8 +114,8 @@ def tune(
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
-    if output is not None and not Path(output).parent.is_dir():
-        raise ConfigError(f"{output}: there is no folder {Path(output).parent}; name a file in one that exists")
+    if output is not None:
+        check_output(output)
     if taken := sorted({"num_threads", "prefetch"} & set(arguments)):
         raise ConfigError(f"{', '.join(taken)}: that is what is searched; leave it out")
     try:
@@ -160,7 +161,7 @@ def tune(
         seconds=clock() - started,
     )
     if output is not None:
-        Path(output).write_text(tuned_yaml(result))
+        Path(output).write_text(tuned_yaml(result), encoding="utf-8")
     return result
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,23 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1 +", "error: mine:recipe: importing mine fails: SyntaxError: "),
+        ("1 / 0", "importing mine fails: ZeroDivisio"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(code)
+    result = run("presets", "mine:recipe")
+    assert (result.returncode, result.stderr.count("Traceback")) == (1, 0)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
@@ -95,6 +113,7 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
         ),
         (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
+        (("demo", "-o", "demo.txt"), "error: demo.txt: allowed is a picture that ends in .png, .jpg or .jpeg"),
         (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),
         (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
     ],
@@ -105,6 +124,39 @@ def test_a_users_mistake_is_one_message_and_status_1(arguments: tuple[str, ...],
     assert result.stdout == ""
     assert result.stderr.startswith(message)
     assert "Traceback" not in result.stderr
+
+
+def test_what_may_not_be_read_or_written_is_said_before_the_work(tmp_path: Path) -> None:
+    write_samples(tmp_path / "shards", 4)
+    (tmp_path / "closed").mkdir(mode=0o000)
+    (tmp_path / "read-only").mkdir(mode=0o555)
+    closed, read_only, shards = tmp_path / "closed", tmp_path / "read-only", tmp_path / "shards"
+    for arguments, message in [
+        (("index", closed), f"error: {closed}: Permission denied\n"),
+        (
+            ("check", shards, "--quarantine", read_only / "bad.jsonl"),
+            f"error: {read_only}/bad.jsonl cannot be written;",
+        ),
+        (("check", shards, "--quarantine", shards), f"error: {shards}: a folder or device is there; name a file\n"),
+        (("check", shards, "--repair", read_only), f"error: {read_only}/train-0000.tar cannot be written; name"),
+        (("bench", shards, "--report", read_only / "a.html"), f"error: {read_only}/a.html cannot be written; name"),
+        (("tune", shards, "-o", read_only / "tuned.yaml"), f"error: {read_only}/tuned.yaml cannot be written; name"),
+    ]:
+        result = run(*arguments, modes_hold=True)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith(message)
+
+
+def test_what_the_terminals_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+    write_samples(tmp_path / "kätze", 4)
+    result = run("info", tmp_path / "kätze", PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr.count("Traceback")) == (0, 0)
+    assert r"\u2588" in result.stdout
+    assert r"k\xe4tze/train-0000.tar: 2 samples" in run("index", tmp_path / "kätze", PYTHONIOENCODING="ascii").stdout
+
+
+def test_the_version() -> None:
+    assert run("--version").stdout == f"gpuloader {version('gpuloader')}\n"
 
 
 @pytest.mark.parametrize("command", [each.__name__ for each in COMMANDS])

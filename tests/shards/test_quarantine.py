@@ -1,12 +1,13 @@
 """The quarantine's file."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from making import write_samples
 
-from gpuloader.errors import DataError
+from gpuloader.errors import ConfigError, DataError
 from gpuloader.shards import ShardSet, read_quarantine, write_quarantine
 
 BAD = {19: "cut", 3: "empty"}
@@ -28,10 +29,28 @@ def test_what_is_written_is_read_again_in_the_order_of_the_samples(shards: Shard
     assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "shards"}
 
 
+def test_a_link_to_it_stays_one(shards: ShardSet, tmp_path: Path) -> None:
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(tmp_path / "bad.jsonl")
+    for _ in range(2):
+        write_quarantine(link, shards, BAD)
+        assert link.is_symlink()
+        assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 2
+
+
 def test_it_names_the_same_samples_where_the_shards_lie_elsewhere(shards: ShardSet, tmp_path: Path) -> None:
     write_quarantine(tmp_path / "bad.jsonl", shards, BAD)
     moved = ShardSet.open(sorted((tmp_path / "shards").rename(tmp_path / "moved").glob("*.tar"))[::-1])
     assert set(read_quarantine(tmp_path / "bad.jsonl", moved)) == {9, 13}  # the second shard comes first now
+
+
+def test_what_is_no_file_is_not_replaced(shards: ShardSet, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(ConfigError, match="a folder or device is there"):
+            write_quarantine(path, shards, BAD)
+    assert pipe.is_fifo()
 
 
 def test_an_empty_file_names_nothing(shards: ShardSet, tmp_path: Path) -> None:

@@ -118,8 +118,10 @@ def test_what_is_no_tar_is_reported_beside_what_is(tmp_path: Path, content: byte
 
 def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"no tar\n" * 200)
-    result = check_shards(tmp_path / "a.tar")
+    (tmp_path / "bad.jsonl").write_text("of an earlier check\n")
+    result = check_shards(tmp_path / "a.tar", quarantine=tmp_path / "bad.jsonl")
     assert (result.samples, len(result.broken), result.all_well) == (0, 1, False)
+    assert (tmp_path / "bad.jsonl").read_text() == ""
 
 
 def test_shards_without_samples_are_an_error(tmp_path: Path) -> None:
@@ -269,6 +271,12 @@ def test_copies_of_shards_of_the_same_name_have_no_place(tmp_path: Path) -> None
         write_shard(tmp_path / folder / "a.tar", samples(1))
     with pytest.raises(ConfigError, match="several of the shards have the same name"):
         check_shards([tmp_path / "one", tmp_path / "two"], repair=tmp_path / "clean")
+
+
+def test_the_copies_folder_is_no_file(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", samples(1))
+    with pytest.raises(ConfigError, match="a file is in the folder's place"):
+        check_shards(tar, repair=tar)
 
 
 def test_the_quarantines_folder_must_be_there(tmp_path: Path) -> None:

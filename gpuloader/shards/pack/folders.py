@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuloader.errors import ConfigError, NoSamplesError
+from gpuloader.errors import ConfigError, NoSamplesError, PackError
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.pack.records import Source, labelled_files
 
@@ -42,6 +42,8 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> Source:
     for name in names:
         before = len(paths)
         for inner, _, file_names in sorted(os.walk(f"{root}/{name}", onerror=_raise, followlinks=True)):
+            if (real := os.path.realpath(inner)) in map(os.path.realpath, Path(inner).parents):
+                raise PackError(f"{inner} is a link to {real}, which it lies in: remove it, or it has no end")
             files += len(file_names)
             paths += [f"{inner}/{file}" for file in sorted(file_names) if _is_picture(file)]
         if len(paths) == before:

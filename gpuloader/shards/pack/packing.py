@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, NoSamplesError, StateError
 from gpuloader.progress import progress_bar
+from gpuloader.shards.class_names import CLASSES_FILE
 from gpuloader.shards.pack.assignment import Layout, PlannedShard, assign
 from gpuloader.shards.pack.files import remove_leftovers, write_once
 from gpuloader.shards.pack.pictures import Rendering
@@ -21,7 +22,6 @@ from gpuloader.shards.pack.sources import PictureSource, open_source
 from gpuloader.shards.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 
 MANIFEST = "pack.json"
-CLASSES = "classes.json"
 LEFT_OUT = "left_out"
 
 
@@ -162,9 +162,13 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
     """Makes the folder this pack's, or sees that it is already.
 
     Raises:
+        ConfigError: a file is in its place.
         StateError: it is another's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"a file is in the place of the destination {folder}: take another folder") from None
     tars = sorted(path.name for path in folder.glob("*.tar"))
     if tars and not (folder / MANIFEST).exists():
         raise StateError(f"{folder} has tars already, such as {tars[0]}: take an empty folder")
@@ -187,8 +191,8 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
         raise StateError(f"{folder} has tars that are not of its pack, such as {foreign[0]}: move them elsewhere")
     if source.classes is not None:
         names = json.dumps(source.classes, indent=1).encode() + b"\n"
-        if write_once(folder / CLASSES, names) != names:
-            raise StateError(f"{folder / CLASSES} has other classes than the source: take an empty folder")
+        if write_once(folder / CLASSES_FILE, names) != names:
+            raise StateError(f"{folder / CLASSES_FILE} has other classes than the source: take an empty folder")
 
 
 @contextmanager

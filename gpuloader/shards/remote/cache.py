@@ -8,7 +8,8 @@
 
 KEY is a hash of the shard's URL, size and tag, so another version is another file. Who reads a shard holds a shared
 lock on it, who downloads one an exclusive lock (flock, which ends with its process); neither is removed meanwhile.
-Nobody waits for room while they hold a lock on a shard, so none waits for another without end.
+Nobody waits for room while they hold a lock on a shard, so none waits for another without end. Files of other names are
+somebody else's: they do not count, and stay.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from gpuloader.shards.remote.store import Entry, Wanted, check_wanted, pause
 
 _POLL_SECONDS = 0.05
 _TELL_SECONDS = 10.0
+_HELD = re.compile(r"([0-9a-f]{32})\.(?:([0-9]+)\.part|tar)")
 _log = logging.getLogger("gpuloader")
 
 
@@ -223,9 +226,9 @@ class ShardCache:
         found = []
         with os.scandir(self.folder) as files:
             for file in files:
-                if file.name.endswith((".tar", ".part")):
+                if name := _HELD.fullmatch(file.name):
                     try:
-                        found.append(_Held.of(file))
+                        found.append(_Held.of(file, name))
                     except FileNotFoundError:
                         continue  # it was renamed or removed meanwhile
         return found
@@ -245,11 +248,10 @@ class _Held:
     used_ns: int
 
     @classmethod
-    def of(cls, file: os.DirEntry[str]) -> _Held:
+    def of(cls, file: os.DirEntry[str], name: re.Match[str]) -> _Held:
         stat = file.stat()
-        key, *size, _ = file.name.split(".")
         used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
-        return cls(Path(file.path), key, int(size[0]) if size else stat.st_size, used_ns)
+        return cls(Path(file.path), name[1], int(name[2] or stat.st_size), used_ns)
 
 
 class _Locked:

@@ -431,8 +431,9 @@ def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments:
 
 def test_a_file_where_the_destination_should_be(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        pack(photos, tmp_path / "file")
+    for destination in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="a file is in the place of the destination"):
+            pack(photos, destination)
 
 
 def test_ray_that_is_not_installed_says_what_to_install(

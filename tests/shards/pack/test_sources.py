@@ -94,6 +94,12 @@ def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], m
     assert message in errors(tmp_path / "photos", tmp_path, NoSamplesError)
 
 
+def test_a_link_without_end_is_an_error(tmp_path: Path) -> None:
+    photos = write_class_folders(tmp_path / "photos", 3)
+    (photos / "dog" / "loop").symlink_to(photos / "dog")
+    assert "dog/loop is a link to " in errors(photos, tmp_path, PackError)
+
+
 def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_class_folders(tmp_path / "photos" / split, count=3)

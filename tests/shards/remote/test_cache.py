@@ -156,6 +156,19 @@ def test_what_is_needed_next_goes_last(entries: list[Entry], folder: Path, size:
     assert cache.held_bytes() == 2 * size
 
 
+def test_files_that_are_not_the_caches_stay_and_do_not_count(entries: list[Entry], folder: Path, size: int) -> None:
+    folder.mkdir()
+    others = {folder / name: b"mine" for name in ("train-0000.tar", "a.b.tar", "mine.part", f"{entries[0].key}-1.tar")}
+    for path, data in others.items():
+        path.write_bytes(data)
+        os.utime(path, ns=(1, 1))  # used longest ago
+    cache = ShardCache(folder, size)
+    for entry in entries[:2]:
+        content(cache, entry)
+        assert cache.held_bytes() == size
+    assert {path: path.read_bytes() for path in others} == others
+
+
 @pytest.mark.parametrize("who", ["this process", "another process"])
 def test_what_is_in_use_stays(entries: list[Entry], folder: Path, size: int, who: str) -> None:
     cache = ShardCache(folder, 2 * size)
