@@ -61,6 +61,17 @@ def default_threads(device_id: int | None, world: World) -> int:
     return cores if device_id is None else min(cores, _GPU_THREADS)
 
 
+def decoder_knobs(hw_decoder_load: float | None, hybrid_huffman_threshold: int | None) -> dict[str, float]:
+    """Those of DALI's decoder that are given, by DALI's names."""
+    load, threshold = hw_decoder_load, hybrid_huffman_threshold
+    if load is not None and (isinstance(load, bool) or not isinstance(load, (int, float)) or not 0 <= load <= 1):
+        raise ConfigError(f"hw_decoder_load={load!r}: allowed is a share in [0, 1], or None")
+    if threshold is not None and not is_integer(threshold, 2**31):
+        raise ConfigError(f"hybrid_huffman_threshold={threshold!r}: allowed is an integer from 0 to 2**31 - 1, or None")
+    knobs = {"hw_decoder_load": load, "hybrid_huffman_threshold": threshold}
+    return {name: value for name, value in knobs.items() if value is not None}
+
+
 def checked_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
     """Sample id -> cause, from a state's list of pairs of those."""
     pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]

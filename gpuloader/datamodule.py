@@ -17,6 +17,8 @@ _IN_EVERY_STAGE = (
     "on_error",
     "max_bad",
     "num_threads",
+    "hw_decoder_load",
+    "hybrid_huffman_threshold",
     "prefetch",
     "output",
     "fields",
@@ -41,8 +43,8 @@ class TrainerLoaders:
         batch_size: samples of each device in a step.
         eval_preset: the recipe for all but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for all but training. Without them it shares `batch_size`, `seed`,
-            `on_error`, `max_bad`, `num_threads`, `prefetch`, `output`, `fields`, `label_from`, `cache` and
-            `cache_bytes` with training.
+            `on_error`, `max_bad`, `num_threads`, the decoder's settings, `prefetch`, `output`, `fields`, `label_from`,
+            `cache` and `cache_bytes` with training.
         loader: arguments of `GPULoader` for training.
 
     Raises:

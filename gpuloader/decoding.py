@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,7 @@ class DecodedBatches:
         device_id: int | None,
         prefetch: int,
         largest_image: tuple[int, int],
+        decoder_knobs: Mapping[str, float],
         decoded: bool,
     ) -> None:
         self._plan = plan
@@ -63,6 +65,7 @@ class DecodedBatches:
             device_id=device_id,
             prefetch=prefetch,
             largest_image=largest_image,
+            decoder_knobs=decoder_knobs,
             decoded=decoded,
         )
         self._views = [str(view.number) for view in preset.each_view]

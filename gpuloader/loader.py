@@ -23,6 +23,7 @@ from gpuloader.arguments import (
     check_fields,
     check_mixing,
     checked_quarantine,
+    decoder_knobs,
     default_threads,
     is_integer,
     one_of,
@@ -111,6 +112,10 @@ class GPULoader:
         quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have stand-ins from
             the start, also where `on_error` is "raise", and do not count for `max_bad`.
         num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
+        hw_decoder_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None
+            takes DALI's default, 0.65. It plays no part on a CPU.
+        hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
+            engine decodes; None takes DALI's default, 1,000,000. It plays no part on a CPU.
         prefetch: batches decoded before they are asked for; one more than that are read ahead of those.
         output: "tuple", "dict", or which of the dictionary's entries to hand out under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
@@ -153,6 +158,8 @@ class GPULoader:
         max_bad: float = 0.01,
         quarantine: str | Path | None = None,
         num_threads: int | None = None,
+        hw_decoder_load: float | None = None,
+        hybrid_huffman_threshold: int | None = None,
         prefetch: int = 2,
         output: Literal["tuple", "dict"] | Mapping[str, str] = "tuple",
         fields: Sequence[str] | Mapping[str, Collator] = (),
@@ -179,6 +186,7 @@ class GPULoader:
         self._prefetch = one_to(_MOST_PREFETCH, "prefetch", plain(prefetch))
         self._num_threads = default_threads(self._device_id, self.world) if num_threads is None else plain(num_threads)
         one_to(_MOST_THREADS, "num_threads", self._num_threads)
+        self._decoder_knobs = decoder_knobs(hw_decoder_load, plain(hybrid_huffman_threshold))
         if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
         self._max_bad = max_bad
@@ -486,6 +494,7 @@ class GPULoader:
             device_id=self._device_id,
             prefetch=self._prefetch,
             largest_image=self._shards.largest_image,
+            decoder_knobs=self._decoder_knobs,
             decoded=self._decoded,
         )
         return self._stream

@@ -31,7 +31,12 @@ _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "uint8": types.UINT
 
 
 def decode_region(
-    encoded: DataNode, drawn: Nodes, device: str, preset: Preset, size_hint: tuple[int, int] = (0, 0)
+    encoded: DataNode,
+    drawn: Nodes,
+    device: str,
+    preset: Preset,
+    size_hint: tuple[int, int] = (0, 0),
+    knobs: Mapping[str, Any] | None = None,
 ) -> DataNode:
     """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
     return fn.decoders.image_slice(
@@ -45,6 +50,7 @@ def decode_region(
         use_fast_idct=preset.fast_idct,
         preallocate_height_hint=size_hint[0],
         preallocate_width_hint=size_hint[1],
+        **(knobs or {}),
     )
 
 

@@ -897,6 +897,10 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ({"preset_overrides": 3}, PresetError, "preset_overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
         ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer from 1 to 64"),
+        ({"hw_decoder_load": 1.5}, ConfigError, r"hw_decoder_load=1.5: allowed is a share in \[0, 1\], or None"),
+        ({"hw_decoder_load": True}, ConfigError, "hw_decoder_load=True: allowed is a share"),
+        ({"hybrid_huffman_threshold": -1}, ConfigError, "hybrid_huffman_threshold=-1: allowed is an integer from 0"),
+        ({"hybrid_huffman_threshold": 1e6}, ConfigError, "hybrid_huffman_threshold=1000000.0: allowed is an integer"),
         ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer from 1 to 1024"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
         ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
@@ -913,6 +917,17 @@ def test_an_argument_that_cannot_be_meant_is_refused(
         pytest.skip("there is a GPU")
     with pytest.raises(error, match=message):
         GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})
+
+
+def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        expected = torch.cat([images for images, _ in batches])
+    with loader(shards, hw_decoder_load=0.375, hybrid_huffman_threshold=123_456) as batches:
+        torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
+    with loader(shards) as batches:
+        batches._decoder_knobs = {"hw_decoder_lode": 0.375}
+        with pytest.raises(KeyError, match="hw_decoder_lode"):  # DALI knows the others
+            next(iter(batches))
 
 
 def test_numpys_integers_are_integers(shards: list[Path]) -> None:

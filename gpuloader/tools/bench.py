@@ -196,6 +196,7 @@ def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
         device_id=loader._device_id,
         prefetch=loader._prefetch,
         largest_image=loader._shards.largest_image,
+        decoder_knobs=loader._decoder_knobs,
         decoded=loader._decoded,
         last_step=last_step,
     )

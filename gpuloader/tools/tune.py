@@ -1,6 +1,7 @@
 """Which of the loader's settings are fastest on one's own shards and machine.
 
-Only settings that change no pixel and no order are tried: threads, prefetch, and the batch size if asked for.
+Only settings that change no pixel and no order are tried: threads, prefetch, on a GPU those of the decoder, and the
+batch size if asked for.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ LEAST_GAIN = 0.02
 _RUNS = 40
 _LONGEST_RUN_SECONDS = 5.0
 _PREFETCH = (2, 1, 3, 4, 8)
+_ON_A_GPU = {"hw_decoder_load": (0.65, 0.0, 0.5, 0.8, 1.0), "hybrid_huffman_threshold": (10**6, 0, 10**5, 10**9)}
+"""DALI's defaults first."""
 
-Settings: TypeAlias = dict[str, int]
+Settings: TypeAlias = dict[str, float]
 Clock: TypeAlias = Callable[[], float]
 
 
@@ -95,10 +98,10 @@ def tune(
     clock: Clock = time.perf_counter,
     **arguments: Any,  # noqa: ANN401 - those of GPULoader
 ) -> TuneResult:
-    """Searches the number of threads, `prefetch` and, if asked to, the batch size that give most images per second.
+    """Searches the number of threads, `prefetch`, the decoder's settings on a GPU and, if asked to, the batch size.
 
-    A setting replaces the one before only where it is better beyond the noise, and what is found in the end is measured
-    against the defaults once more.
+    What gives most images per second wins. A setting replaces the one before only where it is better beyond the noise,
+    and what is found in the end is measured against the defaults once more.
 
     Args:
         tar, batch_size, device_id: as for `GPULoader`.
@@ -116,7 +119,7 @@ def tune(
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     if output is not None:
         check_output(output)
-    if taken := sorted({"num_threads", "prefetch"} & set(arguments)):
+    if taken := sorted({"num_threads", "prefetch", *_ON_A_GPU} & set(arguments)):
         raise ConfigError(f"{', '.join(taken)}: that is what is searched; leave it out")
     try:
         yaml.safe_dump(plain({"tar": tar, **arguments}))
@@ -127,12 +130,13 @@ def tune(
     sizes = tuple(dict.fromkeys([batch_size, *batch_sizes]))
     for each in reversed(sizes):  # which checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
-            device, threads = str(loader.device), loader._num_threads
+            device, threads, on_gpu = str(loader.device), loader._num_threads, loader.device.type == "cuda"
             if each == batch_size:
                 next(iter(loader), None)  # compiles the kernels
-    choices = {
+    choices: dict[str, Sequence[float]] = {
         "num_threads": thread_choices(threads, machine.cores),
         "prefetch": _PREFETCH,
+        **(_ON_A_GPU if on_gpu else {}),
         "batch_size": sizes,
     }
     run_seconds = min(seconds / _RUNS, _LONGEST_RUN_SECONDS)
@@ -199,7 +203,7 @@ class _TimeIsUpError(Exception):
 
 
 def search(
-    choices: Mapping[str, Sequence[int]],
+    choices: Mapping[str, Sequence[float]],
     run: Callable[[Settings], float],
     ends_at: float,
     clock: Clock = time.perf_counter,
