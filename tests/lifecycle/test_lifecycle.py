@@ -134,7 +134,12 @@ class InterruptAt:
             raise KeyboardInterrupt
 
     def run(self, step: Callable[[], Any]) -> tuple[Any, bool]:
-        """The step's result, if it came to its end, and whether it did."""
+        """The step's result, if it came to its end, and whether it did.
+
+        No garbage is collected in it: an interrupt in the finalizer of an earlier loader, which Python keeps to itself,
+        would say nothing of the step.
+        """
+        gc.disable()
         sys.setprofile(self)
         try:
             return step(), True
@@ -142,6 +147,7 @@ class InterruptAt:
             return None, False
         finally:
             sys.setprofile(None)
+            gc.enable()
 
 
 @pytest.fixture
