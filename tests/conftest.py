@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,6 @@ from making import write_samples
 
 # A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """Addresses are left out of the names of tests: they differ between the processes that share the tests."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(val)) if " at 0x" in repr(val) else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from naming import named
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import Tar, resolve_local, resolve_shards
@@ -66,7 +67,7 @@ def train(*numbers: int) -> list[str]:
         (("val-b.tar", Path("deep"), "train-{0001..0002}.tar"), ["val-b.tar", "deep/y.tar", *train(1, 2)]),
         ((name for name in ["val-b.tar", "val-a.tar"]), ["val-b.tar", "val-a.tar"]),
     ],
-    ids=str,
+    ids=named,
 )
 def test_each_form_gives_its_shards_in_order(tar: Tar, expected: list[str] | None, folder: Path) -> None:
     if expected is None:
@@ -109,7 +110,7 @@ def test_a_url_may_have_a_query() -> None:
         ("memory://bucket/data/train-0001*", ["data/train-0001.tar"]),  # but not our own index
         ("memory://bucket/**/*.tar", ["data/deep/x.tar", "data/train-0000.tar", "data/train-0001.tar", "more/a.tar"]),
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_store_that_can_list_is_asked_for_folders_and_globs(
     monkeypatch: pytest.MonkeyPatch, tar: str, expected: list[str]
@@ -145,7 +146,7 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) -> None:
     with pytest.raises(ShardNotFoundError) as caught:
@@ -168,7 +169,7 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
         (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
         ("train-{0000..0001.tar", ["the brace pattern 'train-{0000..0001.tar' cannot be read"]),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:

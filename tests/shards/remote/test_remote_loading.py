@@ -20,6 +20,7 @@ import pytest
 import torch
 from lifecycles import NewProcess, delivered, loaded, loader, records, threads_and_files
 from making import damaged_jpeg, jpeg, write_samples, write_shard
+from naming import named
 from serving import Server
 
 from gpuloader import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError
@@ -95,7 +96,7 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
         {"rank": 1, "world_size": 2},
         {"num_threads": 1, "prefetch": 1},
     ],
-    ids=str,
+    ids=named,
 )
 def test_batches_are_those_of_the_same_shards_on_a_disk(
     shards: list[Path], server: Server, cache: Path, settings: dict[str, Any], room: float | None
