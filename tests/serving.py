@@ -148,8 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
             piece = data[start : start + 16384]
             if self.of.bytes_per_second:
                 time.sleep(len(piece) / self.of.bytes_per_second)
+            self.of.sent_bytes[name] += len(piece)  # before the client has it and may ask for the count
             try:
                 self.wfile.write(piece)
             except OSError:
                 return
-            self.of.sent_bytes[name] += len(piece)
