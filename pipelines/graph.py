@@ -64,7 +64,7 @@ def build(
     Args:
         preset: the recipe.
         drawn: arrays as `Preset.arrays` gives them; their names, dtypes and dimensions are read, not their values. Of
-            `whole` images only where those are decoded and the device is the CPU.
+            `whole` images where those are decoded and the device is the CPU, and only there.
         source: must not raise anything but StopIteration. What it gives must live until its batch is out.
         batch_size: the largest batch; smaller ones are fine.
         device_id: a GPU; None for the CPU.
@@ -107,7 +107,7 @@ def build(
         if not decoded:
             region = decode_region(image, inputs, device, preset, hint, decoder_knobs)
         else:
-            region = cut_region(image, inputs, device) if "region_start" in inputs else image
+            region = image if device_id is None else cut_region(image, inputs)
         one_view = _VIEWS[last_step, device]
         return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 

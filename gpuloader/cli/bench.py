@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, LabelFrom, Preset, Quarantine, Shards, Shuffle, label_source
+from gpuloader.cli.options import AsJson, LabelFrom, Preset, Quarantine, Shards, Shuffle, chosen_device, label_source
 from gpuloader.cli.printing import print_json
 from gpuloader.units import bytes_said
 
@@ -52,7 +52,7 @@ def bench(
     result = run(
         shards,
         batch_size,
-        None if cpu else "auto" if device_id is None else device_id,
+        chosen_device(cpu, device_id),
         seconds=seconds,
         train=train,
         plot=plot,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LocalShards
+from gpuloader.cli.options import AsJson, Cpu, LocalShards, chosen_device
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def check(
     """
     from gpuloader.tools.check import check_shards
 
-    result = check_shards(
-        shards, quarantine=quarantine, repair=repair, device_id=None if cpu else "auto", progress=True
-    )
+    result = check_shards(shards, quarantine=quarantine, repair=repair, device_id=chosen_device(cpu), progress=True)
     print_json(result) if as_json else _print(result)
     if not result.all_well:
         raise typer.Exit(FOUND_SOMETHING_WRONG)

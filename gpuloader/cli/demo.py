@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuloader.cli.options import Cpu
+from gpuloader.cli.options import Cpu, chosen_device
 
 
 def demo(
@@ -23,7 +23,7 @@ def demo(
     from gpuloader.demo import run_demo
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
-        result = run_demo(Path(folder), output, None if cpu else "auto", seed)
+        result = run_demo(Path(folder), output, chosen_device(cpu), seed)
     print(f"device              {result.device}")
     print(f"test accuracy       {result.accuracy:.1%} of {result.evaluated} pictures, each evaluated once")
     print(f"training            {result.train_images_per_second:.0f} images/s")

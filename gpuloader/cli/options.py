@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,11 @@ def complete_preset(begun: str) -> list[str]:
 def label_source(text: str) -> str | None:
     """A loader's `label_from`, for which the command line says "none" where Python says None."""
     return None if text == "none" else text
+
+
+def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
+    """A loader's `device_id`, of the options --cpu and --device-id."""
+    return None if cpu else "auto" if device_id is None else device_id
 
 
 LocalShards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns.")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, label_source
+from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
 from gpuloader.cli.printing import print_json
 
 
@@ -44,7 +44,7 @@ def show(
         "preset_overrides": _overrides(changes or []),
         "seed": seed,
         "label_from": label_source(label_from),
-        "device_id": None if cpu else "auto",
+        "device_id": chosen_device(cpu),
     }
     if serve:
         from gpuloader.tools.serve import serve as serve_page

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Quarantine, Shards, Shuffle, label_source
+from gpuloader.cli.options import (
+    AsJson,
+    Cpu,
+    LabelFrom,
+    Preset,
+    Quarantine,
+    Shards,
+    Shuffle,
+    chosen_device,
+    label_source,
+)
 from gpuloader.cli.printing import print_json
 
 
@@ -43,7 +53,7 @@ def tune(
     result = run(
         shards,
         batch_size,
-        None if cpu else "auto" if device_id is None else device_id,
+        chosen_device(cpu, device_id),
         batch_sizes=others,
         seconds=seconds,
         output=output,

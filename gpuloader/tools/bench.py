@@ -5,7 +5,6 @@ The stages are measured one after the other, each with all before it, through th
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -26,6 +25,7 @@ from gpuloader.sampling import Sources
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
+from gpuloader.tools.disk import uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import Batches, loaded, measure, plain
@@ -154,9 +154,8 @@ def _measure_device(
 def _read_from_disk(loader: GPULoader, cursors: list[Cursor]) -> Batches:
     """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
     for shard in (shard for shard, _ in loader._shards.indexes if isinstance(shard, Path)):
-        fd = os.open(shard, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+        with uncached(shard):
+            pass
     cursor = Cursor()
     while loader._plan.steps(cursor.delivered):
         cursors.append(cursor)

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import Any, TypeVar
 
+from gpuloader.cores import available_cores
 from gpuloader.errors import ConfigError, PackError
 from gpuloader.late_imports import interrupts_held_back
 
@@ -33,7 +34,7 @@ def run(
     """
     if ray is not None:
         return _on_ray(function, tasks, ray)
-    processes = min(len(tasks), workers or len(os.sched_getaffinity(0)))
+    processes = min(len(tasks), workers or available_cores())
     return map(function, tasks) if processes <= 1 else _in_processes(function, tasks, processes)
 
 
