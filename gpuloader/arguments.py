@@ -1,17 +1,18 @@
-"""Checks of a loader's arguments and state, each with an error that says what is allowed."""
+"""Checks of a loader's arguments, each with an error that says what is allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.cores import available_cores
-from gpuloader.errors import ConfigError, DeviceError, StateError
-from gpuloader.plan import Plan
+from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.plan import Plan, Shuffle
 from gpuloader.recipe import Preset
 from gpuloader.shards import Labels
 from gpuloader.world import World
@@ -34,25 +35,86 @@ def check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
         raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
 
 
+def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
+    """Says what the arguments of torch's `DataLoader` are called here, and what else was meant.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if not unknown:
+        return
+    sentences = []
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(known)}"
+        sentences.append(f"{name}: {_OF_TORCH.get(name, f'GPULoader has no such argument; {hint}')}")
+    raise ConfigError("; ".join(sentences))
+
+
+_NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
+_OF_TORCH = {
+    "batch_sampler": "use shuffle=, with a function that gives an epoch's sample ids, or subset= and sample_weights=",
+    "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
+    "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
+    "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" fills it',
+    "generator": "use seed=: every random number is a function of seed, epoch and sample",
+    "in_order": "not needed here, leave it out: batches always come in order",
+    "multiprocessing_context": _NOT_NEEDED,
+    "num_workers": "there are no worker processes here: use num_threads= for the threads that decode, or leave it out",
+    "persistent_workers": _NOT_NEEDED,
+    "pin_memory": "not needed here, leave it out: batches are on loader.device already",
+    "pin_memory_device": "not needed here, leave it out: batches are on loader.device already",
+    "prefetch_factor": "use prefetch=, the batches that are decoded before you ask for them",
+    "sampler": "use subset=, sample_weights=, or shuffle= with a function; ranks share the data by themselves",
+    "timeout": _NOT_NEEDED,
+    "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
+    "worker_init_fn": _NOT_NEEDED,
+}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
+    """A loader's `shuffle`, where True and False mean as in torch."""
+    if isinstance(shuffle, (bool, np.bool_)):
+        return "full" if shuffle else "none"
+    return shuffle
+
+
 def resolve_device(device_id: object, world: World) -> int | None:
     """A GPU's number, or None for the CPU, of what `device_id` of a loader may be.
 
     Raises:
-        ConfigError: it cannot be meant.
-        DeviceError: there is no such GPU.
+        ConfigError: it is none of these.
+        DeviceError: there is no such GPU, or CUDA cannot be used in this forked process.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device_id == "auto":
-        return world.local_rank % count if count else None
-    if device_id is None:
+    name = str(device_id) if isinstance(device_id, torch.device) else device_id
+    if name in (None, "cpu"):
         return None
-    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
-        raise ConfigError(f'device_id={device_id!r}: allowed are a GPU\'s number, None for the CPU and "auto"')
+    number = None if name in ("auto", "cuda") else _gpu_number(name)
+    if torch.cuda._is_in_bad_fork():
+        raise DeviceError(
+            "this process was forked after CUDA began in its parent, so no GPU can be used in it: start it by "
+            'torch.multiprocessing.get_context("spawn"), or make the loader with device_id=None for the CPU'
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto" and count == 0:
+        return None
     if count == 0:
-        raise DeviceError(f"device_id={device_id} but no CUDA device; use device_id=None for the CPU")
-    if device_id >= count:
-        raise DeviceError(f"device_id={device_id} but there are {count} CUDA devices, numbered from 0")
-    return device_id
+        raise DeviceError(f"device_id={device_id!r} but no CUDA device; use device_id=None for the CPU")
+    if number is not None and number >= count:
+        raise DeviceError(f"device_id={device_id!r} but there are {count} CUDA devices, numbered from 0")
+    return world.local_rank % count if number is None else number
+
+
+def _gpu_number(name: object) -> int:
+    number = int(name[5:]) if isinstance(name, str) and name.startswith("cuda:") and name[5:].isdecimal() else name
+    if not is_integer(number, 2**31):
+        raise ConfigError(
+            f'device_id={name!r}: allowed are a GPU\'s number, "cuda:0", "cuda" for the local rank\'s, None or "cpu" '
+            f'for the CPU, a torch.device of those, and "auto"'
+        )
+    return number
 
 
 def default_threads(device_id: int | None, world: World) -> int:
@@ -72,20 +134,12 @@ def decoder_knobs(hw_decoder_load: float | None, hybrid_huffman_threshold: int |
     return {name: value for name, value in knobs.items() if value is not None}
 
 
-def checked_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
-    """Sample id -> cause, from a state's list of pairs of those."""
-    pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) for pair in pairs):
-        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
-    return {sample: str(cause) for sample, cause in pairs}
-
-
 def plain(value: Any) -> Any:  # noqa: ANN401
     """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
     return value.item() if isinstance(value, np.integer) else value
 
 
-def is_integer(value: object, end: int) -> bool:
+def is_integer(value: object, end: int) -> TypeGuard[int]:
     """Whether it is an integer in [0, end)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
 

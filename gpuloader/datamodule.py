@@ -204,7 +204,8 @@ class TrainerEpochs:
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
-    allowed = set(signature(GPULoader).parameters) - _FROM_THE_TRAINER
+    parameters = signature(GPULoader).parameters.values()
+    allowed = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _FROM_THE_TRAINER
     if unknown := sorted(set(arguments) - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, less those that the Trainer gives: "

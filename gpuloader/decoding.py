@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -25,6 +26,13 @@ class DecodeError(Exception):
         super().__init__(batch, message)
         self.batch = batch
         self.message = message
+
+
+def is_out_of_memory(message: str) -> bool:
+    """Whether an error of DALI's, nvJPEG's or torch's says that a device has no memory left."""
+    return (
+        re.search(r"allocation failed|ALLOCATOR_FAILURE|bad_alloc|out of memory|MemoryAllocation", message) is not None
+    )
 
 
 class DecodedBatches:

@@ -3,7 +3,7 @@
     GPULoaderError
     ├── ConfigError (ValueError)          an argument that cannot be meant
     │   └── PresetError                   a recipe with a wrong key, type or range
-    ├── DeviceError (RuntimeError)        the asked GPU is not there
+    ├── DeviceError (RuntimeError)        a GPU that is not there, cannot be used, or lacks memory
     ├── StateError (ValueError)           a state that belongs to another run
     ├── LoaderError (RuntimeError)        the loader is closed, or an iterator outlived its epoch
     └── DataError
@@ -37,7 +37,7 @@ class PresetError(ConfigError):
 
 
 class DeviceError(GPULoaderError, RuntimeError):
-    """The asked device is not on this machine."""
+    """The asked device is not on this machine, cannot be used in this process, or has no memory left."""
 
 
 class StateError(GPULoaderError, ValueError):

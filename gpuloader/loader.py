@@ -8,11 +8,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -22,7 +22,6 @@ from torch.profiler import record_function
 from gpuloader.arguments import (
     check_fields,
     check_mixing,
-    checked_quarantine,
     decoder_knobs,
     default_threads,
     is_integer,
@@ -30,17 +29,20 @@ from gpuloader.arguments import (
     one_to,
     output_names,
     plain,
+    refuse_unknown,
     resolve_device,
+    resolve_shuffle,
 )
 from gpuloader.collators import Collator
-from gpuloader.decoding import DecodedBatches, DecodeError
+from gpuloader.decoding import DecodedBatches, DecodeError, is_out_of_memory
 from gpuloader.errors import (
     ConfigError,
     DataError,
+    DeviceError,
     LoaderError,
-    StateError,
     TooManyBadImagesError,
 )
+from gpuloader.memory import estimate_memory
 from gpuloader.mixing import mix_images, soft_labels
 from gpuloader.pipelines import disown, gate, undecodable
 from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, check_epoch
@@ -55,8 +57,10 @@ from gpuloader.shards import (
     read_quarantine,
     write_quarantine,
 )
+from gpuloader.state import check_identity, check_place, check_quarantine, describe_run
 from gpuloader.stats import Stats
-from gpuloader.world import World, check_agreement
+from gpuloader.units import bytes_said
+from gpuloader.world import World, agree
 
 Batch: TypeAlias = Any
 """(images, labels) or a dictionary, as `output` asks."""
@@ -90,12 +94,13 @@ class GPULoader:
             URLs of them: s3://, gs://, hf://, http://, https://. Those are downloaded before they are needed.
             Several sources in a fixed ratio are a list of `{"tar": ..., "weight": 2}`; small ones come again and again.
         batch_size: samples of this rank in a step.
-        device_id: a GPU's number; None for the CPU; "auto" for the local rank's GPU where there is one, else the CPU.
+        device_id: a GPU's number, or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
+            torch.device of those; "auto" for the local rank's GPU where there is one, else the CPU.
         preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Compose`.
         preset_overrides: values to replace in it, such as `{"dtype": "float16"}`.
-        shuffle: "none", "full", "block" (neighbours stay near each other, for slow disks) or "shards" (16 shards at a
-            time, for stores); None takes the preset's. Or a function that gives the sample ids of an epoch, as many in
-            each. `sample_weights` overrule it.
+        shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
+            "shards" (16 shards at a time, for stores); None takes the preset's. Or a function that gives the sample ids
+            of an epoch, as many in each. `sample_weights` overrule it.
         subset: the samples to use: their ids, a slice, or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample.
         sample_weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels
@@ -129,7 +134,10 @@ class GPULoader:
             removed. None for half of what is free there.
 
     Attributes:
+        batch_size: samples of this rank in a step.
+        dataset: the data as a whole: `len(loader.dataset)` samples, and its `classes`.
         device: the torch device of the batches.
+        num_samples: samples of an epoch over all ranks, as `subset` and `sample_weights` make it.
         preset: the recipe.
         world: which rank of how many this is.
         classes: the classes' names with `label_from="folder"`, else None.
@@ -142,11 +150,11 @@ class GPULoader:
         self,
         tar: Sources,
         batch_size: int,
-        device_id: int | Literal["auto"] | None = "auto",
+        device_id: int | str | torch.device | None = "auto",
         *,
         preset: str | Path | Preset = "imagenet_train",
         preset_overrides: Mapping[str, Any] | None = None,
-        shuffle: Shuffle | CustomOrder | None = None,
+        shuffle: Shuffle | bool | CustomOrder | None = None,
         subset: SubsetOf | None = None,
         sample_weights: Weights | None = None,
         replacement: bool = True,
@@ -167,8 +175,11 @@ class GPULoader:
         steps_per_epoch: int | None = None,
         cache: str | Path | None = None,
         cache_bytes: int | None = None,
+        **unknown: NoReturn,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        refuse_unknown(unknown, arguments)
+        self._arguments = arguments
         batch_size, device_id, seed = plain(batch_size), plain(device_id), plain(seed)
         cache_bytes = plain(cache_bytes)
         rank, world_size, steps_per_epoch = plain(rank), plain(world_size), plain(steps_per_epoch)
@@ -184,8 +195,7 @@ class GPULoader:
         self._fields = check_fields(fields, output)
         self._names = output_names(output, tuple(self._fields))
         self._prefetch = one_to(_MOST_PREFETCH, "prefetch", plain(prefetch))
-        self._num_threads = default_threads(self._device_id, self.world) if num_threads is None else plain(num_threads)
-        one_to(_MOST_THREADS, "num_threads", self._num_threads)
+        num_threads = None if num_threads is None else one_to(_MOST_THREADS, "num_threads", plain(num_threads))
         self._decoder_knobs = decoder_knobs(hw_decoder_load, plain(hybrid_huffman_threshold))
         if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad={max_bad!r}: allowed is a share of the data in [0, 1]")
@@ -199,7 +209,7 @@ class GPULoader:
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
         self.classes = None if self._labels is None else self._labels.classes
-        order = self.preset.shuffle if shuffle is None else shuffle
+        order = self.preset.shuffle if shuffle is None else resolve_shuffle(shuffle)
         sampling = make_sampling(
             self._shards,
             self._labels,
@@ -223,7 +233,9 @@ class GPULoader:
         check_mixing(self.preset, self._plan, self._labels)
         if self.world.world_size > 1:  # naming the data goes through all of its index
             same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
-            check_agreement(self.world, {**self._identity(), **{name: getattr(self._plan, name) for name in same}})
+            facts = {**self._identity(), **{name: getattr(self._plan, name) for name in same}}
+            self.world = agree(self.world, facts)
+        self._num_threads = num_threads or default_threads(self._device_id, self.world)
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
         self._suspects: frozenset[int] = frozenset()
@@ -233,6 +245,39 @@ class GPULoader:
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank; a resumed epoch has those that are left of it."""
         return self._plan.steps()
+
+    def __repr__(self) -> str:
+        plan, preset = self._plan, self._arguments["preset"]
+        recipe = preset if isinstance(preset, (str, Path)) else type(preset).__name__
+        order: str = "a function" if callable(self._arguments["shuffle"]) else plan.shuffle
+        if self._arguments["sample_weights"] is not None:
+            order = "by weights"
+        return (
+            f"GPULoader({self.num_samples} samples, {len(self)} steps of {self.batch_size}, {self.device}, "
+            f"recipe {recipe}, shuffle {order}, last batch {plan.last_batch}, rank {plan.rank} of {plan.world_size})"
+        )
+
+    @property
+    def num_samples(self) -> int:
+        return self._plan.samples
+
+    @property
+    def batch_size(self) -> int:
+        return self._plan.batch_size
+
+    @property
+    def dataset(self) -> Dataset:
+        return Dataset(len(self._shards), self.classes)
+
+    def __getitem__(self, place: object) -> NoReturn:
+        """An error: batches come in order, and torch's `DataLoader` takes whatever has this method for a dataset."""
+        raise LoaderError(
+            "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It takes the "
+            "place of torch's DataLoader and its dataset, so do not put it into a DataLoader"
+        )
+
+    def __next__(self) -> NoReturn:
+        raise LoaderError("a GPULoader is no iterator: loop over it, or call next() on one, epoch = iter(loader)")
 
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
@@ -265,28 +310,19 @@ class GPULoader:
             "epoch": self._cursor.epoch,
             "delivered": self._cursor.delivered,
             "quarantine": [[sample, cause] for sample, cause in sorted(self._bad.items())],
+            "described": self._described,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on exactly where the state was taken, on any number of ranks, at any batch size.
 
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names both values.
+            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
         self._check_open()
-        missing = sorted({*self._identity(), "epoch", "delivered", "quarantine"} - set(state))
-        if missing:
-            raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
-        for name, mine in self._identity().items():
-            if state[name] != mine:
-                raise StateError(
-                    f"the state has {name}={state[name]!r}, this loader has {name}={mine!r}: "
-                    f"make the loader as it was when the state was saved, or start anew without the state"
-                )
-        cursor, samples = Cursor(state["epoch"], state["delivered"]), self._plan.samples
-        if not (is_integer(cursor.epoch, 2**32) and is_integer(cursor.delivered, samples + 1)):
-            raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
-        quarantine = checked_quarantine(state["quarantine"], len(self._shards))
+        state = check_identity(state, self._identity(), self._described, self._shards)
+        cursor = check_place(state, self._plan.samples)
+        quarantine = check_quarantine(state["quarantine"], len(self._shards))
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
@@ -341,6 +377,10 @@ class GPULoader:
             "known_bad": hashlib.blake2b(json.dumps(sorted(self._known_bad)).encode(), digest_size=16).hexdigest(),
         }
 
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        return describe_run(self.preset, self._shards)
+
     def _check_open(self) -> None:
         if self._unusable is not None:
             raise LoaderError(f"this loader {self._unusable}: make a new one")
@@ -392,18 +432,19 @@ class GPULoader:
             # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
             if self._stream is not None and self._stream.cursor != self._cursor:
                 self._close_stream()
-            stream = self._stream or self._open_stream()
             undecoded = None
             try:
-                batch, images = stream.next()
+                batch, images = (self._stream or self._open_stream()).next()
                 self._quarantine(batch.bad)
             except DecodeError as failure:
                 undecoded = failure.batch
                 message = failure.message
                 self._close_stream()
-            except BaseException:
+            except BaseException as error:
                 # Whatever was under way is lost; the cursor is not: the next call starts from it again.
                 self._close_stream()
+                if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                    raise DeviceError(self._lacking_memory(str(error))) from None
                 raise
             if undecoded is None:
                 return batch, images
@@ -411,6 +452,18 @@ class GPULoader:
             if failed <= self._suspects:  # not the images', or what triage decides would not be final
                 raise RuntimeError(message)
             self._suspects |= failed
+
+    def _lacking_memory(self, message: str) -> str:
+        height, width = self._shards.largest_image
+        batch_size = self._plan.batch_size
+        needed = estimate_memory(self._shards, self.preset, "", batch_size, self._prefetch)
+        return (
+            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={self._prefetch} and the decoder, "
+            f"which sets memory aside for the largest image, {width}x{height} pixels. This loader needs about "
+            f"{bytes_said(needed.output_bytes)} for finished batches and "
+            f"{bytes_said(needed.decoded_bytes or 0)} for decoded images. Take a smaller batch_size or prefetch, or "
+            f"smaller images (gpuloader pack --max-size). DALI says: {message.strip().splitlines()[-1]}"
+        )
 
     def _quarantine(self, bad: Mapping[int, str]) -> None:
         for sample, cause in bad.items():
@@ -525,6 +578,22 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The data of a loader as a whole.
+
+    Attributes:
+        num_samples: all that the shards have, whatever a `subset` leaves out; also its `len`.
+        classes: the names of the labels, where they are known.
+    """
+
+    num_samples: int
+    classes: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return self.num_samples
 
 
 class _Epoch:

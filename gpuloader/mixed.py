@@ -13,7 +13,7 @@ from gpuloader.errors import ConfigError, LoaderError, StateError
 from gpuloader.loader import Batch, GPULoader
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 from gpuloader.sampling import is_weight
-from gpuloader.world import check_agreement
+from gpuloader.world import agree
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
 Stop: TypeAlias = Literal["first", "longest", "cycle"]
@@ -56,6 +56,10 @@ class MixedLoader:
     ) -> None:
         if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
             raise ConfigError(f"loaders={loaders!r}: allowed are loaders by name, such as {{'photos': GPULoader(...)}}")
+        for name, loader in loaders.items():
+            if not isinstance(loader, GPULoader):
+                kind = f"{type(loader).__module__}.{type(loader).__name__}"
+                raise ConfigError(f"loaders: {name!r} is a {kind}: allowed is a GPULoader")
         if len(set(map(id, loaders.values()))) < len(loaders):
             raise ConfigError("loaders: one is there under two names: make one for each")
         for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
@@ -71,7 +75,7 @@ class MixedLoader:
         self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
         world = next(iter(self.loaders.values())).world
         if world.world_size > 1:
-            check_agreement(world, self._identity())
+            agree(world, self._identity())
         self._epoch = 0
         self._next_epoch = 0
         self._step = 0
@@ -113,6 +117,10 @@ class MixedLoader:
             StateError: it is of other loaders, of another order of them, or of other strategy, weights, stop or seed.
         """
         mine = self._identity()
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"this is no state of a MixedLoader but {state!r:.80}: pass what its state_dict() returned"
+            )
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
@@ -121,6 +129,8 @@ class MixedLoader:
                     f"the state has {name}={state[name]!r}, this MixedLoader has {name}={value!r}: "
                     f"make it as it was when the state was saved, or start anew without the state"
                 )
+        if not isinstance(state["loaders"], Mapping):
+            raise StateError(f"the state's loaders are {state['loaders']!r:.80}: they must be states by name")
         epoch, step = state["epoch"], state["step"]
         if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
             raise StateError(f"the state's place, epoch={epoch!r} and step={step!r}, is none of these loaders'")

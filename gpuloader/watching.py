@@ -31,7 +31,7 @@ class WaitMonitor:
         loader: that of the loop.
 
     Raises:
-        ConfigError: `every_steps` below 1.
+        ConfigError: `loader` is no GPULoader, or `every_steps` is below 1.
     """
 
     def __init__(
@@ -41,6 +41,9 @@ class WaitMonitor:
         log: Callable[[float], object] | None = None,
         warn_above: float = 0.1,
     ) -> None:
+        if not hasattr(loader, "stats"):
+            kind = f"{type(loader).__module__}.{type(loader).__name__}"
+            raise ConfigError(f"loader is a {kind}: allowed is the GPULoader of the loop, which counts its own waiting")
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self.loader = loader

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -26,7 +27,8 @@ class World:
         rank: this process, in [0, world_size).
         world_size: the number of processes on all machines together.
         local_rank: this process among those of its machine.
-        local_world_size: the processes of its machine, as torchrun counts them; 1 where nothing says so.
+        local_world_size: the processes of its machine, as torchrun counts them; 1 where nothing says so. `agree` counts
+            them where torchrun does not.
     """
 
     rank: int = 0
@@ -56,6 +58,7 @@ class World:
         if (rank is None) != (world_size is None):
             raise ConfigError(f"rank={rank}, world_size={world_size}: give both or neither")
         if rank is None or world_size is None:
+            _refuse_several_workers()
             rank, world_size = _from_distributed() or _from_environment()
         return cls(
             rank,
@@ -65,21 +68,26 @@ class World:
         )
 
 
-def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> None:
+def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
     """Compares facts, plain JSON types, over all ranks, where torch.distributed is initialised and its ranks are these.
 
     Every rank must call it as often and in the same order. They meet at the store that torch.distributed began with:
     that needs neither a GPU nor a group of processes of its own, and it cannot hang.
+
+    Returns:
+        The world with the ranks of this machine counted: `mp.spawn` sets no LOCAL_WORLD_SIZE.
 
     Raises:
         ConfigError: on every rank the same, which names the facts that differ and their ranks, or the ranks that did
             not come in time.
     """
     if _from_distributed() != (world.rank, world.world_size):
-        return
+        return world
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     store = PrefixStore(f"gpuloader/{next(_meetings)}", _get_default_store())
+    host = socket.gethostname()
+    store.add(f"ranks of {host}", 1)
     store.set(f"facts/{world.rank}", json.dumps(facts))
     if world.rank == 0:
         store.set("verdict", _verdict(store, world.world_size, timedelta(seconds=wait_seconds)))
@@ -90,6 +98,7 @@ def check_agreement(world: World, facts: Mapping[str, Any], wait_seconds: float 
         raise ConfigError(f"rank 0 did not make this loader within {2 * wait_seconds:.0f} s: {_ALIKE}") from None
     if verdict := store.get("verdict").decode():
         raise ConfigError(verdict)
+    return replace(world, local_world_size=store.add(f"ranks of {host}", 0))
 
 
 _ALIKE = "all ranks must make the same loaders in the same order; for one of a single rank, pass rank=0, world_size=1"
@@ -112,6 +121,19 @@ def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN4
         if len(ranks) > 1:
             differences.append("; ".join(f"{name}={value} on ranks {of}" for value, of in ranks.items()))
     return f"the loaders of the ranks differ: {'; '.join(differences)}" if differences else ""
+
+
+def _refuse_several_workers() -> None:
+    """In one of several workers of torch's DataLoader, each of which would give all of the data."""
+    from torch.utils.data import get_worker_info
+
+    worker = get_worker_info()
+    if worker is not None and worker.num_workers > 1:
+        raise ConfigError(
+            f"this loader is made in worker {worker.id} of {worker.num_workers} of a torch DataLoader, and each of "
+            f"them would give all samples. Loop over the GPULoader itself: it decodes in threads (num_threads). Or "
+            f"give each its share: rank=worker.id, world_size=worker.num_workers of torch.utils.data.get_worker_info()"
+        )
 
 
 def _from_distributed() -> tuple[int, int] | None:

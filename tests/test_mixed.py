@@ -350,6 +350,10 @@ def test_a_state_that_cannot_be_meant_is_refused(shards: list[Path], change: dic
             batches.load_state_dict({**state, **change})
         with pytest.raises(StateError, match="no state of a MixedLoader: it lacks lengths, loaders, step, stop, strat"):
             batches.load_state_dict(batches.loaders["a"].state_dict())
+        with pytest.raises(StateError, match="no state of a MixedLoader but None: pass what its state_dict"):
+            batches.load_state_dict(None)  # type: ignore[arg-type]
+        with pytest.raises(StateError, match="the state's loaders are None: they must be states by name"):
+            batches.load_state_dict({**state, "loaders": None})
         batches.set_epoch(0)
         assert records(batches) == whole  # nothing of the refused ones is left
 

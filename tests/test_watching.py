@@ -207,3 +207,10 @@ def test_the_profiler_of_torch_sees_decoding_and_delivering(shards: list[Path]) 
     seen = list(profiled(shards))
     assert seen.count("gpuloader: decode") == 5
     assert seen.count("gpuloader: deliver") == 5
+
+
+def test_a_loader_that_counts_no_waiting_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"loader is a torch.utils.data.dataloader.DataLoader: allowed is the GPULoader"
+    ):
+        WaitMonitor(torch.utils.data.DataLoader([1]))  # type: ignore[arg-type]

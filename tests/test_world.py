@@ -136,7 +136,7 @@ def processes(work: str, tmp_path: Path, count: int) -> list[str]:
     """What `work` prints in each of several processes that met at torch.distributed; `rank` is its own."""
     begin = (
         "import sys; import torch.distributed as dist\n"
-        "from gpuloader.errors import ConfigError; from gpuloader.world import World, check_agreement\n"
+        "from gpuloader.errors import ConfigError; from gpuloader.world import World, agree\n"
         "rank = int(sys.argv[2])\n"
         f"dist.init_process_group('gloo', init_method=f'file://{{sys.argv[1]}}', rank=rank, world_size={count})\n"
     )
@@ -146,7 +146,7 @@ def processes(work: str, tmp_path: Path, count: int) -> list[str]:
 
 
 TRY = (
-    "try:\n    check_agreement(World.detect(), {facts}, {seconds})\n    print('agreed')\n"
+    "try:\n    agree(World.detect(), {facts}, {seconds})\n    print('agreed')\n"
     "except ConfigError as error:\n    print(error)\n"
 )
 
@@ -156,6 +156,14 @@ def test_ranks_that_differ_are_named_on_all_of_them(tmp_path: Path) -> None:
     work += TRY.format(facts="{'seed': int(rank == 1), 'recipe': 'a' if rank < 2 else 'b'}", seconds=30)
     differ = 'seed=0 on ranks [0, 2]; seed=1 on ranks [1]; recipe="a" on ranks [0, 1]; recipe="b" on ranks [2]'
     assert processes(work, tmp_path, 3) == [f"agreed\nthe loaders of the ranks differ: {differ}\n"] * 3
+
+
+def test_ranks_that_torchrun_did_not_start_are_counted_by_machine(tmp_path: Path) -> None:
+    work = (
+        "import socket\nif rank == 2: socket.gethostname = lambda: 'another machine'\n"
+        "print([agree(World.detect(), {}).local_world_size for _ in range(2)], World.detect().local_world_size)\n"
+    )
+    assert processes(work, tmp_path, 3) == ["[2, 2] 1\n", "[2, 2] 1\n", "[1, 1] 1\n"]
 
 
 def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
@@ -168,8 +176,5 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
 
 
 def test_a_world_that_is_not_torchs_is_not_compared(tmp_path: Path) -> None:
-    work = (
-        "check_agreement(World.detect(0, 1), {'seed': rank})\n"
-        "check_agreement(World.detect(rank, 5), {'seed': rank})\nprint('done')\n"
-    )
+    work = "agree(World.detect(0, 1), {'seed': rank})\nagree(World.detect(rank, 5), {'seed': rank})\nprint('done')\n"
     assert processes(work, tmp_path, 2) == ["done\n"] * 2

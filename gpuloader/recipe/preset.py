@@ -90,8 +90,12 @@ class Preset:
     @property
     def fingerprint(self) -> str:
         """Names the pixels: 32 hex digits, the same for recipes that make the same tensors."""
-        content = {name: value for name, value in plain(self).items() if name not in _NOT_PIXELS}
-        return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(json.dumps(self.pixels, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
+    def pixels(self) -> dict[str, Any]:
+        """All that decides the pixels, as plain values."""
+        return {name: value for name, value in plain(self).items() if name not in _NOT_PIXELS}
 
     def shapes(self, epoch: int) -> list[Shape]:
         """(height, width) of each view's output in an epoch."""

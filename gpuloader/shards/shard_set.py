@@ -130,10 +130,12 @@ class ShardSet:
     @cached_property
     def fingerprint(self) -> str:
         """Names the data: 32 hex digits of the shards' content as indexed, in order; where they are does not count."""
-        fingerprint = hashlib.blake2b(digest_size=16)
-        for index in self._indexes:
-            fingerprint.update(index.digest())
-        return fingerprint.hexdigest()
+        return hashlib.blake2b(b"".join(self.digests), digest_size=16).hexdigest()
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """Each shard's content as indexed."""
+        return tuple(index.digest() for index in self._indexes)
 
     @cached_property
     def cls_labels(self) -> NDArray[np.int64]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.memory import MemoryEstimate, estimate_memory
+from gpuloader.recipe import load_preset
 from gpuloader.shards import Shard, ShardSet, Tar, make_labels, read_class_names, resolve_shards
-from gpuloader.shards.image_checks import MAX_PIXELS
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 _BINS = 8
-_SAMPLED = 10_000
-_ARENA_GROWTH = 1.25
 
 
 @dataclass(frozen=True)
@@ -48,28 +44,6 @@ class ClassCount:
     label: int
     name: str | None
     samples: int
-
-
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """What a loader needs beside the 0.5 GB of Python, torch and DALI; measured on a CPU, it was mostly within 25 %.
-
-    Attributes:
-        preset, batch_size, prefetch: the loader's.
-        index_bytes: where the samples are.
-        encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter to grow.
-        decoded_bytes: the decoded parts that the crops need, of two batches, on the device; None where no image's size
-            is known.
-        output_bytes: the views that the loop gets, of prefetch + 2 batches, on the device.
-    """
-
-    preset: str
-    batch_size: int
-    prefetch: int
-    index_bytes: int
-    encoded_bytes: int
-    decoded_bytes: int | None
-    output_bytes: int
 
 
 @dataclass(frozen=True)
@@ -158,7 +132,7 @@ def describe_shards(
         megapixels=_spread(heights.astype(np.int64) * widths / 1e6),
         image_bytes=_spread(sizes),
         unknown_size=int((~known).sum()),
-        memory=_memory(shards, load_preset(preset), preset, batch_size, prefetch, heights, widths, float(sizes.mean())),
+        memory=estimate_memory(shards, load_preset(preset), preset, batch_size, prefetch),
     )
 
 
@@ -198,34 +172,4 @@ def _spread(values: NDArray[Any]) -> Spread | None:
         largest,
         tuple(edges.tolist()),
         tuple(counts.tolist()),
-    )
-
-
-def _memory(
-    shards: ShardSet,
-    recipe: Preset,
-    preset: str,
-    batch_size: int,
-    prefetch: int,
-    heights: NDArray[np.int32],
-    widths: NDArray[np.int32],
-    mean_image_bytes: float,
-) -> MemoryEstimate:
-    decodable = heights.astype(np.int64) * widths <= MAX_PIXELS
-    decoded = None
-    if decodable.any():
-        some = np.flatnonzero(decodable)
-        some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
-        drawn = recipe.arrays(Draws(0, 0, some), heights[some].astype(np.int64), widths[some].astype(np.int64))
-        decoded = int(2 * batch_size * 3 * drawn["region_shape"].astype(np.int64).prod(axis=1).mean())
-    values = sum(3 * prod(shape) for shape in recipe.shapes(epoch=0))
-    columns = (column for _, index in shards.indexes for column in vars(index).values())
-    return MemoryEstimate(
-        preset=preset,
-        batch_size=batch_size,
-        prefetch=prefetch,
-        index_bytes=sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
-        encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * mean_image_bytes),
-        decoded_bytes=decoded,
-        output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.dtype).itemsize,
     )

@@ -1,0 +1,64 @@
+"""What memory a loader needs, from the index and the recipe alone: no image is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset
+from gpuloader.shards import ShardSet
+from gpuloader.shards.image_checks import MAX_PIXELS
+
+_SAMPLED = 10_000
+_ARENA_GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What a loader needs beside the 0.5 GB of Python, torch and DALI; measured on a CPU, it was mostly within 25 %.
+
+    Attributes:
+        preset, batch_size, prefetch: the loader's.
+        index_bytes: where the samples are.
+        encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter to grow.
+        decoded_bytes: the decoded parts that the crops need, of two batches, on the device; None where no image's size
+            is known.
+        output_bytes: the views that the loop gets, of prefetch + 2 batches, on the device.
+    """
+
+    preset: str
+    batch_size: int
+    prefetch: int
+    index_bytes: int
+    encoded_bytes: int
+    decoded_bytes: int | None
+    output_bytes: int
+
+
+def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
+    """What a loader over these shards needs; `preset` is the recipe's name in the estimate."""
+    heights, widths, sizes = (
+        np.concatenate([getattr(index, column) for _, index in shards.indexes])
+        for column in ("height", "width", "image_size")
+    )
+    pixels = heights.astype(np.int64) * widths
+    decoded = None
+    some = np.flatnonzero((pixels > 0) & (pixels <= MAX_PIXELS))
+    if len(some):
+        some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
+        drawn = recipe.arrays(Draws(0, 0, some), heights[some].astype(np.int64), widths[some].astype(np.int64))
+        decoded = int(2 * batch_size * 3 * drawn["region_shape"].astype(np.int64).prod(axis=1).mean())
+    values = sum(3 * prod(shape) for shape in recipe.shapes(epoch=0))
+    columns = (column for _, index in shards.indexes for column in vars(index).values())
+    return MemoryEstimate(
+        preset=preset,
+        batch_size=batch_size,
+        prefetch=prefetch,
+        index_bytes=sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
+        encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * float(sizes.mean())),
+        decoded_bytes=decoded,
+        output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.dtype).itemsize,
+    )
