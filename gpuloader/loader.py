@@ -457,12 +457,13 @@ class GPULoader:
         height, width = self._shards.largest_image
         batch_size = self._plan.batch_size
         needed = estimate_memory(self._shards, self.preset, "", batch_size, self._prefetch)
+        said = next(line for line in message.splitlines() if is_out_of_memory(line))
         return (
-            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={self._prefetch} and the decoder, "
-            f"which sets memory aside for the largest image, {width}x{height} pixels. This loader needs about "
-            f"{bytes_said(needed.output_bytes)} for finished batches and "
-            f"{bytes_said(needed.decoded_bytes or 0)} for decoded images. Take a smaller batch_size or prefetch, or "
-            f"smaller images (gpuloader pack --max-size). DALI says: {message.strip().splitlines()[-1]}"
+            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={self._prefetch} and images of up "
+            f"to {width}x{height} pixels, the decoder's size hint: this loader needs about "
+            f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
+            f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
+            f"DALI says: {said.strip()}"
         )
 
     def _quarantine(self, bad: Mapping[int, str]) -> None:

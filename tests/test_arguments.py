@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from making import encoded, write_shard
+from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError
@@ -114,6 +118,22 @@ def test_no_gpu_is_used_in_a_process_that_was_forked_after_cuda_began(
 )
 def test_errors_that_say_that_memory_is_out(message: str, expected: bool) -> None:
     assert is_out_of_memory(message) == expected
+
+
+def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
+    large = encoded(Image.new("RGB", (6000, 6000)), "JPEG")
+    shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])
+    script = (
+        "import resource, sys; from gpuloader import DeviceError, GPULoader\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', num_threads=1, prefetch=1)\n"
+        "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**29,) * 2)\n"
+        "try: next(iter(loader))\n"
+        "except DeviceError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, shard], stdout=subprocess.PIPE, text=True, check=True)
+    assert result.stdout.startswith("cpu has no memory left for batch_size=8, prefetch=1 and images of up to 6000x6000")
+    assert "for decoded images. Take a smaller batch_size or prefetch, or smaller images" in result.stdout
 
 
 # --- what a loader is not
