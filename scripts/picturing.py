@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 import yaml
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -30,7 +31,7 @@ from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
 from gpuloader.mixing import mix_images  # noqa: E402
-from gpuloader.recipe import Mixing, Preset  # noqa: E402
+from gpuloader.recipe import Mixing, Preset, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
 from gpuloader.recipe.plain import plain  # noqa: E402
@@ -38,7 +39,7 @@ from gpuloader.recipe.program import Program  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
 BEGIN, END = "<!-- written by scripts/operations -->\n", "<!-- end -->\n"
-SIDE, TILE, GAP = 224, 112, 4
+SIDE, COLUMNS, GAP, LINE = 224, 3, 12, 16
 
 EXAMPLES: dict[str, Sequence[Transform]] = {
     "Resize": [T.Resize((side, SIDE), "bicubic") for side in (32, 64, 112, 168, 300)],
@@ -97,9 +98,9 @@ def main() -> None:
     measured = {name: measure(examples) for name, examples in EXAMPLES.items()}
     (FOLDER / "differences.json").write_text(json.dumps(measured, indent=1) + "\n")
     for name, examples in EXAMPLES.items():
-        picture(examples).save(FOLDER / f"{name}.jpg", quality=85)
+        picture(examples).save(FOLDER / f"{name}.jpg", quality=80)
         sys.stderr.write(f"{name}: {measured[name]}\n")
-    mixed().save(FOLDER / "Mix.jpg", quality=85)
+    mixed().save(FOLDER / "Mix.jpg", quality=80)
     PAGE.write_text(replaced(PAGE.read_text(), page(measured)))
 
 
@@ -167,8 +168,22 @@ _PLACED = ("region_start", "region_shape", "roi", "placed", "size")
 
 
 def picture(examples: Sequence[Transform]) -> Image.Image:
-    """A drawn picture, and what becomes of it at each strength."""
-    return strip(shown(preset, number) for number, preset in enumerate([recipe(None), *map(recipe, examples)]))
+    """A drawn picture, and what becomes of it at each strength; what looks the same by the same name is shown once."""
+    presets = [recipe(transform) for transform in examples]
+    done = [operations(transform, number) for number, transform in enumerate(examples, start=1)]
+    captions = [_in_yaml(transform) for transform in examples]
+    if len(set(done)) > 1:
+        captions = [f"{caption}\ndrawn: {drawn}" for caption, drawn in zip(captions, done)]
+    images = [shown(preset, number) for number, preset in enumerate(presets, start=1)]
+    same = {(caption, image.numpy().tobytes()): (caption, image) for caption, image in zip(captions, images)}
+    return sheet([("the image", shown(recipe(None), 0)), *same.values()])
+
+
+def operations(transform: Transform, sample: int) -> str:
+    """What is drawn for the drawn picture, by name."""
+    [*_, view] = explain(recipe(transform), 0, 0, sample, SIDE, SIDE)
+    steps = [step.operation or "nothing" for step in view.steps if step.transform == type(transform).__name__]
+    return ", ".join(step for step in steps if not step.startswith("mix_"))
 
 
 def shown(preset: Preset, sample: int) -> torch.Tensor:
@@ -181,23 +196,35 @@ def shown(preset: Preset, sample: int) -> torch.Tensor:
 def mixed() -> Image.Image:
     """Two pictures, and the first mixed with the second: MixUp, then CutMix."""
     pair = torch.stack([shown(recipe(None), 0), Compose.load(recipe(None))(pictures([8])[0])]).float()  # type: ignore[list-item]
-    ways = [(0.8, (0, 0, 0, 0)), (0.5, (0, 0, 0, 0)), (0.75, (20, 90, 132, 202)), (0.5, (60, 10, 218, 168))]
-    tiles = [*pair]
-    for weight, box in ways:
+    ways = {
+        "MixUp, share 0.8": (0.8, (0, 0, 0, 0)),
+        "MixUp, share 0.5": (0.5, (0, 0, 0, 0)),
+        "CutMix, share 0.75": (0.75, (20, 90, 132, 202)),
+        "CutMix, share 0.5": (0.5, (60, 10, 218, 168)),
+    }
+    tiles = [("one image", pair[0]), ("another", pair[1])]
+    for caption, (weight, box) in ways.items():
         images = pair.clone()
         mix_images(images, Mixing(np.float32([weight, 1]), np.int32([box, (0, 0, 0, 0)])))
-        tiles.append(images[0])
-    return strip(tile.byte() for tile in tiles)
+        tiles.append((caption, images[0]))
+    return sheet([(caption, tile.byte()) for caption, tile in tiles])
 
 
-def strip(images: Iterable[torch.Tensor]) -> Image.Image:
-    """Images, uint8 (3, h, w), side by side, each made to fit."""
-    tiles = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
-    row = Image.new("RGB", (len(tiles) * (TILE + GAP) - GAP, TILE), "white")
-    for number, tile in enumerate(tiles):
-        tile.thumbnail((TILE, TILE))
-        row.paste(tile, (number * (TILE + GAP) + (TILE - tile.width) // 2, (TILE - tile.height) // 2))
-    return row
+def sheet(tiles: Sequence[tuple[str, torch.Tensor]]) -> Image.Image:
+    """Images, uint8 (3, h, w), in rows, each with its caption below; larger ones than a tile are made smaller."""
+    captions = [[line for part in caption.split("\n") for line in textwrap.wrap(part, 34)] for caption, _ in tiles]
+    height = SIDE + LINE * max(map(len, captions)) + GAP
+    rows = -(-len(tiles) // COLUMNS)
+    page = Image.new("RGB", (COLUMNS * (SIDE + GAP) - GAP, rows * height), "white")
+    canvas, font = ImageDraw.Draw(page), ImageFont.load_default(13)
+    for number, ((_, image), lines) in enumerate(zip(tiles, captions)):
+        row, column = divmod(number, COLUMNS)
+        left, top = column * (SIDE + GAP), row * height
+        tile = Image.fromarray(image.permute(1, 2, 0).numpy())
+        tile.thumbnail((SIDE, SIDE))
+        page.paste(tile, (left + (SIDE - tile.width) // 2, top + (SIDE - tile.height) // 2))
+        canvas.multiline_text((left, top + SIDE + 2), "\n".join(lines), "black", font, spacing=2)
+    return page
 
 
 def page(measured: dict[str, dict[str, list[float]]]) -> str:

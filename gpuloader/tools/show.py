@@ -11,6 +11,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -44,6 +45,7 @@ from gpuloader.world import World
 
 Picture: TypeAlias = Image.Image
 Device: TypeAlias = "int | Literal['auto'] | None"
+Box: TypeAlias = tuple[float, float, float, float]
 
 MAX_PICTURE_PIXELS = 50_000_000
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -52,6 +54,7 @@ _MOST_IMAGES = 1000
 _LEAST_TILE, _MOST_TILE = 128, 256
 _GAP, _LINE, _TEXT, _TITLE = 10, 16, 12, 18
 _INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1", "#b3261e"
+_VERSIONS = ("#d55e00", "#0072b2", "#f0c000", "#cc79a7", "#009e73", "#56b4e9")  # told apart by the colour-blind, too
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,8 @@ def show(
 ) -> Shown:
     """Draws samples beside what training gets of them in several epochs. A bad image is a box with the cause.
 
+    The first six versions of a sample have frames of different colours, and the original the windows that they show.
+
     Args:
         tar: the shards, as `GPULoader` takes them.
         picture: a file to write, .png or .jpg.
@@ -284,14 +289,18 @@ def show(
     bad: dict[int, str] = {}
     for number, sample in enumerate(chosen):
         original, *made = _pictures(gallery, compose, sample.id, seed, versions, tile)
+        windows: list[Box] = []
         if causes := [cause for cause in (original, *made) if isinstance(cause, str)]:
             bad[sample.id] = causes[0]
-        sheet.put(number * rows, 0, original, [printable(sample.key), _named(sample)])
+        else:
+            windows = _windows(gallery, compose, sample.id, seed, versions)
+        sheet.put(number * rows, 0, original, [printable(sample.key), _named(sample)], windows)
         for place, version in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
             caption = f"epoch {epoch}, view {view}" if views > 1 else f"epoch {epoch}"
-            sheet.put(number * rows + row, 1 + column, version, [caption])
+            frame = _VERSIONS[place] if place < len(windows) else None
+            sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame)
     sheet.image.save(picture, quality=90)  # of JPEG
     return Shown(
         picture=picture,
@@ -349,6 +358,14 @@ def _pictures(
             yield from [error.cause] * len(compose.each_view)
 
 
+def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:
+    """Left, top, right, bottom of what the first versions show, as shares of the image's sides."""
+    height, width = gallery.size(sample)
+    views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
+    windows = (view.window for view in islice(views, len(_VERSIONS)))
+    return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]
+
+
 def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
     """A tensor (3, h, w) in levels."""
     image = tensor.permute(1, 2, 0).cpu().numpy()
@@ -361,8 +378,7 @@ def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Pic
 
 
 def _named(sample: Sample) -> str:
-    label = [] if sample.label is None else [f"{sample.label} {printable(sample.class_name or '')}".rstrip()]
-    return ", ".join([*label, f"id {sample.id}"])
+    return "" if sample.label is None else f"class {sample.label} {printable(sample.class_name or '')}".rstrip()
 
 
 def _heading(
@@ -378,7 +394,7 @@ def _heading(
     epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
     facts = f"seed {seed}, {epochs}, {samples} of {len(gallery):,} samples, {gallery.device}, gpuloader {__version__}"
     levels = ", in levels again" if any(view.normalize for view in compose.each_view) else ""
-    lines = [title, facts, f"originals, then what training gets{levels}"]
+    lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines
 
 
@@ -404,8 +420,16 @@ class _Sheet:
             top = _GAP + _TITLE + number * _LINE
             self._canvas.text((_GAP, top), _shortened(line, self._font, room), _PALE, self._font)
 
-    def put(self, row: int, column: int, picture: Picture | str, lines: Sequence[str]) -> None:
-        """Draws a tile: a picture, or a box with the cause why there is none, and the text below."""
+    def put(
+        self,
+        row: int,
+        column: int,
+        picture: Picture | str,
+        lines: Sequence[str],
+        windows: Sequence[Box] = (),
+        frame: str | None = None,
+    ) -> None:
+        """Draws a tile: a picture, its windows on it and its frame around it, or the cause why there is none; text."""
         left, top = _GAP + column * (self._tile + _GAP), self._top + row * self._row
         if isinstance(picture, str):
             box = (left, top, left + self._tile - 1, top + self._tile - 1)
@@ -414,9 +438,15 @@ class _Sheet:
             self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
         else:
             fitted = self._fitted(picture)
-            self.image.paste(fitted, (left, top + self._tile - fitted.height))
+            for window, colour in reversed([*zip(windows, _VERSIONS)]):
+                _outline(fitted, window, colour)
+            right, bottom = left + fitted.width - 1, top + self._tile - 1
+            upper = bottom + 1 - fitted.height
+            if frame is not None:
+                self._canvas.rectangle((left - 3, upper - 3, right + 3, bottom + 3), frame)
+            self.image.paste(fitted, (left, upper))
         for number, line in enumerate(lines):
-            place = (left, top + self._tile + 2 + number * _LINE)
+            place = (left, top + self._tile + 4 + number * _LINE)
             self._canvas.text(place, _shortened(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
 
     def _fitted(self, picture: Picture) -> Picture:
@@ -427,6 +457,17 @@ class _Sheet:
         fitted = picture.copy()
         fitted.thumbnail((self._tile, self._tile))
         return fitted
+
+
+def _outline(picture: Picture, window: Box, colour: str) -> None:
+    """Draws a window's part inside of the picture: a line of two pixels in the colour with white beside it."""
+    edge = picture.width - 1, picture.height - 1
+    left, top = (min(max(0, round(share * (last + 1))), last) for share, last in zip(window[:2], edge))
+    right, bottom = (min(round(share * (last + 1)) - 1, last) for share, last in zip(window[2:], edge))
+    right, bottom = max(left, right), max(top, bottom)
+    canvas = ImageDraw.Draw(picture)
+    canvas.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_PAPER, width=4)
+    canvas.rectangle((left, top, right, bottom), outline=colour, width=2)
 
 
 def _shortened(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts

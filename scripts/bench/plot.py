@@ -1,4 +1,4 @@
-"""`python plot.py results.json plot.png`: a bar for each system's CPU time, a dot for each round. Needs matplotlib."""
+"""`python plot.py results.json plot.png`: the CPU time of each system, a dot for each round. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -9,31 +9,43 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 from report import figures
 
 mpl.use("Agg")
 
 
-def plot(result: dict[str, Any], image: Path) -> None:
-    """One row of bars for each recipe, the cheapest at the top."""
+def plot(result: dict[str, Any]) -> Figure:
+    """For each recipe a bar for each system, the cheapest at the top; below them the floors, as lines through all."""
     recipes = result["summary"]
     most = max(len(systems) for systems in recipes.values())
     figure, axes = pyplot.subplots(len(recipes), figsize=(9, 0.6 + len(recipes) * (0.9 + 0.3 * most)), squeeze=False)
     for axis, (recipe, systems) in zip(axes[:, 0], recipes.items(), strict=True):
-        names = sorted(systems, key=lambda name: -systems[name]["cpu_seconds_per_1000"]["median"])
-        costs = [systems[name]["cpu_seconds_per_1000"]["median"] for name in names]
-        colours = ["tab:green" if name == "gpuloader" else "silver" for name in names]
-        axis.barh([result["systems"][name]["title"] for name in names], costs, color=colours)
-        for run in result["rounds"]:
-            if run["recipe"] == recipe and run["system"] in names:
-                axis.plot(figures(run)["cpu_seconds_per_1000"], names.index(run["system"]), "k.", markersize=3)
+        titles = {name: result["systems"][name]["title"] for name in systems}
+        floors = {name for name in systems if titles[name].startswith("floor: ")}
+        costs = {name: systems[name]["cpu_seconds_per_1000"]["median"] for name in systems}
+        names = sorted(systems, key=lambda name: (name not in floors, -costs[name]))
+        for row, name in enumerate(names):
+            if name in floors:
+                line = axis.plot([costs[name]] * 2, [row, len(names) - 0.5], ":", color="dimgray", linewidth=1)
+                line[0].set(marker="|", markersize=14, markevery=[0], label=titles[name])
+            else:
+                axis.barh(row, costs[name], color="tab:green" if name == "gpuloader" else "silver")
+            runs = [run for run in result["rounds"] if (run["recipe"], run["system"]) == (recipe, name)]
+            dots = [figures(run)["cpu_seconds_per_1000"] for run in runs]
+            axis.plot(dots, [row] * len(dots), "k.", markersize=3)
+        axis.set_yticks(range(len(names)), [titles[name] for name in names])
+        for name, label in zip(names, axis.get_yticklabels()):
+            label.set(color="dimgray" if name in floors else "black", style="italic" if name in floors else "normal")
         axis.set_title(recipe)
+        axis.set_xlim(left=0)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel("CPU core-seconds per 1,000 images (less is better)")
-    figure.suptitle(f"{result['title']} {result['machine']['cpu']}, {result['date']}".strip(), fontsize=9)
+    about = ", ".join(filter(None, (result["title"], result["machine"]["cpu"], result["date"])))
+    figure.suptitle(about, fontsize=9)
     figure.tight_layout()
-    figure.savefig(image, dpi=120)
+    return figure
 
 
 if __name__ == "__main__":
-    plot(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    plot(json.loads(Path(sys.argv[1]).read_text())).savefig(sys.argv[2], dpi=120)

@@ -164,6 +164,25 @@ def test_the_pages_say_what_the_committed_results_say(page: str, part: str) -> N
     assert publishing.replaced(text, "") != text
 
 
+def test_a_plot_has_bars_for_systems_and_lines_for_floors() -> None:
+    plot, result = module("plot"), module("publishing").load()["photographs"]
+    figure = plot.plot(result)
+    for axis, systems in zip(figure.axes, result["summary"].values(), strict=True):
+        costs = {
+            result["systems"][name]["title"]: each["cpu_seconds_per_1000"]["median"] for name, each in systems.items()
+        }
+        rows = [label.get_text() for label in axis.get_yticklabels()]
+        bars = {rows[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in axis.patches}
+        lines = {line.get_label(): line for line in axis.lines if line.get_linestyle() == ":"}
+        assert {**bars, **{title: line.get_xdata()[0] for title, line in lines.items()}} == costs
+        assert set(lines) == {title for title in costs if title.startswith("floor: ")}
+        assert rows[len(lines) :] == sorted(bars, key=lambda title: -bars[title])  # from the bottom up
+        for title, line in lines.items():
+            assert line.get_ydata()[0] == rows.index(title)
+            assert line.get_ydata()[1] > len(rows) - 1  # through every bar
+    plot.pyplot.close(figure)
+
+
 def test_the_sweep_ends_with_the_fastest_value_of_each_setting() -> None:
     choices = {"threads": [1, 2, 4], "whole": [False, True], "load": [0.5, 0.0, 1.0]}
     best = {"threads": 4, "whole": False, "load": 1.0}

@@ -9,13 +9,16 @@ import shutil
 import socket
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from threading import Thread
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from making import damaged_jpeg, jpeg
+import torch
+from making import damaged_jpeg, jpeg, write_shard
 from PIL import Image
 from selenium import webdriver
 from selenium.common import StaleElementReferenceException
@@ -32,6 +35,7 @@ from gpuloader.tools.show import Gallery
 
 MARKUP = "<img src=x onerror=alert(1)>"
 BAD, DAMAGED = 30, 31
+SEED = 2**60 + 1
 PRESET = load_preset("imagenet_randaugment", {"RandomResizedCrop": {"size": 64}})
 
 
@@ -51,18 +55,26 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     return Gallery(folder, device_id=None)
 
 
-@pytest.fixture(scope="module")
-def port(gallery: Gallery) -> Iterator[int]:
-    with make_server(gallery, "mine.yaml", PRESET, seed=2**60 + 1, port=0) as server:
+@contextmanager
+def served(gallery: Gallery) -> Iterator[int]:
+    with make_server(gallery, "mine.yaml", PRESET, seed=SEED, port=0) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(gallery: Gallery) -> Iterator[int]:
+    with served(gallery) as port:
+        yield port
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)  # kernels may be compiled first
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -145,7 +157,7 @@ def test_a_version_and_what_is_drawn_for_it_are_the_librarys(port: int, gallery:
 
 
 def test_the_seed_is_the_servers_where_none_is_asked_for(port: int, gallery: Gallery) -> None:
-    [version] = gallery.versions(Compose.load(PRESET), 5, 2**60 + 1, 0)
+    [version] = gallery.versions(Compose.load(PRESET), 5, SEED, 0)
     assert (np.asarray(ask_picture(port, "version", id=5)) == np.asarray(version)).all()
 
 
@@ -282,7 +294,6 @@ class Page:
         self.browser = browser
         browser.get("about:blank")
         browser.get(f"http://127.0.0.1:{port}/")
-        self.wait(lambda: self.title == "0000")
 
     def wait(self, condition: Callable[[], object]) -> None:
         WebDriverWait(self.browser, 30, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
@@ -308,6 +319,10 @@ class Page:
     def keys(self) -> list[str]:
         return [each.text for each in self.all("#grid .key")]
 
+    def get(self, name: str, selector: str) -> list[Any]:
+        """A property of each node."""
+        return [each.get_property(name) for each in self.all(selector)]
+
     @property
     def steps(self) -> list[list[str]]:
         return [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in self.all("#steps tr")]
@@ -316,8 +331,7 @@ class Page:
         Select(self.one(selector)).select_by_value(value)
 
     def type(self, selector: str, text: str) -> None:
-        self.one(selector).clear()
-        self.one(selector).send_keys(text, Keys.TAB)
+        self.one(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.DELETE, Keys.TAB)
 
     def picture(self, selector: str) -> np.ndarray:
         """What an image of the page shows, in its own pixels."""
@@ -334,19 +348,23 @@ class Page:
 @pytest.fixture
 def page(browser: WebDriver, port: int) -> Iterator[Page]:
     browser.get_log("browser")
-    yield Page(browser, port)
+    page = Page(browser, port)
+    page.wait(lambda: page.title == "0000")
+    yield page
     refused = [entry for entry in browser.get_log("browser") if entry["source"] != "network"]
     assert refused == []  # no error of the script, nothing that the policy forbids
 
 
-def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int, view: int = 0) -> list[list[str]]:
+def expected_steps(
+    gallery: Gallery, compose: Compose, sample: int, epoch: int, view: int = 0, seed: int = SEED
+) -> list[list[str]]:
     return [
         [
             step.transform,
             step.operation or "nothing",
             ", ".join(f"{name} {str(value).removesuffix('.0')}" for name, value in step.parameters.items()),
         ]
-        for step in gallery.explain(compose, sample, 2**60 + 1, epoch)[view].steps
+        for step in gallery.explain(compose, sample, seed, epoch)[view].steps
     ]
 
 
@@ -414,9 +432,9 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
     for epoch in (0, 3):
         page.type("#epoch", str(epoch))
         page.wait(lambda epoch=epoch: page.steps == expected_steps(gallery, compose, 4, epoch))
-        [version] = gallery.versions(compose, 4, 2**60 + 1, epoch)
+        [version] = gallery.versions(compose, 4, SEED, epoch)
         assert (page.picture("#after img") == np.asarray(version)).all()
-        top, left, bottom, right = gallery.explain(compose, 4, 2**60 + 1, epoch)[0].window
+        top, left, bottom, right = gallery.explain(compose, 4, SEED, epoch)[0].window
         window = page.one("rect.chosen")
         found = [float(window.get_attribute(name)) for name in ("y", "x", "height", "width")]
         assert found == [top, left, bottom - top, right - left]
@@ -436,7 +454,7 @@ def test_each_view_of_a_recipe_can_be_seen(page: Page, gallery: Gallery) -> None
     page.all("#views button")[7].click()
     compose = Compose.load("dino")
     page.wait(lambda: page.steps == expected_steps(gallery, compose, 0, 0, view=7))
-    version = gallery.versions(compose, 0, 2**60 + 1, 0)[7]
+    version = gallery.versions(compose, 0, SEED, 0)[7]
     assert (page.picture("#after img") == np.asarray(version)).all()
     page.choose("#preset", "deit")
     page.wait(lambda: page.one("#mix").is_displayed())
@@ -456,14 +474,115 @@ def test_a_key_that_is_html_stays_text(page: Page) -> None:
 def test_a_bad_image_shows_its_cause(page: Page) -> None:
     page.one("#key").send_keys(f"{DAMAGED:04d}")
     page.wait(lambda: page.title == f"{DAMAGED:04d}")
-    for selector in ("#before .wrong", "#after .wrong", "#grid .wrong"):
-        page.wait(lambda selector=selector: "DALI's decoder fails on it" in page.one(selector).text)
+    page.wait(lambda: page.one("#grid .wrong").text == "bad image")
+    assert page.one("body").text.count("DALI's decoder fails on it") == 1
     assert page.steps == []
+    assert not page.one("#stage").is_displayed()
+    page.type("#key", f"{DAMAGED + 1:04d}")
+    page.wait(lambda: page.one("#stage").is_displayed())
+    assert "bad image" not in page.one("body").text
 
 
-def test_a_wrong_seed_is_said(page: Page) -> None:
-    page.type("#seed", "x")
+@pytest.mark.parametrize(
+    ("box", "text", "message", "stays"),
+    [
+        ("#seed", "x", "seed='x': allowed is", "7"),
+        ("#seed", "-1", "seed='-1': allowed is", "7"),
+        ("#epoch", "-3", "epoch='-3': allowed is an integer from 0 to 4294967295", "2"),
+        ("#epoch", "1.5", "epoch='1.5': allowed is", "2"),
+    ],
+)
+def test_a_wrong_number_is_said_and_the_boxes_stay_what_is_pictured(
+    page: Page, gallery: Gallery, box: str, text: str, message: str, stays: str
+) -> None:
+    page.type("#epoch", "2")
+    page.type("#seed", "7")
+    compose = Compose.load(PRESET)
+    page.wait(lambda: page.steps == expected_steps(gallery, compose, 0, 2, seed=7))
+    page.type(box, text)
     page.wait(lambda: page.one("#problem").is_displayed())
-    assert page.one("#problem").text.startswith("seed='x': allowed is")
-    page.type("#seed", "1")
-    page.wait(lambda: not page.one("#problem").is_displayed())
+    assert page.one("#problem").text.startswith(message)
+    assert page.one(box).get_attribute("value") == stays
+    assert page.one("#epochs [aria-pressed=true]").text == "epoch 2"
+    [version] = gallery.versions(compose, 0, 7, 2)
+    assert (page.picture("#after img") == np.asarray(version)).all()
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.title == "0001")
+    assert not page.one("#problem").is_displayed()
+    assert page.steps == expected_steps(gallery, compose, 1, 2, seed=7)
+
+
+def test_the_last_epoch_has_no_wrong_ones_beside_it(page: Page) -> None:
+    page.type("#epoch", str(2**32 - 1))
+    page.wait(lambda: [each.text for each in page.all("#epochs button")][-1:] == [f"epoch {2**32 - 1}"])
+    page.picture("#epochs button:last-child img")
+    assert not page.one("#problem").is_displayed()
+
+
+def test_an_error_of_all_pictures_is_said_once(browser: WebDriver, gallery: Gallery, tmp_path: Path) -> None:
+    shard = Path(shutil.copy(gallery.sample(0).shard, tmp_path))
+    with served(Gallery(shard, device_id=None)) as port:
+        page = Page(browser, port)
+        page.wait(lambda: page.title == "0000")
+        shard.write_bytes(b"")
+        page.one("#on").click()
+        page.wait(lambda: page.keys[0] == "0024")
+        page.wait(lambda: page.one("#problem").is_displayed())
+        page.wait(lambda: all(page.get("complete", "#grid img")))
+        message = page.one("#problem").text
+        assert "a.tar" in message
+        assert page.one("body").text.count(message) == 1
+
+
+def test_a_server_that_ended_is_said_once(browser: WebDriver, gallery: Gallery) -> None:
+    with served(gallery) as port:
+        page = Page(browser, port)
+        page.wait(lambda: page.title == "0000")
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.one("#problem").is_displayed())
+    assert page.one("body").text.count("The server does not answer") == 1
+    assert page.title == "0000"
+
+
+def test_a_long_key_keeps_its_end(browser: WebDriver, tmp_path: Path) -> None:
+    keys = [f"a_folder_with_a_long_name/and_a_long_stem_{number}" for number in range(3)] + ["short/key", "(דג)"]
+    path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
+    with served(Gallery(path, device_id=None)) as port:
+        page = Page(browser, port)
+        page.wait(lambda: page.keys == keys)
+        script = """const box = arguments[0].getBoundingClientRect();
+            const text = document.createTreeWalker(arguments[0], NodeFilter.SHOW_TEXT).nextNode();
+            return [0, text.length - 1].map((place) => {
+                const range = document.createRange();
+                range.setStart(text, place);
+                range.setEnd(text, place + 1);
+                const {left, right} = range.getBoundingClientRect();
+                return box.left - 0.5 <= left && right <= box.right + 0.5;
+            });"""
+        first_and_last_are_seen = [browser.execute_script(script, each) for each in page.all("#grid .key")]
+        assert first_and_last_are_seen == [[False, True]] * 3 + [[True, True]] * 2
+
+
+def test_a_line_says_what_is_going_on_until_the_first_picture(browser: WebDriver, gallery: Gallery) -> None:
+    compiled = Event()
+
+    class Slow(Gallery):
+        """One whose kernels are compiled when the event says so."""
+
+        def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
+            assert compiled.wait(60)
+            return super().tensors(compose, sample, seed, epoch)
+
+    with served(Slow(gallery.sample(0).shard, device_id=None)) as port:
+        page = Page(browser, port)
+        page.wait(lambda: len(page.keys) == PER_PAGE)
+        assert "kernels are compiled first, once: up to 40 s" in page.one("#detail").text
+        compiled.set()
+        page.wait(lambda: page.title == "0000")
+        assert "kernels" not in page.one("#detail").text
+        compiled.clear()  # those of another recipe
+        page.choose("#preset", "dino")
+        page.wait(lambda: "kernels are compiled first" in page.one("#detail").text)
+        compiled.set()
+        page.wait(lambda: len(page.all("#views button")) == 10)
+        assert "kernels" not in page.one("#detail").text

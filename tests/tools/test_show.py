@@ -17,7 +17,7 @@ from PIL import Image, ImageFont
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.tools.show import Gallery, _shortened, printable, show
+from gpuloader.tools.show import Gallery, Sample, _named, _shortened, printable, show
 
 COLOURS = Compose(
     [
@@ -201,13 +201,59 @@ def test_the_picture_has_originals_and_their_versions(shards: list[Path], tmp_pa
         original = np.asarray(gallery.original(sample, 160))
         height, width, _ = original.shape
         if max(height, width) * 2 > 128:  # smaller ones are enlarged
-            assert (tile(image, row, 0, 160)[160 - height :, :width] == original).all()
+            drawn = (tile(image, row, 0, 160)[160 - height :, :width] != original).any(axis=2)
+            assert 0 < drawn.mean() < 0.5  # the windows
         for epoch in range(3):
             [version] = gallery.versions(compose, sample, 9, epoch)
             assert (tile(image, row, 1 + epoch, 160) == np.asarray(version)).all()
     assert [sample.id for sample in shown.samples] == [3, 25]
     assert (shown.preset, shown.seed, shown.epochs, shown.device) == ("imagenet_randaugment", 9, (0, 1, 2), "cpu")
     assert (shown.mix_left_out, shown.bad) == (False, {})
+
+
+def colour(image: Image.Image, row: int, column: int, side: int) -> tuple[int, int, int]:
+    """Of the frame around a tile: a pixel to the left of its lower left corner."""
+    return image.getpixel((10 + column * (side + 10) - 2, 70 + row * (side + 42) + side - 1))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        small("imagenet_train"),
+        Compose([T.Resize(40), T.CenterCrop(32)]),
+        Compose([T.Resize((40, 40)), T.RandomCrop(40, padding=12)]),  # windows that reach beyond the image
+    ],
+    ids=["resized crop", "eval", "padded"],
+)
+def test_the_window_of_a_version_is_on_the_original(tmp_path: Path, preset: Preset, seed: int) -> None:
+    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(128, 96), "cls": b"0"}])
+    show(path, tmp_path / "a.png", preset=preset, samples=[0], versions=1, seed=seed, device_id=None)
+    image = Image.open(tmp_path / "a.png")
+    [view] = Gallery(path, device_id=None).explain(preset, 0, seed, 0)
+    top, left, bottom, right = view.window
+    found = np.argwhere((tile(image, 0, 0, 128) == colour(image, 0, 1, 128)).all(axis=2))
+    expected = [max(0, round(top)), max(0, round(left)), min(128, round(bottom)) - 1, min(96, round(right)) - 1]
+    assert [*found.min(axis=0), *found.max(axis=0)] == expected
+
+
+def test_six_versions_of_a_sample_have_colours_of_their_own(shards: list[Path], tmp_path: Path) -> None:
+    show(shards, tmp_path / "a.png", preset=COLOURS, samples=[0, 1], versions=7, device_id=None)
+    image = Image.open(tmp_path / "a.png")
+    for row in range(2):
+        colours = [colour(image, row, 1 + epoch, 128) for epoch in range(7)]
+        assert len(set(colours)) == 7
+        assert colours[6] == (255, 255, 255)
+        for each in colours[:6]:
+            assert (tile(image, row, 0, 128) == each).all(axis=2).any()
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "text"),
+    [(6, None, "class 6"), (8, "triangles", "class 8 triangles"), (0, "a\nb", "class 0 a\ufffdb"), (None, None, "")],
+)
+def test_a_class_is_called_so_in_the_picture(label: int | None, name: str | None, text: str) -> None:
+    assert _named(Sample(6, "key", label, name, "a.tar", 0)) == text
 
 
 @pytest.mark.parametrize(
