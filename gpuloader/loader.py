@@ -209,7 +209,7 @@ class GPULoader:
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
         self._labels = make_labels(self._shards, label_from)
         self.classes = None if self._labels is None else self._labels.classes
-        order = self.preset.shuffle if shuffle is None else resolve_shuffle(shuffle)
+        order = self.preset.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
         sampling = make_sampling(
             self._shards,
             self._labels,
@@ -226,7 +226,7 @@ class GPULoader:
             world_size=self.world.world_size,
             shuffle="none" if callable(order) else order,
             sampling=sampling,
-            last_batch=self.preset.last_batch if last_batch is None else last_batch,
+            last_batch=self.preset.default_last_batch if last_batch is None else last_batch,
             seed=seed,
             steps_per_epoch=steps_per_epoch,
         )

@@ -19,13 +19,15 @@ from oracle import transforms
 from PIL import Image
 
 from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
-from gpuloader.recipe import View, load_preset, preset_names
+from gpuloader.recipe import Mix, View, load_preset, preset_names
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, FiveCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandAugment, RandomApply
 
 v2 = transforms.v2
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 PICTURES = [picture(*size, seed) for seed, size in enumerate([(60, 80), (80, 60), (33, 51), (64, 64), (48, 97)])]
 ARRAYS = [np.asarray(image) for image in PICTURES]
 FILES = [encoded(image, "PNG") for image in PICTURES]
@@ -165,6 +167,28 @@ def test_it_is_what_a_loader_hands_out(shards: list[Path], recipe: Compose) -> N
 # --- as a recipe
 
 
+@pytest.mark.parametrize(
+    ("transform", "options", "training"),
+    [
+        (transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()]), {}, True),
+        (v2.Compose([v2.Resize(9), v2.CenterCrop(8), v2.RandomHorizontalFlip()]), {}, True),
+        (v2.Compose([v2.Resize(9), v2.CenterCrop(8), *FLOAT]), {"mix": Mix(10, 1.0)}, True),
+        (transforms.Compose([transforms.Resize(9), transforms.CenterCrop(8), transforms.ToTensor()]), {}, False),
+        (v2.Compose([v2.Resize(9), v2.CenterCrop(8)]), {"views": 2}, False),
+    ],
+)
+def test_what_draws_is_loaded_for_training_and_else_for_evaluation(
+    shards: list[Path], transform: object, options: dict[str, Any], training: bool
+) -> None:
+    recipe = Compose.from_torchvision(transform, **options)
+    with GPULoader(shards, 16, None, preset=recipe, output="dict") as loader:
+        ids = [number for batch in loader for number in batch["index"].tolist()]
+    assert len(ids) == (32 if training else 40)  # of 40
+    assert (ids == sorted(ids)) != training
+    with GPULoader(shards, 16, None, preset=recipe, output="dict", shuffle="none", last_batch="pad") as loader:
+        assert [batch["index"].tolist()[0] for batch in loader] == [0, 16, 32]  # the loader's arguments have the say
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_printed_it_is_yaml_that_can_be_read_back(name: str, tmp_path: Path) -> None:
     compose = Compose.load(name)
@@ -199,10 +223,6 @@ def test_it_can_be_copied_and_pickled_also_after_it_ran(train: Compose, make: An
 
 
 # --- torchvision
-
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 
 
 @pytest.mark.parametrize(

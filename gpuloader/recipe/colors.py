@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
 import numpy as np
-import pydantic
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import STRICT, Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Pair, PixelTransform, Probability
+from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, sometimes, step
 
 # The operation, and its parameter that changes nothing.
@@ -22,7 +23,17 @@ _JITTERS = {
 }
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class _Sometimes(PixelTransform):
+    """What is done to an image is always the same, with probability p."""
+
+    p: Probability
+
+    @property
+    def random(self) -> bool:
+        return 0 < self.p < 1
+
+
+@part
 class ColorJitter(PixelTransform):
     """torchvision's `ColorJitter`: its operations one after the other, in an order drawn for each sample.
 
@@ -43,7 +54,7 @@ class ColorJitter(PixelTransform):
     saturation: float | Pair = 0.0
     hue: float | Pair = 0.0
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> ColorJitter:
         for name in _JITTERS:
             least, most = (-0.5, 0.5) if name == "hue" else (0.0, np.inf)
@@ -64,12 +75,21 @@ class ColorJitter(PixelTransform):
             return strength
         return (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
 
+    @property
+    def random(self) -> bool:
+        on = self._on()
+        return len(on) > 1 or any(low < high for low, high in map(self.bounds, on))
+
+    def _on(self) -> list[str]:
+        """The operations that are not left out; where they are several, their order is drawn."""
+        return [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """k is the number of operations.
 
         Columns: by what brightness, contrast, saturation and hue are ordered; then their parameters.
         """
-        on = [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
+        on = self._on()
         columns = [list(_JITTERS).index(name) for name in on]
         ops = [_JITTERS[name][0] for name in on]
         low, high = np.array([self.bounds(name) for name in on]).reshape(-1, 2).T
@@ -80,7 +100,7 @@ class ColorJitter(PixelTransform):
         return Program(np.array(ops, np.int32)[order], parameters, (frozenset(ops),) * len(on))
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class Grayscale(PixelTransform):
     """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
 
@@ -89,13 +109,17 @@ class Grayscale(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
 
+    @property
+    def random(self) -> bool:
+        return False
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step."""
         return step(Op.GRAYSCALE, draw.samples)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomGrayscale(PixelTransform):
+@part
+class RandomGrayscale(_Sometimes):
     """torchvision's `RandomGrayscale`.
 
     On the CPU its levels are torchvision's.
@@ -110,7 +134,7 @@ class RandomGrayscale(PixelTransform):
         return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class GaussianBlur(PixelTransform):
     """torchvision's `GaussianBlur`.
 
@@ -126,7 +150,7 @@ class GaussianBlur(PixelTransform):
     kernel_size: Annotated[int, Field(ge=1)]
     sigma: float | Pair = (0.1, 2.0)
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> GaussianBlur:
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size {self.kernel_size}: allowed are odd numbers")
@@ -134,6 +158,11 @@ class GaussianBlur(PixelTransform):
         if not 0 < low <= high:
             raise ValueError(f"sigma {self.sigma}: allowed is a number above 0, or [low, high] with 0 < low <= high")
         return self
+
+    @property
+    def random(self) -> bool:
+        low, high = self._bounds
+        return low < high
 
     @property
     def _bounds(self) -> Pair:
@@ -154,9 +183,9 @@ class GaussianBlur(PixelTransform):
         return step(Op.BLUR, draw.samples, low + draw(1)[:, 0] * (high - low), self.kernel_size)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomSolarize(PixelTransform):
-    """torchvision's `RandomSolarize`: what is at least the threshold, of 255, is inverted.
+@part
+class RandomSolarize(_Sometimes):
+    """torchvision's `RandomSolarize`: what is at least the threshold, a level of 0 to 255, is inverted.
 
     On the CPU its levels are torchvision's.
     """
@@ -166,13 +195,22 @@ class RandomSolarize(PixelTransform):
     threshold: Annotated[float, Field(ge=0, le=255)]
     p: Probability = 0.5
 
+    @model_validator(mode="after")
+    def _check(self) -> RandomSolarize:
+        if 0 < self.threshold <= 1:  # a level of 1 inverts all but black, which 0 is for
+            raise ValueError(
+                f"threshold {self.threshold} is in units of 1, and here it is a level of 0 to 255: write threshold "
+                f"{math.ceil(255 * self.threshold)}"
+            )
+        return self
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step."""
         return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomPosterize(PixelTransform):
+@part
+class RandomPosterize(_Sometimes):
     """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay.
 
     On the CPU its levels are torchvision's.
@@ -188,8 +226,8 @@ class RandomPosterize(PixelTransform):
         return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomEqualize(PixelTransform):
+@part
+class RandomEqualize(_Sometimes):
     """torchvision's `RandomEqualize`.
 
     On the CPU its levels are torchvision's.
@@ -204,8 +242,8 @@ class RandomEqualize(PixelTransform):
         return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomAutocontrast(PixelTransform):
+@part
+class RandomAutocontrast(_Sometimes):
     """torchvision's `RandomAutocontrast`.
 
     On the CPU its levels are torchvision's.
@@ -220,8 +258,8 @@ class RandomAutocontrast(PixelTransform):
         return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomAdjustSharpness(PixelTransform):
+@part
+class RandomAdjustSharpness(_Sometimes):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
 
     On the CPU its levels are torchvision's.
@@ -237,8 +275,8 @@ class RandomAdjustSharpness(PixelTransform):
         return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class RandomInvert(PixelTransform):
+@part
+class RandomInvert(_Sometimes):
     """torchvision's `RandomInvert`.
 
     On the CPU its levels are torchvision's.

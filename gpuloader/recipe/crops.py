@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import STRICT, Interpolation, Pair, Probability, Transform, Triple
+from gpuloader.recipe.model import Interpolation, Pair, Probability, Transform, Triple
+from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     Ints,
     PaddingMode,
@@ -37,7 +37,7 @@ Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=Fal
 """A level of 0 to 255, or one for each channel."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class Resize(PlacingTransform):
     """The image resized: a number is its shorter side, the longer one being rounded down; a pair is (height, width).
 
@@ -80,7 +80,7 @@ class Resize(PlacingTransform):
         return size if isinstance(size, tuple) else None
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class RandomResizedCrop(PlacingTransform):
     """A window of random area and aspect ratio, resized.
 
@@ -129,7 +129,7 @@ class _Crop(PlacingTransform):
         return np.array([sides(self.size, draw.draws.epoch)], np.int64)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class CenterCrop(_Crop):
     """The middle of the image; where that is smaller than the crop, black around it.
 
@@ -145,7 +145,7 @@ class CenterCrop(_Crop):
         return at.crop(start, shape)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class RandomCrop(_Crop):
     """A window of the crop's size anywhere in the padded image.
 
@@ -165,6 +165,18 @@ class RandomCrop(_Crop):
     padding_mode: PaddingMode = "constant"
     stream: ClassVar[Stream] = Stream.CROP
 
+    @model_validator(mode="after")
+    def _check(self) -> RandomCrop:
+        sizes = self.size.values() if isinstance(self.size, dict) else [self.size]
+        side = min(min(each) if isinstance(each, tuple) else each for each in sizes)
+        if isinstance(self.padding, int) and self.padding >= side:
+            height_and_width = f"; for a height and a width write size [{self.size}, {self.padding}]"
+            raise ValueError(
+                f"padding {self.padding} on all sides: allowed is less than the crop's {side}, which might show "
+                f"nothing else{height_and_width if isinstance(self.size, int) else ''}"
+            )
+        return self
+
     @property
     def pads(self) -> bool:
         """Whether it says anything of padding."""
@@ -180,7 +192,7 @@ class RandomCrop(_Crop):
         return at.crop(start, shape)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class Pad(PlacingTransform):
     """Pixels around the image; a crop that reaches beyond them shows more of the same.
 
@@ -203,7 +215,7 @@ class Pad(PlacingTransform):
         return None if before is None else (before[0] + top + bottom, before[1] + left + right)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class RandomHorizontalFlip(PlacingTransform):
     """Left and right exchanged, with probability p.
 
@@ -214,11 +226,15 @@ class RandomHorizontalFlip(PlacingTransform):
     stream: ClassVar[Stream] = Stream.FLIP
     axis: ClassVar[int] = 1
 
+    @property
+    def random(self) -> bool:
+        return 0 < self.p < 1
+
     def place(self, at: Placement, draw: Draw) -> Placement:
         return at.flip(self.axis, draw(1)[:, 0] < self.p)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class RandomVerticalFlip(RandomHorizontalFlip):
     """Top and bottom exchanged, with probability p.
 
@@ -232,7 +248,7 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 Corner: TypeAlias = Literal["top left", "top right", "bottom left", "bottom right"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class CornerCrop(_Crop):
     """A corner of the image.
 
@@ -248,7 +264,7 @@ class CornerCrop(_Crop):
         return at.crop(np.where(at_end, at.shape - shape, 0), shape)
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class FiveCrop(Transform):
     """Five views: the four corners and the middle."""
 
@@ -260,7 +276,7 @@ class FiveCrop(Transform):
         return [*((CornerCrop(self.size, corner),) for corner in corners), (CenterCrop(self.size),)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class TenCrop(Transform):
     """Ten views: those of `FiveCrop`, and of the flipped image."""
 

@@ -9,13 +9,20 @@ from typing import Any
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.model import Transform
+from gpuloader.recipe.part import made
 from gpuloader.recipe.preset import Preset
-from gpuloader.recipe.preset_files import TRANSFORMS, made
+from gpuloader.recipe.preset_files import TRANSFORMS
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
+_MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
+"""The parameter of `Mix` that is the alpha of theirs."""
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
+_TIMM = (
+    'timm\'s transforms have recipes: preset="a1", "a2", "a3", "deit" or "deit3" to train, "a1_eval", '
+    '"deit_eval" or "deit3_eval" to evaluate'
+)
 _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
@@ -43,8 +50,14 @@ def _translated(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple
     transforms = []
     for leaf in leaves:
         name, module = type(leaf).__name__, type(leaf).__module__
-        if not module.startswith(("torchvision.transforms", "torch.nn")):
+        if module.startswith("timm."):
+            if _TIMM not in problems:
+                problems.append(_TIMM)
+        elif not module.startswith(("torchvision.transforms", "torch.nn")):
             problems.append(f"{module}.{name} is not torchvision's")
+        elif name in _MIXING:
+            mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
+            problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
         elif name in _CONVERTING:
             dtype = _converted(leaf, dtype, problems)
         elif name == "ImageClassification":

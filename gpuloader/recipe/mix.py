@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from gpuloader.plan import Draw
 from gpuloader.recipe.distributions import beta
-from gpuloader.recipe.model import STRICT, Probability
+from gpuloader.recipe.model import Probability
+from gpuloader.recipe.part import part
 
 
 @plain_dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Mixing:
     box: NDArray[np.int32]
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class Mix:
     """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) on normalised images; labels become shares by class.
 

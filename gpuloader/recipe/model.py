@@ -1,16 +1,14 @@
-"""What all parts of a recipe share: frozen, strict, no unknown keys; and the three kinds of transforms."""
+"""What the parts of a recipe share: their parameters' types, and the kinds of transforms."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
-
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Pair: TypeAlias = Annotated[tuple[float, float], Field(strict=False)]
 Triple: TypeAlias = Annotated[tuple[float, float, float], Field(strict=False)]
@@ -26,6 +24,11 @@ class Transform:
     """
 
     stream: ClassVar[Stream] = Stream.NONE
+
+    @property
+    def random(self) -> bool:
+        """Whether what it does to an image depends on random numbers."""
+        return self.stream is not Stream.NONE
 
 
 class PixelTransform(Transform, ABC):

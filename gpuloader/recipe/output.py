@@ -7,18 +7,20 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
-from pydantic.dataclasses import dataclass
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import STRICT, Pair, Probability, Transform, Triple
+from gpuloader.recipe.model import Pair, Probability, Transform, Triple
+from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
+_GREATEST = 2.0
+"""The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class Normalize(Transform):
-    """(x - mean) / std by channel, for values in [0, 1]."""
+    """(x - mean) / std by channel, for values in [0, 1]; so they are in units of 1, not of 255."""
 
     mean: Triple
     std: Triple
@@ -27,10 +29,21 @@ class Normalize(Transform):
     def _check(self) -> Normalize:
         if min(self.std) <= 0:
             raise ValueError(f"std {list(self.std)}: allowed are numbers above 0")
+        if max(*map(abs, self.mean), *self.std) > _GREATEST:
+            mean, std = _of_one(self.mean, 1.0), _of_one(self.std, 0.5)
+            raise ValueError(
+                f"mean {list(self.mean)}, std {list(self.std)} are in units of 255, and here values are in [0, 1]: "
+                f"write mean {mean}, std {std}"
+            )
         return self
 
 
-@dataclass(frozen=True, config=STRICT)
+def _of_one(values: Triple, greatest: float) -> list[float]:
+    """In units of 1, what is in those of 255 where it is greater than any can be."""
+    return [float(f"{value / 255:.6g}") for value in values] if max(map(abs, values)) > greatest else list(values)
+
+
+@part
 class RandomErasing(Transform):
     """A rectangle of the output set to a value, with probability p.
 
@@ -54,6 +67,10 @@ class RandomErasing(Transform):
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise ValueError(f"ratio {list(self.ratio)}: allowed is [low, high] with 0 < low <= high")
         return self
+
+    @property
+    def random(self) -> bool:
+        return self.p > 0
 
     def arrays(self, draw: Draw, height: int, width: int) -> Arrays:
         """What the graph takes, one row for each sample.

@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import pydantic
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, InstanceOf
+from pydantic import Field, InstanceOf, model_validator
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import STRICT, PixelTransform, Probability
+from gpuloader.recipe.model import PixelTransform, Probability
+from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling, rotation, shear, translate, warp
 
@@ -177,7 +177,7 @@ def _below(count: int, uniform: Floats) -> Ints:
     return (uniform * count).astype(np.int64)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class AutoAugment(PixelTransform):
     """torchvision's `AutoAugment`: one of 25 pairs of operations, each with its probability and magnitude.
 
@@ -209,7 +209,7 @@ class AutoAugment(PixelTransform):
         return steps.program(np.where(applied, rows, -1), choices)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandAugment(PixelTransform):
     """torchvision's `RandAugment`: some operations one after the other, all of the same magnitude.
 
@@ -228,7 +228,7 @@ class RandAugment(PixelTransform):
     interpolation: Sampling = "nearest"
     fill: Fill | None = None
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> RandAugment:
         if self.magnitude >= self.num_magnitude_bins:
             raise ValueError(
@@ -245,7 +245,7 @@ class RandAugment(PixelTransform):
         return steps.program(rows, (_ops(RAND_SPACE.names),) * self.num_ops)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class TrivialAugmentWide(PixelTransform):
     """torchvision's `TrivialAugmentWide`: one operation of any magnitude.
 
@@ -269,7 +269,7 @@ class TrivialAugmentWide(PixelTransform):
         return steps.program(rows[:, None], (_ops(WIDE_SPACE.names),))
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class AugMix(PixelTransform):
     """torchvision's `AugMix`: the image and some chains of operations on it, mixed.
 
@@ -327,7 +327,7 @@ class AugMix(PixelTransform):
 Transforms = Annotated[tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1)]
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandomApply(PixelTransform):
     """torchvision's `RandomApply`: all of the transforms, or none.
 
@@ -341,6 +341,10 @@ class RandomApply(PixelTransform):
     transforms: Transforms
     p: Probability = 0.5
 
+    @property
+    def random(self) -> bool:
+        return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """The steps of the transforms."""
         own, *draws = draw.split(1 + len(self.transforms))
@@ -348,7 +352,7 @@ class RandomApply(PixelTransform):
         return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandomChoice(PixelTransform):
     """torchvision's `RandomChoice`: one of the transforms.
 
@@ -362,7 +366,7 @@ class RandomChoice(PixelTransform):
     transforms: Transforms
     p: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(strict=False)] | None = None
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> RandomChoice:
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
@@ -371,9 +375,18 @@ class RandomChoice(PixelTransform):
             )
         return self
 
+    @property
+    def random(self) -> bool:
+        possible = [each for each, weight in zip(self.transforms, self._weights) if weight > 0]
+        return len(possible) > 1 or possible[0].random
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        return self.p or (1.0,) * len(self.transforms)
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """The steps of the longest transform."""
-        weights = np.array(self.p or (1.0,) * len(self.transforms))
+        weights = np.array(self._weights)
         own, *draws = draw.split(1 + len(self.transforms))
         programs = [
             transform.program(part, height, width)

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, InstanceOf, model_validator
-from pydantic.dataclasses import dataclass
 
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import STRICT, Transform
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Ints, Shape
 from gpuloader.recipe.plain import plain
 from gpuloader.recipe.view import ViewPlan
@@ -29,7 +29,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 _NOT_PIXELS = {"layout", "shuffle", "last_batch"}
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class View:
     """One of several images that are made of each sample, or `count` of them that are drawn alike.
 
@@ -42,7 +42,7 @@ class View:
     count: Count = 1
 
 
-@dataclass(frozen=True, config=STRICT)
+@part
 class Preset:
     """How an image becomes a tensor, and the defaults of the epoch that suit it.
 
@@ -57,7 +57,8 @@ class Preset:
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others values in [0, 1] where nothing normalises.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
-        shuffle, last_batch: used where the loader is not told otherwise.
+        shuffle, last_batch: used where the loader is not told otherwise; None is by what the recipe is
+            for, see `default_shuffle` and `default_last_batch`.
     """
 
     transforms: Transforms = ()
@@ -66,8 +67,8 @@ class Preset:
     fast_idct: bool = False
     dtype: Literal["float32", "float16", "uint8"] = "float32"
     layout: Literal["nchw", "channels_last"] = "nchw"
-    shuffle: Shuffle = "none"
-    last_batch: LastBatch = "partial"
+    shuffle: Shuffle | None = None
+    last_batch: LastBatch | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
@@ -86,6 +87,21 @@ class Preset:
         views = self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
         all_transforms = [each for view in views for _ in range(view.count) for each in _variants(view.transforms)]
         return tuple(ViewPlan(transforms, number) for number, transforms in enumerate(all_transforms))
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether what it makes of an image depends on random numbers: then it is for training, else for evaluation."""
+        return self.mix is not None or any(view.random for view in self.each_view)
+
+    @property
+    def default_shuffle(self) -> Shuffle:
+        """The order where the loader is not told otherwise: "full" for training, "none" for evaluation."""
+        return self.shuffle or ("full" if self.random else "none")
+
+    @property
+    def default_last_batch(self) -> LastBatch:
+        """The last batch where the loader is not told otherwise: "drop" for training, "partial" for evaluation."""
+        return self.last_batch or ("drop" if self.random else "partial")
 
     @property
     def fingerprint(self) -> str:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
+from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, made, not_needed
 from gpuloader.recipe.plain import plain
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import load_yaml
-
-Made = TypeVar("Made")
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs"
 
@@ -47,7 +42,7 @@ def preset_text(name: str) -> str:
     """
     if name not in preset_names():
         raise PresetError(
-            f"no preset is called {name!r}{_did_you_mean(name, preset_names())}: there are "
+            f"no preset is called {name!r}{did_you_mean(name, preset_names())}: there are "
             f"{', '.join(preset_names())}; or give a path that ends in .yaml, or a Compose"
         )
     return (_FOLDER / f"{name}.yaml").read_text()
@@ -129,9 +124,11 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
         [(name, parameters)] = content.items()
     else:
         name, parameters = content, {}
+    if isinstance(name, str) and name in NOT_NEEDED:
+        raise PresetError(f"{where}`: {not_needed(name)}")
     if name not in (list(TRANSFORMS) if isinstance(name, str) else ()):
         raise PresetError(
-            f"{where}`: found {content!r}{_did_you_mean(str(name), list(TRANSFORMS))}; allowed is a transform's name "
+            f"{where}`: found {content!r}{did_you_mean(str(name), list(TRANSFORMS))}; allowed is a transform's name "
             f"or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
         )
     if not isinstance(parameters, Mapping):
@@ -146,10 +143,7 @@ def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: s
     replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:
-            raise PresetError(
-                f"{where}: `{key}` is no key of a recipe{_did_you_mean(str(key), [*keys, *TRANSFORMS])}; allowed are "
-                f"{', '.join(keys)}, and the names of its transforms"
-            )
+            raise PresetError(f"{where}: `{key}` is no key of a recipe{_what_has_it(replaced, key, value)}")
         if key in TRANSFORMS:
             if value is not None and not isinstance(value, Mapping):
                 raise PresetError(f"{where}: `{key}`: found {value!r}, allowed is a mapping, or None to leave it out")
@@ -162,6 +156,20 @@ def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: s
         else:
             replaced[key] = value
     return replaced
+
+
+def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
+    """What to write where no key of a recipe is of that name: that of a part which has it, or what is allowed."""
+    found: list[str] = []
+    _with_transform(content, "", None, found)  # changes nothing, and collects the names
+    kinds = {name: TRANSFORMS[name] for name in found} | ({"mix": Mix} if content.get("mix") else {})
+    owners = [name for name, kind in kinds.items() if key in [field.name for field in fields(kind)]]
+    if owners:
+        overrides = either([repr({name: {key: value}}) for name in owners])
+        return f", but its {' and '.join(owners)} can have it: write {overrides}"
+    keys = [field.name for field in fields(Preset)]
+    hint = did_you_mean(str(key), [*keys, *TRANSFORMS])
+    return f"{hint}; allowed are {', '.join(keys)}, and the names of its transforms"
 
 
 def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, found: list[str]) -> Any:  # noqa: ANN401
@@ -186,48 +194,3 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
             else:
                 changed[key] = inner
     return changed
-
-
-def made(kind: Callable[..., Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
-
-    Raises:
-        PresetError: a line for each key that is wrong, unknown or missing.
-    """
-    try:
-        return kind(**{str(name): value for name, value in parameters.items()})
-    except ValidationError as error:
-        allowed = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        by_key: dict[Any, list[ErrorDetails]] = {}
-        for problem in error.errors():
-            by_key.setdefault(problem["loc"][:1], []).append(problem)
-        lines = [_explained(where, _nearest(problems), allowed) for problems in by_key.values()]
-        raise PresetError("\n".join(lines)) from None
-
-
-def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Of what a value lacks to be of one or the other allowed type, that of the type that comes nearest."""
-    return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
-
-
-def _explained(where: str, problem: ErrorDetails, allowed: list[str]) -> str:
-    name = str(problem["loc"][0]) if problem["loc"] else ""
-    key = f"{where}{'' if where.endswith('`') else '.'}{name}`" if name else f"{where}`"
-    key = key.removesuffix(": ``")
-    found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "unexpected_keyword_argument":
-        return f"{key} is not a key there{_did_you_mean(name, allowed)}; allowed are {', '.join(allowed)}"
-    if problem["type"] == "missing":
-        return f"{key} is missing" if len(problem["loc"]) == 1 else f"{key}: found {found!r}: too few numbers"
-    if problem["type"] == "value_error":  # a rule on several keys, whose message says what was found
-        return f"{key}: {message}"
-    if problem["type"] == "literal_error":
-        expected = problem["ctx"]["expected"]
-        hint = _did_you_mean(str(found), re.findall(r"'([^']*)'", expected))
-        return f"{key}: found {found!r}{hint}; allowed are {expected}"
-    return f"{key}: found {found!r}: {message[0].lower()}{message[1:]}"
-
-
-def _did_you_mean(name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

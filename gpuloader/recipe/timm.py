@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
-from gpuloader.recipe.model import STRICT, PixelTransform, Probability
+from gpuloader.recipe.model import PixelTransform, Probability
+from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
 from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling
@@ -39,7 +39,7 @@ _NAMES = (
 )
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class TimmRandAugment(PixelTransform):
     """timm's `rand_augment_transform`; "rand-m9-mstd0.5-inc1" are the defaults.
 
@@ -116,7 +116,7 @@ class TimmRandAugment(PixelTransform):
                 return np.zeros_like(level)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class ThreeAugment(PixelTransform):
     """3-Augment: one of grayscale, solarizing and blur, then colour jitter.
 

@@ -105,6 +105,11 @@ class ViewPlan:
         return self.place(Draws(0, 0, one), one, one)
 
     @property
+    def random(self) -> bool:
+        """Whether what it does depends on random numbers."""
+        return any(each.random for each in self._transforms)
+
+    @property
     def in_one_pass(self) -> bool:
         """Whether nothing is done to the pixels but placing and normalising."""
         return not self.pixels and self.erasing is None

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import pydantic
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import STRICT, Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Pair, PixelTransform, Probability
+from gpuloader.recipe.part import part
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
 Matrices: TypeAlias = NDArray[np.float64]
@@ -134,7 +134,7 @@ def _increasing(name: str, values: float | tuple[float, ...]) -> None:
         raise ValueError(f"{name} {values}: allowed is a number from 0, or [low, high] with low <= high")
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandomRotation(PixelTransform):
     """torchvision's `RandomRotation`, without `expand`.
 
@@ -156,10 +156,15 @@ class RandomRotation(PixelTransform):
     center: Pair | None = None
     fill: Fill | None = 0.0
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> RandomRotation:
         _increasing("degrees", self.degrees)
         return self
+
+    @property
+    def random(self) -> bool:
+        low, high = _spread(self.degrees)
+        return low < high
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step."""
@@ -169,7 +174,7 @@ class RandomRotation(PixelTransform):
         return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandomAffine(PixelTransform):
     """torchvision's `RandomAffine`.
 
@@ -198,7 +203,7 @@ class RandomAffine(PixelTransform):
     fill: Fill | None = 0.0
     center: Pair | None = None
 
-    @pydantic.model_validator(mode="after")
+    @model_validator(mode="after")
     def _check(self) -> RandomAffine:
         _increasing("degrees", self.degrees)
         _increasing("shear", self.shear or 0.0)
@@ -207,6 +212,11 @@ class RandomAffine(PixelTransform):
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high")
         return self
+
+    @property
+    def random(self) -> bool:
+        bounds = (*_spread(self.degrees), *(self.scale or (1.0, 1.0)), *_spread(self.shear or 0.0))
+        return bounds[::2] != bounds[1::2] or any(self.translate or ())
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step. Columns: degrees, move along x and y, scale, shear along x and y."""
@@ -228,7 +238,7 @@ class RandomAffine(PixelTransform):
         return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+@part
 class RandomPerspective(PixelTransform):
     """torchvision's `RandomPerspective`: each corner is drawn towards the middle, in whole pixels.
 
@@ -249,6 +259,10 @@ class RandomPerspective(PixelTransform):
     p: Probability = 0.5
     interpolation: Sampling = "bilinear"
     fill: Fill | None = 0.0
+
+    @property
+    def random(self) -> bool:
+        return self.p > 0
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""

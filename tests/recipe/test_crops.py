@@ -12,6 +12,7 @@ from oracle import transforms
 from PIL import Image
 from scipy import stats
 
+from gpuloader.errors import PresetError
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe.crops import (
     CenterCrop,
@@ -232,19 +233,19 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Resize(0), "greater than or equal to 1 .*0"),
-        (lambda: Resize(8193), "less than or equal to 8192 .*8193"),
-        (lambda: Resize(5.0), "valid integer .*5.0"),  # type: ignore[arg-type]
-        (lambda: Resize(True), "valid integer .*True"),
-        (lambda: Resize((5, 0)), "greater than or equal to 1 .*0"),
+        (lambda: Resize(0), "found 0.*greater than or equal to 1"),
+        (lambda: Resize(8193), "found 8193.*less than or equal to 8192"),
+        (lambda: Resize(5.0), "found 5.0.*valid integer"),  # type: ignore[arg-type]
+        (lambda: Resize(True), "found True.*valid integer"),
+        (lambda: Resize((5, 0)), "found 0.*greater than or equal to 1"),
         (
             lambda: CenterCrop({5: 3}),
             r"sizes by epoch \{5: 3\}: allowed are epochs from 0 on, and 0 must be among them",
         ),
         (lambda: CenterCrop({-1: 3, 0: 3}), r"sizes by epoch \{-1: 3, 0: 3\}: allowed are epochs from 0 on"),
         (lambda: CenterCrop({}), r"sizes by epoch \{\}: allowed are epochs from 0 on"),
-        (lambda: CenterCrop({0: 0}), "greater than or equal to 1 .*0"),
-        (lambda: CenterCrop({0: (3, 4)}), r"valid integer .*\(3, 4\)"),  # type: ignore[dict-item]
+        (lambda: CenterCrop({0: 0}), "found 0.*greater than or equal to 1"),
+        (lambda: CenterCrop({0: (3, 4)}), r"found \(3, 4\).*valid integer"),  # type: ignore[dict-item]
         (lambda: Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
         (
             lambda: Resize(5, "lanczos", antialias=False),
@@ -262,18 +263,27 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
             (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 <")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
-        (lambda: RandomResizedCrop(5, 0.5), "valid tuple .*0.5"),  # type: ignore[arg-type]
-        (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "finite number .*nan"),
-        (lambda: RandomCrop(5, -1), "greater than or equal to 0 .*-1"),
-        (lambda: RandomCrop(5, (1, 2, 3)), "valid integer"),  # type: ignore[arg-type]
-        (lambda: RandomCrop(5, 1, 256), "less than or equal to 255 .*256"),
-        (lambda: Pad(1, (1, 2)), "valid number"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "found nan.*finite number"),
+        (lambda: RandomCrop(5, -1), "found -1.*greater than or equal to 0"),
+        (lambda: RandomCrop(5, (1, 2, 3)), r"found \(1, 2, 3\): too few numbers"),  # type: ignore[arg-type]
+        # A height and a width are one list.
+        (lambda: RandomCrop(224, 224), r"padding 224 .* less than the crop's 224, .* write size \[224, 224\]$"),
+        (lambda: RandomCrop(192, 224), r"padding 224 .* less than the crop's 192, .* write size \[192, 224\]$"),
+        (lambda: RandomCrop((8, 3), 3), "padding 3 on all sides: allowed is less than the crop's 3, .* nothing else$"),
+        (lambda: RandomCrop({0: 9, 5: 4}, 4), "padding 4 on all sides: allowed is less than the crop's 4"),
+        (lambda: Resize(256, 256), r"^`Resize.interpolation`: found 256; .* one list: Resize\(\[256, 256\]\)$"),  # type: ignore[arg-type]
+        (lambda: CenterCrop(224, 192), r"found 192, one value too many; .*: CenterCrop\(\[224, 192\]\)$"),  # type: ignore[call-arg]
+        (lambda: RandomResizedCrop(224, 192), r"`RandomResizedCrop.scale`: found 192: .*Crop\(\[224, 192\]\)$"),  # type: ignore[arg-type]
+        (lambda: Pad(1, 2, 3, 4), r"one list: Pad\(\[1, 2, 3, 4\]\)$"),  # type: ignore[arg-type, call-arg]
+        (lambda: RandomCrop(5, 1, 256), "found 256.*less than or equal to 255"),
+        (lambda: Pad(1, (1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
         (lambda: Pad(1, padding_mode="wrap"), "'constant', 'edge', 'reflect' or 'symmetric'"),  # type: ignore[arg-type]
-        (lambda: RandomHorizontalFlip(1.01), "less than or equal to 1 .*1.01"),
-        (lambda: RandomVerticalFlip(-0.5), "greater than or equal to 0 .*-0.5"),
+        (lambda: RandomHorizontalFlip(1.01), "found 1.01.*less than or equal to 1"),
+        (lambda: RandomVerticalFlip(-0.5), "found -0.5.*greater than or equal to 0"),
         (lambda: CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PresetError, match=message):
         make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from inspect import signature
@@ -14,7 +15,7 @@ from oracle import torchvision, transforms
 from torchvision.models import ResNet50_Weights, WeightsEnum
 
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.recipe import TRANSFORMS, Preset, load_preset, preset_from_torchvision
+from gpuloader.recipe import TRANSFORMS, Mix, Preset, load_preset, preset_from_torchvision
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -332,6 +333,11 @@ class ToTensor:
             )
             for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
         ),
+        (
+            v2.MixUp(alpha=0.2, num_classes=10),
+            "MixUp mixes batches: leave it out, and give the recipe mix=Mix(num_classes=10, mixup_alpha=0.2)",
+        ),
+        (v2.CutMix(num_classes=9), "give the recipe mix=Mix(num_classes=9, cutmix_alpha=1.0)"),
         (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
         (v2.RandomChoice([v2.RandomPhotometricDistort(), v2.RandomInvert()]), "RandomPhotometricDistort has no "),
     ],
@@ -343,9 +349,34 @@ def test_what_cannot_be_translated_is_refused(transform: object, says: str) -> N
     assert ";" not in message.replace("; allowed", "")  # one problem, once
 
 
+def of_timm(name: str, module: str) -> object:
+    """What says no more than that it is timm's."""
+    return type(name, (), {"__module__": f"timm.data.{module}"})()
+
+
+def test_timms_transforms_are_refused_once_with_the_presets_that_are_timms() -> None:
+    made = v2.Compose(  # as timm.data.create_transform composes them
+        [
+            of_timm("RandomResizedCropAndInterpolation", "transforms"),
+            v2.RandomHorizontalFlip(),
+            of_timm("RandAugment", "auto_augment"),
+            of_timm("MaybeToTensor", "transforms"),
+            of_timm("RandomErasing", "random_erasing"),
+        ]
+    )
+    message = error_of(made)
+    assert message == (
+        "torchvision's transform cannot be translated: timm's transforms have recipes: "
+        'preset="a1", "a2", "a3", "deit" or "deit3" to train, "a1_eval", "deit_eval" or "deit3_eval" to evaluate'
+    )
+    named = [load_preset(name) for name in re.findall(r'"(\w+)"', message)]
+    assert [preset.random for preset in named] == [True] * 5 + [False] * 3
+
+
 @pytest.mark.parametrize(
     ("transform", "options", "says"),
     [
+        (v2.CenterCrop(9), {"mix": Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
         ([], {}, "give either `transforms` or `views` that have theirs"),
         ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),

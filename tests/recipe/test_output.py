@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from oracle import transforms
 from scipy import stats
 
+from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe.output import Normalize, RandomErasing
 
@@ -102,10 +104,15 @@ def test_a_sample_draws_the_same_alone() -> None:
     np.testing.assert_array_equal(alone, erased(RandomErasing(1.0), 64, 64)[77])
 
 
+IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
+
+
 def test_the_bounds_themselves_are_allowed() -> None:
     RandomErasing(0, (1e-9, 1), (1, 1), "random")
     RandomErasing(1, value=(-3, 0, 1e6))
-    Normalize((-1, 0, 2), (1e-9, 1, 300))
+    Normalize((-1, 0, 2), (1e-9, 1, 2))
+    Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    Normalize((0, 0, 0), (1 / 255, 1 / 255, 1 / 255))  # levels
 
 
 @pytest.mark.parametrize(
@@ -113,9 +120,28 @@ def test_the_bounds_themselves_are_allowed() -> None:
     [
         (lambda: Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
         (lambda: Normalize((0, 0, 0), (1, -1, 1)), r"std \[1.0, -1.0, 1.0\]: allowed are numbers above 0"),
-        (lambda: Normalize((0, 0), (1, 1, 1)), "Field required"),  # type: ignore[arg-type]
-        (lambda: Normalize(0.5, 0.5), "valid tuple .*0.5"),  # type: ignore[arg-type]
-        (lambda: Normalize((0, 0, float("nan")), (1, 1, 1)), "finite number .*nan"),
+        (lambda: Normalize((0, 0), (1, 1, 1)), r"^`Normalize.mean`: found \(0, 0\): too few numbers$"),  # type: ignore[arg-type]
+        # DALI's, for levels of 0 to 255.
+        *(
+            (
+                lambda mean=mean, std=std: Normalize(mean, std),
+                rf"^`Normalize`: mean .*, std .* are in units of 255, .* write mean {re.escape(wanted)}$",
+            )
+            for mean, std, wanted in (
+                (
+                    (123.675, 116.28, 103.53),
+                    (58.395, 57.12, 57.375),
+                    IMAGENET,
+                ),
+                ((127.5,) * 3, (127.5,) * 3, "[0.5, 0.5, 0.5], std [0.5, 0.5, 0.5]"),
+                ((0, 0, 0), (255,) * 3, "[0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]"),
+                ((103.53, 116.28, 123.675), (1, 1, 1), f"[0.406, 0.456, 0.485], std {[0.00392157] * 3}"),  # Caffe's
+                ((0.485, 0.456, 0.406), (58.395, 57.12, 57.375), IMAGENET),
+                ((123.675, 116.28, 103.53), (0.229, 0.224, 0.225), IMAGENET),
+            )
+        ),
+        (lambda: Normalize(0.5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]
+        (lambda: Normalize((0, 0, float("nan")), (1, 1, 1)), "found nan.*finite number"),
         *(
             (
                 lambda scale=scale: RandomErasing(scale=scale),
@@ -127,11 +153,11 @@ def test_the_bounds_themselves_are_allowed() -> None:
             (lambda ratio=ratio: RandomErasing(ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 < low")
             for ratio in ((0.0, 3.0), (3.0, 0.3))
         ),
-        (lambda: RandomErasing(1.5), "less than or equal to 1 .*1.5"),
-        (lambda: RandomErasing(value="noise"), "'random' .*'noise'"),  # type: ignore[arg-type]
-        (lambda: RandomErasing(value=(1, 2)), "Field required"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(1.5), "found 1.5.*less than or equal to 1"),
+        (lambda: RandomErasing(value="noise"), "found 'noise'.*'random'"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(value=(1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PresetError, match=message):
         make()

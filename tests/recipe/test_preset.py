@@ -13,8 +13,16 @@ import pytest
 import yaml
 
 from gpuloader.errors import ConfigError, PresetError
+from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text, preset_yaml
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+from gpuloader.recipe.colors import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomSolarize,
+)
 from gpuloader.recipe.crops import (
     CenterCrop,
     FiveCrop,
@@ -24,12 +32,14 @@ from gpuloader.recipe.crops import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    TenCrop,
 )
 from gpuloader.recipe.model import Interpolation, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.plain import plain
-from gpuloader.recipe.policies import AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
+from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 TRAINING: dict[str, Any] = {"shuffle": "full", "last_batch": "drop"}
 FLIP = RandomHorizontalFlip(0.5)
@@ -188,7 +198,10 @@ def test_a_shipped_preset_says_its_range(name: str) -> None:
 def test_evaluation_is_in_order_and_complete(name: str) -> None:
     preset = SHIPPED[name]
     training = not name.endswith("_eval") and name != "raw_uint8"
-    assert (preset.shuffle, preset.last_batch) == (("full", "drop") if training else ("none", "partial"))
+    assert (preset.default_shuffle, preset.default_last_batch) == (
+        ("full", "drop") if training else ("none", "partial")
+    )
+    assert preset.random == training
     said = re.search(r"Evaluate with (\w+)", preset_text(name))
     assert said is None or said[1] in SHIPPED
 
@@ -223,7 +236,13 @@ def test_a_preset_is_taken_as_it_is() -> None:
             "imagenet_trian",
             "no preset is called 'imagenet_trian' (did you mean imagenet_train?): there are a1, a1_eval, ",
         ),
-        ("", "no preset is called ''"),
+        (
+            "imagenet",
+            "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment, imagenet_train or "
+            "imagenet_train_jitter?): there are ",
+        ),
+        ("resnet50_v2_evil", "(did you mean resnet50_v2_eval?): there are "),
+        ("", "no preset is called '': there are "),
         ("something", "or give a path that ends in .yaml, or a Compose"),
         ("nowhere.yaml", "no such preset file: nowhere.yaml"),
         ("no/where", "no such preset file: no/where"),
@@ -271,8 +290,8 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         "fast_idct": False,
         "dtype": "float32",
         "layout": "nchw",
-        "shuffle": "none",
-        "last_batch": "partial",
+        "shuffle": None,
+        "last_batch": None,
     }
 
 
@@ -381,6 +400,11 @@ def test_keys_that_are_unknown_or_missing_are_said(tmp_path: Path, content: dict
             f"`: found {{'RandomCrob': {{'size': 3}}}} (did you mean RandomCrop?); allowed is {NAMES}",
         ),
         ("xyz", f"`: found 'xyz'; allowed is {NAMES}"),
+        ("ToTensor", "`: ToTensor is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"),
+        (
+            {"ToDtype": {"scale": True}},
+            "`: ToDtype is not needed, leave it out: batches are tensors already, of the recipe's `dtype`",
+        ),
         (3, f"`: found 3; allowed is {NAMES}"),
         (None, f"`: found None; allowed is {NAMES}"),
         ({}, f"`: found {{}}; allowed is {NAMES}"),
@@ -544,6 +568,22 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
             {"transforms": [*SMALL["transforms"], {"RandAugment": {"magnitude": 31}}]},
             "`transforms[2].RandAugment`: magnitude 31: allowed is 0 to 30, below num_magnitude_bins",
         ),
+        # Of another unit.
+        (
+            {"transforms": [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [255, 255, 255]}}]},
+            "`transforms[2].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are in units of 255, and here "
+            "values are in [0, 1]: write mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]",
+        ),
+        (
+            {"transforms": [*SMALL["transforms"], {"RandomSolarize": {"threshold": 0.25}}]},
+            "`transforms[2].RandomSolarize`: threshold 0.25 is in units of 1, and here it is a level of 0 to 255: "
+            "write threshold 64",
+        ),
+        (
+            {"transforms": [{"RandomCrop": {"size": 224, "padding": 224}}]},
+            "`transforms[0].RandomCrop`: padding 224 on all sides: allowed is less than the crop's 224, which might "
+            "show nothing else; for a height and a width write size [224, 224]",
+        ),
     ],
     ids=str,
 )
@@ -579,6 +619,80 @@ def test_a_preset_cannot_be_changed() -> None:
     for part, name in ((preset, "dtype"), (preset.transforms[0], "size"), (preset.mix, "p")):
         with pytest.raises(FrozenInstanceError, match="cannot assign to field"):
             setattr(part, name, 3)
+
+
+# What a recipe is for.
+
+COUNT = 200
+
+
+@pytest.mark.parametrize(
+    ("transforms", "random"),
+    [
+        ([CenterCrop(8)], False),
+        ([Resize((9, 9)), FiveCrop(8)], False),
+        ([Resize((9, 9)), TenCrop(8)], False),  # its flips always flip
+        ([RandomResizedCrop(8)], True),
+        ([RandomCrop(8)], True),
+        ([CenterCrop(8), FLIP], True),
+        ([CenterCrop(8), RandomVerticalFlip()], True),
+        *(([CenterCrop(8), RandomHorizontalFlip(p)], False) for p in (0, 1)),
+        ([CenterCrop(8), Grayscale()], False),  # it has a stream, and draws nothing from it
+        ([CenterCrop(8), RandomGrayscale()], True),
+        *(([CenterCrop(8), RandomSolarize(99, p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        *(([CenterCrop(8), RandomEqualize(p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        ([CenterCrop(8), GaussianBlur(3)], True),
+        ([CenterCrop(8), GaussianBlur(3, 1.5)], False),
+        ([CenterCrop(8), GaussianBlur(3, (1.5, 1.5))], False),
+        ([CenterCrop(8), ColorJitter()], False),
+        ([CenterCrop(8), ColorJitter(hue=0.1)], True),
+        ([CenterCrop(8), ColorJitter((1.5, 1.5))], False),
+        ([CenterCrop(8), ColorJitter((1.5, 1.5), (1.2, 1.2))], True),  # their order is drawn
+        ([CenterCrop(8), RandomRotation(5)], True),
+        ([CenterCrop(8), RandomRotation((90, 90))], False),
+        ([CenterCrop(8), RandomAffine(5)], True),
+        ([CenterCrop(8), RandomAffine(0)], False),
+        ([CenterCrop(8), RandomAffine((5, 5), scale=(2, 2), shear=(1, 1, 2, 2))], False),
+        ([CenterCrop(8), RandomAffine(0, translate=(0, 0.5))], True),
+        ([CenterCrop(8), RandomAffine(0, scale=(1, 2))], True),
+        ([CenterCrop(8), RandomAffine(0, shear=(0, 0, 1, 2))], True),
+        *(([CenterCrop(8), RandomPerspective(p=p)], p > 0) for p in (0, 0.5, 1)),
+        *(([CenterCrop(8), kind()], True) for kind in (AutoAugment, RandAugment, TrivialAugmentWide, AugMix)),
+        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, ThreeAugment)),
+        *(([CenterCrop(8), RandomApply([Grayscale()], p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        *(([CenterCrop(8), RandomApply([Grayscale(), GaussianBlur(3)], p)], p > 0) for p in (0, 0.5, 1)),
+        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3, 1)])], True),
+        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3)], (1, 0))], False),
+        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3)], (0, 1))], True),
+        ([CenterCrop(8), IMAGENET], False),
+        *(([CenterCrop(8), RandomErasing(p)], True) for p in (0.5, 1)),
+    ],
+    ids=str,
+)
+def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
+    transforms: list[Transform], random: bool
+) -> None:
+    preset, size = Preset(transforms), np.full(COUNT, 12)
+    arrays = preset.arrays(Draws(0, 0, np.arange(COUNT)), size, size)
+    assert preset.random == random == any((array != array[0]).any() for array in arrays.values())
+    assert (preset.default_shuffle, preset.default_last_batch) == (("full", "drop") if random else ("none", "partial"))
+
+
+def test_a_recipe_that_never_erases_is_for_evaluation() -> None:
+    assert not Preset([CenterCrop(8), RandomErasing(0)]).random
+
+
+def test_one_view_that_draws_and_mixing_are_for_training() -> None:
+    still, drawn = View([CenterCrop(8)]), View([RandomCrop(8)])
+    assert [Preset(views=views).random for views in ([still, still], [still, drawn])] == [False, True]
+    assert Preset([CenterCrop(8)], mix=Mix(9, 1.0)).random
+
+
+@pytest.mark.parametrize("said", ["none", "full", "block", "shards"])
+def test_a_recipe_that_says_its_order_has_it(tmp_path: Path, said: str) -> None:
+    for transforms in (["RandomHorizontalFlip", {"CenterCrop": {"size": 8}}], [{"CenterCrop": {"size": 8}}]):
+        preset = preset_of(tmp_path, transforms=transforms, shuffle=said, last_batch="pad")
+        assert (preset.default_shuffle, preset.default_last_batch) == (said, "pad")
 
 
 # Overrides.
@@ -680,7 +794,12 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
     [
         (
             {"size": 160},
-            f"`size` is no key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its transforms",
+            "`size` is no key of a recipe, but its RandomResizedCrop can have it: "
+            "write {'RandomResizedCrop': {'size': 160}}",
+        ),
+        (
+            {"sise": 160},
+            f"`sise` is no key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its",
         ),
         (
             {"RandomResizedCrob": {"size": 160}},
@@ -711,6 +830,23 @@ def test_wrong_overrides_are_errors_of_theirs(
     with pytest.raises(PresetError) as caught:
         load_preset(source, overrides)
     assert str(caught.value).startswith(f"{where}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "says"),
+    [
+        ("imagenet_eval", {"size": 99}, "Resize and CenterCrop can have it: write {'Resize': {'size': 99}} or "
+            "{'CenterCrop': {'size': 99}}"),
+        ("moco_v2", {"brightness": 0.1}, "its ColorJitter can have it: write {'ColorJitter': {'brightness': 0.1}}"),
+        ("resnet50_v2", {"num_classes": 10}, "its mix can have it: write {'mix': {'num_classes': 10}}"),
+        ("imagenet_train", {"num_classes": 10}, f"`num_classes` is no key of a recipe; allowed are {KEYS}"),
+    ],
+)  # fmt: skip
+def test_an_override_of_a_transforms_parameter_is_told_its_place(
+    name: str, overrides: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(PresetError, match=re.escape(says)):
+        load_preset(name, overrides)
 
 
 def test_overrides_that_are_no_mapping_are_refused() -> None:

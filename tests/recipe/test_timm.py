@@ -9,6 +9,7 @@ from PIL import Image
 from reference import run_program
 from scipy import stats
 
+from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.policies import operation
@@ -176,13 +177,13 @@ def test_three_augment_without_jitter() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TimmRandAugment(-1), "greater than or equal to 0 .*-1"),
-        (lambda: TimmRandAugment(magnitude_std=101), "less than or equal to 100 .*101"),
-        (lambda: TimmRandAugment(magnitude_max=0), "greater than 0 .*0"),
+        (lambda: TimmRandAugment(-1), "found -1.*greater than or equal to 0"),
+        (lambda: TimmRandAugment(magnitude_std=101), "found 101.*less than or equal to 100"),
+        (lambda: TimmRandAugment(magnitude_max=0), "found 0.*greater than 0"),
         (lambda: TimmRandAugment(interpolation="lanczos"), "'nearest', 'bilinear' or 'bicubic'"),  # type: ignore[arg-type]
-        (lambda: ThreeAugment(-0.1), "greater than or equal to 0 .*-0.1"),
+        (lambda: ThreeAugment(-0.1), "found -0.1.*greater than or equal to 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(PresetError, match=message):
         make()

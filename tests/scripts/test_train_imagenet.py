@@ -261,7 +261,7 @@ def test_the_rate_of_torchvisions_recipe() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_configurations_are_valid(path: Path) -> None:
     config = trainer().read_config(["--config", str(path)])
-    assert Compose.load(config.train_preset, config.train_overrides).last_batch == "drop"
+    assert Compose.load(config.train_preset, config.train_overrides).default_last_batch == "drop"
     assert Compose.load(config.val_preset, config.val_overrides).mix is None
 
 

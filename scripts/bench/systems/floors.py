@@ -27,7 +27,7 @@ def make(task: Task) -> Loader:
     """The floor that the task's variant names."""
     shards = ShardSet.open(sorted(task.shards))
     preset = load_preset(f"imagenet_{task.recipe}")
-    plan = Plan(len(shards), task.batch, shuffle=preset.shuffle, last_batch="partial")
+    plan = Plan(len(shards), task.batch, shuffle=preset.default_shuffle, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
         "decode": lambda: decode(task, shards, plan, preset, resize=False),

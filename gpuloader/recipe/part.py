@@ -1,0 +1,153 @@
+"""`part`: what every part of a recipe is, a frozen and strict dataclass; and the errors of wrong ones, in words."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+from typing_extensions import dataclass_transform
+
+from gpuloader.errors import PresetError
+from gpuloader.recipe.model import Transform
+
+Made = TypeVar("Made")
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_LISTS = ("size", "padding")
+
+NOT_NEEDED = {
+    "ConvertDtype",
+    "ConvertImageDtype",
+    "PILToTensor",
+    "ToDtype",
+    "ToImage",
+    "ToPILImage",
+    "ToPureTensor",
+    "ToTensor",
+}
+"""torchvision's transforms that only say what an image is kept in."""
+
+
+@dataclass_transform(frozen_default=True)
+def part(kind: type[Made]) -> type[Made]:
+    """Makes a class a part of a recipe: a frozen dataclass without unknown keys, which converts no types.
+
+    What is wrong with its arguments is a `PresetError`.
+    """
+    whole: Any = dataclass(frozen=True, config=_STRICT)(kind)
+    validate = whole.__init__
+
+    @wraps(validate)
+    def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
+        with _explained(type(self), f"`{type(self).__name__}", values):
+            validate(self, *values, **parameters)
+
+    whole.__init__ = __init__
+    return whole
+
+
+def made(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
+    """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
+
+    Raises:
+        PresetError: a line for each key that is wrong, unknown or missing.
+    """
+    empty: Any = object.__new__(kind)
+    with _explained(kind, where):
+        type(empty).__init__.__wrapped__(empty, **{str(name): value for name, value in parameters.items()})
+    return empty
+
+
+def did_you_mean(name: str, allowed: Sequence[str]) -> str:
+    """A hint at the right names that begin with a wrong one, or at that which is most like it; or nothing."""
+    near = [each for each in allowed if each.startswith(f"{name}_")] or difflib.get_close_matches(name, allowed, n=1)
+    return f" (did you mean {either(near)}?)" if near else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """Names as alternatives: "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+@contextmanager
+def _explained(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        by_key: dict[str, list[ErrorDetails]] = {}
+        for problem in error.errors():
+            by_key.setdefault(_key(problem, names), []).append(problem)
+        lines = [_line(where, key, _nearest(problems), names) for key, problems in by_key.items()]
+        raise PresetError("\n".join(lines) + _in_a_list(where, names, values, error)) from None
+
+
+def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
+    """The key that is wrong; "" where that is none, or a value too many."""
+    first = problem["loc"][0] if problem["loc"] else ""
+    if isinstance(first, int):
+        return names[first] if first < len(names) else ""
+    return first
+
+
+def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
+    """Of what a value lacks to be of one or the other allowed type, that of the type that comes nearest."""
+    return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
+
+
+def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) -> str:
+    key = f"{where}{'' if where.endswith('`') else '.'}{name}`" if name else f"{where}`"
+    key = key.removesuffix(": ``")
+    found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
+    match problem["type"]:
+        case "unexpected_keyword_argument":
+            return f"{key} is not a key there{did_you_mean(name, names)}; allowed are {', '.join(names)}"
+        case "unexpected_positional_argument":
+            return f"{key}: found {found!r}, one value too many; allowed are {', '.join(names)}"
+        case "missing":
+            return f"{key} is missing" if len(problem["loc"]) == 1 else f"{key}: found {found!r}: too few numbers"
+        case "value_error":  # a rule on several keys, whose message says what was found
+            return f"{key}: {message}"
+        case "literal_error":
+            expected = problem["ctx"]["expected"]
+            hint = did_you_mean(str(found), re.findall(r"'([^']*)'", expected))
+            return f"{key}: found {found!r}{hint}; allowed are {expected}"
+        case "is_instance_of" | "tuple_type" if name == "transforms" and not isinstance(found, Transform):
+            return f"{key}: {_no_transform(found)}"
+        case "tuple_type" if name == "transforms":
+            return f"{key}: found {found!r}: allowed is a list, such as [{found!r}]"
+    return f"{key}: found {found!r}: {message[0].lower()}{message[1:]}"
+
+
+def not_needed(name: str) -> str:
+    """What to say of a transform that is `NOT_NEEDED`."""
+    return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
+
+
+def _no_transform(found: object) -> str:
+    kind = found if isinstance(found, type) else type(found)
+    if kind.__name__ in NOT_NEEDED:
+        return not_needed(kind.__name__)
+    if issubclass(kind, Transform):
+        return f"found the class {kind.__name__}: allowed are transforms, such as {kind.__name__}(...)"
+    what = repr(found) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return (
+        f"found {what}: allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those "
+        "of torchvision"
+    )
+
+
+def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
+    """How to write a height and a width, where they were given as a size and another parameter."""
+    behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
+    if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
+        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({list(values)})"
+    return ""

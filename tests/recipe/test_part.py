@@ -1,0 +1,145 @@
+"""`part`: wrong arguments in Python are errors of the library's, in words, one line for each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from inspect import signature
+
+import pytest
+import torch
+from oracle import transforms
+
+from gpuloader import Compose, ConfigError, PresetError
+from gpuloader.recipe import TRANSFORMS, Mix, View
+from gpuloader.recipe.colors import ColorJitter, GaussianBlur
+from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize
+from gpuloader.recipe.policies import RandomApply
+
+v1, v2 = transforms, transforms.v2
+CROP = CenterCrop(8)
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch"
+FROM_TORCHVISION = (
+    "allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those of torchvision"
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        # Names.
+        (
+            lambda: Compose([CROP], shufle="full"),
+            f"`Compose.shufle` is not a key there (did you mean shuffle?); allowed are {KEYS}",
+        ),
+        (
+            lambda: CenterCrop(3, sise=3),
+            "`CenterCrop.sise` is not a key there (did you mean size?); allowed are size",
+        ),
+        (Resize, "`Resize.size` is missing"),
+        (Mix, "`Mix.num_classes` is missing"),
+        (lambda: CenterCrop(3, size=4), "`CenterCrop.size`: found 4: got multiple values for argument"),
+        (
+            lambda: ColorJitter(0.4, 0.4, 0.4, 0.1, 0.2, 0.3),
+            "`ColorJitter`: found 0.2, one value too many; allowed are brightness, contrast, saturation, hue",
+        ),
+        # Values, by place and by name.
+        (lambda: CenterCrop(0), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
+        (lambda: CenterCrop(size=0), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
+        (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
+        (
+            lambda: Resize(8, "bicubik"),
+            "`Resize.interpolation`: found 'bicubik' (did you mean bicubic?); allowed are "
+            "'nearest', 'bilinear', 'bicubic' or 'lanczos'",
+        ),
+        (
+            lambda: ColorJitter(hue=18),
+            "`ColorJitter`: hue 18.0: allowed is a number from 0 to 0.5, or [low, high] with "
+            "-0.5 <= low <= high <= 0.5",
+        ),
+        (
+            lambda: Compose([CROP], layout="nhwc"),
+            "`Compose.layout`: found 'nhwc' (did you mean nchw?); allowed are 'nchw' or 'channels_last'",
+        ),
+        (lambda: Compose([]), "`Compose`: give either `transforms` or `views` that have theirs"),
+        (
+            lambda: Compose([CROP], mix={"num_classes": 9}),
+            "`Compose.mix`: found {'num_classes': 9}: input should be an instance of Mix",
+        ),
+        # A line for each.
+        (
+            lambda: Compose([CROP], dtype="float46", views=0),
+            "`Compose.views`: found 0: input should be greater than or equal to 1\n"
+            "`Compose.dtype`: found 'float46' (did you mean float16?); allowed are 'float32', 'float16' or 'uint8'",
+        ),
+        # What a list of transforms has in it.
+        (
+            lambda: Compose(RandomHorizontalFlip()),
+            "`Compose.transforms`: found RandomHorizontalFlip(p=0.5): allowed is a list, such as "
+            "[RandomHorizontalFlip(p=0.5)]",
+        ),
+        (
+            lambda: Compose([CROP, RandomHorizontalFlip]),
+            "`Compose.transforms`: found the class RandomHorizontalFlip: "
+            "allowed are transforms, such as RandomHorizontalFlip(...)",
+        ),
+        (lambda: Compose([CROP, "Pad"]), f"`Compose.transforms`: found 'Pad': {FROM_TORCHVISION}"),
+        (lambda: Compose([[CROP]]), f"`Compose.transforms`: found [CenterCrop(size=8)]: {FROM_TORCHVISION}"),
+        (
+            lambda: Compose([v1.CenterCrop(8), v1.RandomHorizontalFlip()]),
+            f"`Compose.transforms`: found torchvision.transforms.transforms.CenterCrop: {FROM_TORCHVISION}",
+        ),
+        (
+            lambda: Compose(v2.Compose([v2.CenterCrop(8)])),
+            f"`Compose.transforms`: found torchvision.transforms.v2._container.Compose: {FROM_TORCHVISION}",
+        ),
+        (
+            lambda: View([CROP, torch.nn.ReLU()]),
+            f"`View.transforms`: found torch.nn.modules.activation.ReLU: {FROM_TORCHVISION}",
+        ),
+        (
+            lambda: RandomApply([v2.GaussianBlur(3)]),
+            f"`RandomApply.transforms`: found torchvision.transforms.v2._misc.GaussianBlur: {FROM_TORCHVISION}",
+        ),
+        *(
+            (
+                lambda each=each: Compose([CROP, each]),
+                f"`Compose.transforms`: {type(each).__name__} is not needed, leave it out: batches are tensors "
+                "already, of the recipe's `dtype`",
+            )
+            for each in (
+                v1.ToTensor(),
+                v1.PILToTensor(),
+                v2.ToImage(),
+                v2.ToDtype(torch.uint8),
+                v1.ConvertImageDtype(torch.half),
+            )
+        ),
+        # The inner one's error is not wrapped in the outer one's.
+        (
+            lambda: Compose([CROP, RandomApply([GaussianBlur(4)])]),
+            "`GaussianBlur`: kernel_size 4: allowed are odd numbers",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        make()
+    assert str(caught.value) == message
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.__suppress_context__  # nothing of pydantic's is shown
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_an_unknown_parameter_is_an_error_of_every_transform(name: str) -> None:
+    with pytest.raises(PresetError, match=rf"`{name}\.colour` is not a key there"):
+        TRANSFORMS[name](colour=3)
+
+
+def test_a_part_keeps_its_signature_and_its_documentation() -> None:
+    assert list(signature(RandomCrop).parameters) == ["size", "padding", "fill", "padding_mode"]
+    assert (RandomCrop.__name__, RandomCrop.__module__) == ("RandomCrop", "gpuloader.recipe.crops")
+    assert RandomCrop.__doc__ is not None
+    crop = RandomCrop(8, padding=2)
+    assert crop == RandomCrop(8, 2) == pickle.loads(pickle.dumps(crop)) == deepcopy(crop)
