@@ -51,7 +51,7 @@ class TrainerLoaders:
         ConfigError: an argument that `GPULoader` does not have, or that is the Trainer's to say.
     """
 
-    trainer: Any  # Lightning's, from when it takes this
+    trainer: Any = None  # Lightning's, from when it takes this
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TrainerLoaders:
         """The batches of training.
 
         Raises:
-            ConfigError: there are no shards for this stage; or what `GPULoader` raises.
+            ConfigError: there is no Trainer, or there are no shards for this stage; or what `GPULoader` raises.
         """
         tar, device_id, rank, world_size = self._place("train")
         loader = GPULoader(tar, self.batch_size, device_id, rank=rank, world_size=world_size, **self._loader)
@@ -127,6 +127,11 @@ class TrainerLoaders:
 
     def _place(self, stage: str) -> tuple[Sources, int | None, int, int]:
         """The stage's shards, and the device, rank and world size that the Trainer gives this process."""
+        if self.trainer is None:
+            raise ConfigError(
+                f"{stage}_dataloader() of a data module without a Trainer, which says device, rank and epoch: give it "
+                f"to one, such as trainer.fit(model, datamodule=...); without a Trainer, use GPULoader itself"
+            )
         tar = self._shards[stage]
         if tar is None:
             raise ConfigError(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import ByShard, Custom, Mixture, Sampling, Shuffle, Subset, Weighted
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards
 
+# LightningCLI reads these at runtime. It knows no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
-CustomOrder: TypeAlias = Callable[[int], "Sequence[int] | NDArray[np.integer]"]
-Sources: TypeAlias = "Tar | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+CustomOrder: TypeAlias = Callable[[int], Collection[int]]
+Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
-SubsetOf: TypeAlias = "slice | ArrayLike | Callable[[Columns], NDArray[np.bool_]]"
-Weights: TypeAlias = "ArrayLike | Mapping[int, float] | Literal['balanced']"
+SubsetOf: TypeAlias = Collection[int] | slice | Callable[[dict[str, Any]], Collection[bool]]
+Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Collection[float]
 
 
 def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
@@ -73,7 +74,7 @@ def make_sampling(
     if shuffle == "shards":
         return ByShard(np.array([len(index) for _, index in shards.indexes], np.int64))
     if callable(shuffle):
-        return Custom(shuffle, len(shards))
+        return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it looks at what the function gives
     if sources:
         ends = np.cumsum([0, *(count for count, _ in sources)])
         lengths = [len(index) for _, index in shards.indexes]
@@ -160,7 +161,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
     return chosen
 
 
-def _array(name: str, values: ArrayLike, dtype: type[np.float64] | None = None) -> NDArray[Any]:
+def _array(name: str, values: Collection[float], dtype: type[np.float64] | None = None) -> NDArray[Any]:
     try:
         return np.asarray(values, dtype)
     except (TypeError, ValueError) as error:

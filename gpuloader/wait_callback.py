@@ -35,8 +35,11 @@ class WaitLogging:
         given = trainer.train_dataloader
         loader = getattr(given, "loader", given)
         if not isinstance(loader, GPULoader):
-            kind = type(loader).__name__
-            raise ConfigError(f"{type(self).__name__}: training reads from a {kind}, allowed is a GPULoader")
+            raise ConfigError(
+                f"{type(self).__name__}: training reads from a {type(loader).__name__}, allowed is a GPULoader: train "
+                f"with datamodule=GPULoaderDataModule(...) or train_dataloaders=GPULoader(...), or leave this callback "
+                f"out"
+            )
         if self._monitor is None or self._monitor.loader is not loader:
             log = partial(pl_module.log, "waiting_for_data")
             self._monitor = WaitMonitor(loader, self._every_steps, log, self._warn_above)

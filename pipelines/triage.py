@@ -16,7 +16,10 @@ from gpuloader.recipe import Preset
 def undecodable(
     preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], device_id: int | None
 ) -> dict[int, str]:
-    """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause."""
+    """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause.
+
+    On a GPU each has a pipeline of its own: nvJPEG's decoders may keep what they read of the image before.
+    """
     causes: dict[int, str] = {}
     rows = iter(range(len(images)))
     row = -1
@@ -30,7 +33,8 @@ def undecodable(
         # A pipeline that failed is of no use any more.
         pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
         try:
-            while True:
+            pipeline.run()
+            while device_id is None:
                 pipeline.run()
         except RuntimeError as error:
             if not is_decode_failure(str(error)):

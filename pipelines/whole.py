@@ -24,24 +24,31 @@ class WholeDecoder:
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
         self._arguments = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
+        self._on_cpu = device_id is None
         self._pipeline: Pipeline | None = None
 
     def failures(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         """The rows that fail, with DALI's cause.
 
-        DALI's error loses the batch and does not always name the image, so a batch that fails is halved.
+        DALI's error loses the batch and does not always name the image, so a batch that fails is halved. On a GPU its
+        images then come one by one, each into a new pipeline: nvJPEG's decoders may keep what they read of the image
+        before.
         """
         message = self._error(images) if images else None
         if message is None:
             return {}
         if len(images) == 1:
             return {0: cause_of(message)}
-        middle = len(images) // 2
-        second = self.failures(images[middle:])
-        return self.failures(images[:middle]) | {middle + row: cause for row, cause in second.items()}
+        size = (len(images) + 1) // 2 if self._on_cpu else 1
+        causes: dict[int, str] = {}
+        for first in range(0, len(images), size):
+            part = self.failures(images[first : first + size])
+            causes.update((first + row, cause) for row, cause in part.items())
+        return causes
 
     def _error(self, images: Sequence[NDArray[np.uint8]]) -> str | None:
-        self._pipeline = self._pipeline or _graph(self._arguments["device_id"] is None, **self._arguments)
+        if self._pipeline is None or (len(images) == 1 and not self._on_cpu):
+            self._pipeline = _graph(self._on_cpu, **self._arguments)
         try:
             self._pipeline.run(encoded=list(images))
         except RuntimeError as error:

@@ -11,6 +11,7 @@ import argparse
 import io
 import os
 import random
+import re
 import resource
 import sys
 import zlib
@@ -282,7 +283,7 @@ def mutated(kind: str, seed: int, number: int) -> bytes:
     rng = random.Random(f"{kind} {seed} {number}")
     data = rng.choice(seeds(kind))
     for _ in range(rng.choice((1, 1, 2, 3))):
-        data = rng.choice(_MUTATIONS)(data, rng)
+        data = rng.choice(_MUTATIONS + _MUTATIONS_OF.get(kind, ()))(data, rng)
     if kind == "png" and rng.random() < 0.5:
         data = with_checksums(data)  # else most would be refused for those alone
     return data
@@ -345,6 +346,19 @@ def set_last_field(data: bytes, rng: random.Random) -> bytes:
     return data[: len(data) - len(tail)] + set_field(tail, rng)
 
 
+def rearrange(data: bytes, rng: random.Random) -> bytes:
+    """Whole segments of a JPEG are missing, come twice or stand elsewhere."""
+    first, *parts = re.split(rb"(?=\xff[\xc0-\xcf\xd8-\xfe])", data)
+    for _ in range(rng.choice((1, 1, 2, 5)) if parts else 0):
+        part = rng.choice(parts)
+        what = rng.choice(("drop", "repeat", "move"))
+        if what != "repeat" and len(parts) > 1:
+            parts.remove(part)
+        if what != "drop":
+            parts.insert(rng.randrange(len(parts) + 1), part)
+    return first + b"".join(parts)
+
+
 _MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     flip,
     flip_in_header,
@@ -357,6 +371,7 @@ _MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     set_field,
     set_last_field,
 )
+_MUTATIONS_OF = {"jpeg": (rearrange, rearrange, rearrange)}
 
 
 def with_checksums(data: bytes) -> bytes:

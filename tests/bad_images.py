@@ -61,12 +61,18 @@ _LEVELS = {  # one level more for another rounding on the way to RGB
 }
 
 
+_STANDARD_TABLES = ("jpeg-no-huffman", "jpeg-no-huffman-but-one", "jpeg-no-huffman-extended")
+
+
 def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
     high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
     names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate")
     because = {
         "ppm-of-100-levels": "DALI does not scale such values, and a dark picture is worse than none",
         "jpeg-cut-before-another": "rows that the crop does not need are not decoded, nor what comes behind them",
+        **dict.fromkeys(
+            _STANDARD_TABLES, "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not"
+        ),
         "jpeg-scan-bomb": "each scan takes as long as the whole picture",
         "jpeg-app0-length-0": "DALI does not search for the next marker",
         "jpeg-app0-length-1": "DALI does not search for the next marker",
@@ -156,6 +162,37 @@ def scan_bomb(scans: int) -> bytes:
     return PROGRESSIVE[:-2] + scans * last + b"\xff\xd9"
 
 
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def of_scans(number: int, tables: int = 0, tables_before_scan: int = 0) -> bytes:
+    """A sequential JPEG of three equal components, of which each scan has one, in turn.
+
+    All but the first component use the tables of that number, which are defined before the scan of that number.
+    """
+    gray = encoded(GRAY, "JPEG")
+    frame, scan = find(gray, 0xC0), find(gray, 0xDA)
+    quantisation, huffman = (gray[find(gray, marker) :] for marker in (0xDB, 0xC4))
+    more = quantisation[:4] + bytes([tables]) + quantisation[5:69]
+    for table in (huffman[:33], huffman[33:216]):  # DC and AC
+        more += table[:4] + bytes([table[4] | tables]) + table[5:]
+    numbers = [0, tables, tables]
+    components = b"".join(bytes([each, 0x11, numbers[each]]) for each in range(3))
+    data = gray[:frame] + segment(0xC0, gray[frame + 4 : frame + 9] + b"\x03" + components) + gray[frame + 13 : scan]
+    for place in range(number):
+        selected = bytes([1, place % 3, numbers[place % 3] * 0x11])
+        data += more if place == tables_before_scan else b""
+        data += segment(0xDA, selected + b"\x00\x3f\x00") + gray[scan + 10 : -2]
+    return data + (more if tables_before_scan == number else b"") + b"\xff\xd9"
+
+
+def without_last(data: bytes, marker: int) -> bytes:
+    """A JPEG without the last segment of a kind, which stands between two scans."""
+    place = data.rindex(bytes([0xFF, marker]))
+    return data[:place] + data[place + 2 + int.from_bytes(data[place + 2 : place + 4], "big") :]
+
+
 def png_claiming(data: bytes, height: int, width: int) -> bytes:
     """A PNG whose header, checksum included, claims another size."""
     header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + data[24:29]
@@ -221,7 +258,8 @@ def _good_jpegs() -> dict[str, bytes]:
         "jpeg-arithmetic": frame_as(GOOD, 0xC9),
         "jpeg-ends-early": GOOD[: len(GOOD) // 2] + b"\xff\xd9",
         "jpeg-scrambled": patched(GOOD, len(GOOD) * 3 // 4, bytes(byte & 0x7F for byte in range(40))),
-        "jpeg-no-huffman": without(GOOD, 0xC4),
+        "jpeg-one-scan-each": of_scans(3),
+        "jpeg-tables-between-scans": of_scans(3, tables=1, tables_before_scan=1),
         "jpeg-no-app0": without(GOOD, 0xE0),
         "jpeg-extended-sequential": frame_as(GOOD, 0xC1),
         "jpeg-restart-marker-missing": RESTARTS[:_RESTART] + RESTARTS[_RESTART + 2 :],
@@ -271,7 +309,14 @@ def _bad_jpegs() -> dict[str, bytes]:
         "jpeg-scan-bomb": scan_bomb(2000),
         "jpeg-impossible-huffman": damaged_jpeg(),
         "jpeg-huffman-table-9": patched(GOOD, _HUFFMAN + 4, b"\x09"),
+        "jpeg-no-huffman": without(GOOD, 0xC4),
+        "jpeg-no-huffman-but-one": without_last(without_last(without_last(GOOD, 0xC4), 0xC4), 0xC4),
+        "jpeg-no-huffman-extended": frame_as(without(GOOD, 0xC4), 0xC1),
+        "jpeg-no-huffman-progressive": without(PROGRESSIVE, 0xC4),
         "jpeg-no-quantisation": without(GOOD, 0xDB),
+        "jpeg-no-quantisation-of-colour": without_last(GOOD, 0xDB),
+        "jpeg-no-quantisation-arithmetic": frame_as(without(GOOD, 0xDB), 0xC9),
+        "jpeg-tables-behind-their-scan": of_scans(3, tables=1, tables_before_scan=2),
         "jpeg-quantisation-table-3": patched(GOOD, _FRAME + 12, b"\x03"),
         "jpeg-quantisation-16-bit": patched(GOOD, _QUANTISATION + 4, b"\x10"),
         "jpeg-no-scan-but-end": without(GOOD, 0xDA) + b"\xff\xd9",

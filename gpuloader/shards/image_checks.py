@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.shards.image_header import MAX_SEGMENTS, NO_LENGTH
+
 MAX_PIXELS = 100_000_000
 MAX_SCANS = 100
 
-_NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
+_SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC5, 0xC9, 0xCD))
+_ARITHMETIC = frozenset((0xC9, 0xCA, 0xCD, 0xCE))
+_HUFFMAN_TABLES, _QUANTISATION_TABLES, _SCAN = 0xC4, 0xDB, 0xDA
+_IMAGE_BEGINS_OR_ENDS = frozenset((0xD8, 0xD9))
 _START_OF_SCAN = b"\xff\xda"
 _END_OF_IMAGE = b"\xff\xd9"
+_MARKER = re.compile(rb"\xff+[^\xff]")  # fill bytes may stand before it
+_MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the others belong to the scan
+_AC, _QUANTISATION = 0x10, 0x20  # where the numbers of these tables begin, behind those of DC Huffman tables
 
 
 def cause_in_size(height: int, width: int) -> str | None:
@@ -26,18 +35,41 @@ def cause_in_size(height: int, width: int) -> str | None:
 
 
 def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
-    """Why a JPEG is refused, (bytes,) of the whole file: it is cut, or takes minutes to decode; None if it is not."""
-    head = encoded[:4096].tobytes()
-    progressive, scan = _walk(head)
-    if scan is None and len(encoded) > len(head):
-        head = encoded.tobytes()
-        progressive, scan = _walk(head)
-    if scan is None:
+    """Why a JPEG is refused, (bytes,) of the whole file; None if it is not.
+
+    It is cut, it takes minutes to decode, or it uses a table that it does not define. Decoders differ on such a table:
+    it is an error, a standard one, or still that of the image before.
+    """
+    data = memoryview(encoded)
+    frame, first_scan, several_scans = 0, None, False
+    quantisation: dict[int, set[int]] = {}  # of each component that had no scan yet
+    defined: set[int] = set()
+    for number, (marker, start, end) in enumerate(_segments(data)):
+        if number == MAX_SEGMENTS:
+            return f"a JPEG of more than {MAX_SEGMENTS:,} segments"
+        if marker == _QUANTISATION_TABLES:
+            defined |= _quantisation_tables(data[start:end])
+        elif marker == _HUFFMAN_TABLES:
+            defined |= _huffman_tables(data[start:end])
+        elif marker in _SEQUENTIAL or marker in _PROGRESSIVE:
+            frame, quantisation = marker, _components(data[start:end])
+        elif marker == _SCAN:
+            scan = data[start:end]
+            used = _used_huffman_tables(frame, scan)
+            for component in scan[1:-3:2]:
+                used |= quantisation.pop(component, set())
+            if used - defined:
+                return f"a JPEG without the {_name(min(used - defined))}, which it uses"
+            if first_scan is None:
+                first_scan, several_scans = start, frame in _PROGRESSIVE or bool(quantisation)
+            if not several_scans:
+                break
+    if first_scan is None:
         return "a JPEG without a scan"
     # The thumbnail within the header has an end of its own: only one behind the first scan counts.
-    if encoded[-2:].tobytes() != _END_OF_IMAGE and encoded[scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
+    if encoded[-2:].tobytes() != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
         return "a JPEG that is cut: it has no end-of-image marker"
-    if progressive and (scans := encoded[scan:].tobytes().count(_START_OF_SCAN)) > MAX_SCANS:
+    if several_scans and (scans := 1 + encoded[first_scan:].tobytes().count(_START_OF_SCAN)) > MAX_SCANS:
         return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
     return None
 
@@ -50,21 +82,58 @@ def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
     return None
 
 
-def _walk(head: bytes) -> tuple[bool, int | None]:
-    """Whether a JPEG is progressive, and where its first scan begins; None if that is not in these bytes."""
-    position = 2
-    progressive = False
-    while position + 4 <= len(head):
-        marker = head[position + 1]
-        if head[position] != 0xFF:
-            return progressive, None
-        if marker == 0xDA:
-            return progressive, position
-        if marker == 0xFF:
-            position += 1
-        elif marker in _NO_LENGTH:
-            position += 2
-        else:
-            progressive = progressive or marker in _PROGRESSIVE
-            position += 2 + (head[position + 2] << 8 | head[position + 3])
-    return progressive, None
+def _segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """The segments of a JPEG (ITU-T T.81, annex B), each as its marker, and where its content begins and ends.
+
+    Before the first scan each stands right behind the other: decoders differ on what else is there.
+    """
+    position, find = 2, _MARKER.match
+    while (found := find(data, position)) and (start := found.end() + 2) <= len(data):
+        marker, position = data[start - 3], found.end()
+        if marker in _IMAGE_BEGINS_OR_ENDS:
+            return
+        if marker not in NO_LENGTH:
+            position += data[start - 2] << 8 | data[start - 1]
+        yield marker, start, position
+        if marker == _SCAN:
+            find = _MARKER_BEHIND_SCAN.search
+
+
+def _components(frame: memoryview) -> dict[int, set[int]]:
+    """The quantisation table of each component; a set, as some encoders give all components the same name."""
+    tables: dict[int, set[int]] = {}
+    for component, table in zip(frame[6::3], frame[8::3]):
+        tables.setdefault(component, set()).add(_QUANTISATION + table)
+    return tables
+
+
+def _quantisation_tables(segment: memoryview) -> set[int]:
+    tables, position = set(), 0
+    while position < len(segment):
+        tables.add(_QUANTISATION + (segment[position] & 15))
+        position += 129 if segment[position] >> 4 else 65
+    return tables
+
+
+def _huffman_tables(segment: memoryview) -> set[int]:
+    tables, position = set(), 0
+    while position < len(segment):
+        tables.add(segment[position] & 0x1F)
+        position += 17 + sum(segment[position + 1 : position + 17])
+    return tables
+
+
+def _name(table: int) -> str:
+    if table >= _QUANTISATION:
+        return f"quantisation table {table - _QUANTISATION}"
+    return f"AC Huffman table {table - _AC}" if table >= _AC else f"DC Huffman table {table}"
+
+
+def _used_huffman_tables(frame: int, scan: memoryview) -> set[int]:
+    """A progressive scan has either the components' first coefficient, whose refinement is not coded, or others."""
+    if frame in _ARITHMETIC or len(scan) < 6:
+        return set()
+    uses_dc = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] == 0 and scan[-1] < 16)
+    uses_ac = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] > 0)
+    pairs = scan[2:-3:2]
+    return {pair >> 4 for pair in pairs if uses_dc} | {_AC + (pair & 15) for pair in pairs if uses_ac}

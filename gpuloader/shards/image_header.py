@@ -7,9 +7,10 @@ from collections.abc import Callable
 Read = Callable[[int, int], bytes]
 """(offset, count) -> that many bytes of the image, fewer at its end."""
 
+MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of nothing else must not hold up a scan
+NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
+
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
-_MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of fill bytes must not hold up the scan
 _END_OF_HEADER = frozenset((0xD9, 0xDA))
 _READ_BYTES = 1024
 
@@ -42,7 +43,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
     """Walks the segments (ITU-T T.81, annex B) to the frame header, reading on where one is long."""
     start, chunk = 0, read(0, _READ_BYTES)
     position = 2
-    for _ in range(_MAX_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         place = position - start
         if place + 9 > len(chunk):
             start, place, chunk = position, 0, read(position, _READ_BYTES)
@@ -55,7 +56,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
             return _big(chunk[place + 5 : place + 7]), _big(chunk[place + 7 : place + 9])
         if marker == 0xFF:
             position += 1
-        elif marker in _NO_LENGTH:
+        elif marker in NO_LENGTH:
             position += 2
         else:
             position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])

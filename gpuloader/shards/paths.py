@@ -15,7 +15,7 @@ from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards, remote_protocol, without_secrets
 
-Tar: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
 """A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those; or URLs."""
 
 Shard: TypeAlias = Path | RemoteShard

@@ -43,7 +43,10 @@ def main() -> None:
         preset="deit_eval",
         preset_overrides={"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}},
     )
-    model = timm.create_model(options.model, num_classes=options.classes, img_size=options.size).to(train.device)
+    # Transformers are built for one size of images; most networks of convolutions take any, and no such argument.
+    config = timm.get_pretrained_cfg(options.model)
+    size = {"img_size": options.size} if config and config.fixed_input_size else {}
+    model = timm.create_model(options.model, num_classes=options.classes, **size).to(train.device)
     ema = ModelEmaV3(model, decay=0.9999, use_warmup=True)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=5e-4 * options.batch_size / 512, weight_decay=0.05)
     schedule, epochs = create_scheduler_v2(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -334,6 +335,11 @@ def test_a_stage_without_shards_is_an_error_that_says_so(tar: list[str], tmp_pat
         trainer(lightning, tmp_path).fit(model(lightning), datamodule=GPULoaderDataModule(tar, batch_size=8))
 
 
+def test_a_data_module_that_no_trainer_has_is_an_error_that_says_so(tar: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"train_dataloader\(\) of a data module without a Trainer"):
+        data(tar).train_dataloader()
+
+
 # --- waiting
 
 
@@ -367,7 +373,7 @@ def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Pa
 def test_the_callback_refuses_another_loader(tmp_path: Path) -> None:
     callbacks = [GPULoaderWaitMonitor()]
     run = trainer(lightning, tmp_path, callbacks=callbacks, enable_checkpointing=False, limit_val_batches=0)
-    with pytest.raises(ConfigError, match="training reads from a list, allowed is a GPULoader"):
+    with pytest.raises(ConfigError, match="training reads from a list, allowed is a GPULoader: train with datamodule="):
         run.fit(model(lightning), train_dataloaders=[{"image": torch.zeros(1, 3, 8, 8)}])
 
 
@@ -389,12 +395,43 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
     said = "decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8."
     assert f"{said} (type: int | null" in shown
     assert "--data.device_id" not in shown
+    assert "Unvalidated" not in shown
     given = ["--data.train", "train-{0000..0001}.tar", "--data.batch_size", "8", "--data.fields", '["json"]']
     made = GPULoaderDataModule(**vars(parser.parse_args(given).data))
     assert (made._shards["train"], made.batch_size, made._loader["fields"]) == ("train-{0000..0001}.tar", 8, ["json"])
     with pytest.raises(SystemExit):
         parser.parse_args([*given, "--data.num_threads", "all"])
     assert "data.num_threads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "taken"),
+    [
+        ("train", "shards/", "shards/"),
+        ("train", '["a.tar", "b.tar"]', ["a.tar", "b.tar"]),
+        ("train", '[{"tar": "a.tar", "weight": 2}]', [{"tar": "a.tar", "weight": 2}]),
+        ("train", "train-{0000..0003}.tar", "train-{0000..0003}.tar"),
+        ("train", '{"tar": "a.tar"}', {"tar": "a.tar"}),
+        ("subset", "[0, 3]", [0, 3]),
+        ("subset", "many", None),
+        ("sample_weights", "balanced", "balanced"),
+        ("sample_weights", "{0: 2.5, 7: 1}", {0: 2.5, 7: 1.0}),
+        ("sample_weights", "[0.5, 2]", [0.5, 2.0]),
+        ("sample_weights", "{cat: 1}", None),
+        ("shuffle", "block", "block"),
+        ("shuffle", "math.factorial", math.factorial),
+        ("shuffle", "blocks", None),
+    ],
+)
+def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument: str, given: str, taken: Any) -> None:
+    parser = cli.LightningArgumentParser()
+    parser.add_lightning_class_args(GPULoaderDataModule, "data")
+    options = ["--data.batch_size", "8", f"--data.{argument}", given]
+    if taken is None:
+        with pytest.raises(SystemExit):
+            parser.parse_args(options)
+    else:
+        assert parser.parse_args(options).data[argument] == taken
 
 
 def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_path: Path) -> None:

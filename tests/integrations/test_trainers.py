@@ -169,8 +169,9 @@ def test_trainer_evaluates_each_sample_once_over_all_processes(run: Run, shards:
 
 
 @needs("timm")
-def test_timm_trains_on_soft_labels(run: Run, shards: list[Path]) -> None:
-    options = ("--model", "test_vit", "--classes", 10, "--size", 64, "--batch-size", 8, "--epochs", 2)
+@pytest.mark.parametrize("model", ["test_vit", "test_resnet"])  # made for one size of images, and for any
+def test_timm_trains_on_soft_labels(run: Run, shards: list[Path], model: str) -> None:
+    options = ("--model", model, "--classes", 10, "--size", 64, "--batch-size", 8, "--epochs", 2)
     lines = run("timm_train.py", "--val", shards[0].parent, *options)
     assert len(lines) == 2
     for epoch, line in enumerate(lines):

@@ -1,9 +1,12 @@
 """The gate: what may go to DALI."""
 
+import io
+import re
 import zlib
 
 import numpy as np
 import pytest
+from bad_images import PROGRESSIVE, frame_as, of_scans, patched, without, without_last
 from making import encoded, jpeg, picture
 from PIL import Image
 
@@ -56,6 +59,9 @@ def png_claiming(height: int, width: int) -> bytes:
         GOOD + b"trailing bytes",  # common, harmless, and the reason to look for the end marker backwards
         GOOD + bytes(100),
         with_thumbnail(GOOD),
+        GOOD[:2] + b"\xff" * 100_000 + GOOD[2:],  # fill bytes are no segments
+        GOOD[:2] + b"\xff\xfe\x00\x02" * 4000 + GOOD[2:],
+        frame_as(without(GOOD, 0xC4), 0xC9),  # arithmetic coding needs no table
         # An EXIF orientation is not applied: these are the sizes that a crop counts in.
         encoded(
             picture(60, 80), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
@@ -94,7 +100,71 @@ def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None
     assert cause in refusal
 
 
+@pytest.mark.parametrize(
+    ("data", "table"),
+    [
+        (without(GOOD, 0xDB), "quantisation table 0"),
+        (without_last(GOOD, 0xDB), "quantisation table 1"),
+        (patched(GOOD, GOOD.index(b"\xff\xc0") + 12, b"\x03"), "quantisation table 3"),
+        (patched(GOOD, GOOD.index(b"\xff\xc0") + 12, b"\xff"), "quantisation table 255"),
+        (frame_as(without(GOOD, 0xDB), 0xC9), "quantisation table 0"),  # arithmetic coding needs them too
+        (without(GOOD, 0xC4), "DC Huffman table 0"),
+        (frame_as(without(GOOD, 0xC4), 0xC1), "DC Huffman table 0"),
+        (without_last(GOOD, 0xC4), "AC Huffman table 1"),
+        (without_last(without_last(GOOD, 0xC4), 0xC4), "DC Huffman table 1"),
+        (without(PROGRESSIVE, 0xC4), "DC Huffman table 0"),
+        (without(PROGRESSIVE, 0xDB), "quantisation table 0"),
+        # Each scan is looked at, with what is defined until then.
+        (of_scans(3, tables=1, tables_before_scan=2), "DC Huffman table 1"),
+        (of_scans(3, tables=1, tables_before_scan=3), "DC Huffman table 1"),
+        (frame_as(of_scans(3, tables=1, tables_before_scan=2), 0xC9), "quantisation table 1"),
+    ],
+)
+def test_a_jpeg_that_uses_a_table_which_it_does_not_define_is_refused(data: bytes, table: str) -> None:
+    # A decoder that keeps the tables of the image before would decode it to other pixels each time.
+    assert check(data) == f"a JPEG without the {table}, which it uses"
+
+
+@pytest.mark.parametrize("data", [of_scans(3), of_scans(3, tables=1, tables_before_scan=1), PROGRESSIVE])
+def test_a_table_may_be_defined_between_scans(data: bytes) -> None:
+    assert check(data) == (64, 96)
+
+
+def test_a_progressive_jpeg_without_some_of_its_tables_passes_where_pillow_decodes_it() -> None:
+    places = [found.start() for found in re.finditer(b"\xff\xc4", PROGRESSIVE)]
+    passed = []
+    for place in places:
+        end = place + 2 + int.from_bytes(PROGRESSIVE[place + 2 : place + 4], "big")
+        data = PROGRESSIVE[:place] + PROGRESSIVE[end:]
+        passed.append(check(data) == (64, 96))
+        assert passed[-1] == is_decoded_by_pillow(data)
+    assert set(passed) == {True, False}  # a table may be that of an earlier scan, if there was one
+
+
+def is_decoded_by_pillow(data: bytes) -> bool:
+    try:
+        Image.open(io.BytesIO(data)).load()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("segment", [b"\xff\xfe\x00\x02", b"\xff\xd0"])
+def test_a_file_of_segments_alone_is_refused(segment: bytes) -> None:
+    assert check(GOOD[:2] + 5000 * segment + GOOD[2:]) == "a JPEG of more than 4,096 segments"
+
+
+def test_segments_between_scans_count() -> None:
+    data = of_scans(3)
+    last_scan = data.rindex(b"\xff\xda")
+    assert check(data[:last_scan] + 4000 * b"\xff\xfe\x00\x02" + data[last_scan:]) == (64, 96)
+    many = check(data[:last_scan] + 5000 * b"\xff\xfe\x00\x02" + data[last_scan:])
+    assert many == "a JPEG of more than 4,096 segments"
+
+
 def test_a_scan_bomb_is_refused() -> None:
+    assert check(of_scans(100)) == (64, 96)
+    assert check(of_scans(101)) == "a JPEG of 101 scans, more than 100"
     progressive = encoded(picture(60, 80), "JPEG", progressive=True)
     last_scan = progressive[progressive.rindex(b"\xff\xda") : -2]
     assert check(progressive[:-2] + 10 * last_scan + b"\xff\xd9") == (60, 80)

@@ -1,10 +1,12 @@
 """Decoding whole images: which of a batch cannot be."""
 
+from typing import Any
+
 import pytest
 from making import damaged_jpeg, jpeg
 from running import as_arrays
 
-from gpuloader.pipelines import WholeDecoder
+from gpuloader.pipelines import WholeDecoder, whole
 
 
 @pytest.mark.parametrize("bad", [[], [0], [3], [6], [2, 3], [0, 6], [0, 1, 2, 3, 4, 5, 6]])
@@ -20,3 +22,23 @@ def test_it_goes_on_after_a_failure_with_batches_of_any_size() -> None:
     decoder = WholeDecoder(batch_size=4, num_threads=2, device_id=None)
     batches = [[damaged_jpeg()], [jpeg(8, 8)] * 4, [], [jpeg(8, 8), damaged_jpeg()], [jpeg(300, 200)]]
     assert [list(decoder.failures(as_arrays(batch))) for batch in batches] == [[0], [], [], [1], []]
+
+
+@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 4), (0, 5)])
+def test_on_a_gpu_each_image_of_a_batch_that_fails_has_a_pipeline_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, device_id: int | None, pipelines: int
+) -> None:
+    """There is no GPU here: the pipelines that are asked for are built for the CPU."""
+    asked, graph = [], whole._graph
+
+    def graph_on_cpu(on_cpu: bool, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        asked.append((on_cpu, device_id))
+        return graph(True, device_id=None, **kwargs)
+
+    monkeypatch.setattr(whole, "_graph", graph_on_cpu)
+    decoder = WholeDecoder(batch_size=4, num_threads=1, device_id=device_id)
+    batch = as_arrays([jpeg(8, 8), jpeg(8, 8), damaged_jpeg(), jpeg(8, 8)])
+    assert list(decoder.failures(as_arrays([jpeg(8, 8)] * 4))) == []
+    assert list(decoder.failures(batch)) == [2]
+    assert list(decoder.failures(as_arrays([jpeg(8, 8)] * 4))) == []
+    assert asked == pipelines * [(device_id is None, device_id)]
