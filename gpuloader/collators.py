@@ -1,7 +1,8 @@
 """What becomes of the components beside the images of a batch: `fields` of a loader.
 
 A collator takes the bytes of a component of each sample of a batch, and gives what stands for them in the batch: a
-list, or numpy arrays, also several by name, which become tensors on the loader's device. It runs in the reading thread.
+list, or numpy arrays, also several by name, which become tensors on the loader's device, each with a row for each
+sample. It runs in the reading thread.
 For bytes that it cannot take it raises one of `REFUSALS`, such as ValueError; the loader says which sample they are of.
 """
 
@@ -15,6 +16,7 @@ from io import BytesIO
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
@@ -37,6 +39,25 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
 def collator_of(extension: str) -> Collator:
     """The collator of an extension: the registered one, or `as_bytes`."""
     return _BY_EXTENSION.get(_plain(extension), as_bytes)
+
+
+def wrong_rows(name: str, value: object, samples: int) -> str | None:
+    """Says which list, array or tensor in what a collator gave has not a row for each sample; None where all have."""
+    if isinstance(value, Mapping):
+        parts = (wrong_rows(f"{name}[{part!r}]", its_value, samples) for part, its_value in value.items())
+        return next((wrong for wrong in parts if wrong), None)
+    if isinstance(value, list):
+        rows = len(value)
+    elif isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim > 0:
+        rows = value.shape[0] if isinstance(value, np.ndarray) else value.size(0)  # nested tensors have no shape
+    else:
+        rows = samples
+    if rows == samples:
+        return None
+    return (
+        f"the field {name} has {rows} {'row' if rows == 1 else 'rows'} for {samples} samples: its collator must give a "
+        f"row for each; what is not by sample goes into a tuple"
+    )
 
 
 def _plain(extension: str) -> str:

@@ -23,6 +23,7 @@ _IN_EVERY_STAGE = (
     "output",
     "fields",
     "label_from",
+    "classes",
     "cache",
     "cache_bytes",
 )
@@ -44,7 +45,7 @@ class TrainerLoaders:
         eval_preset: the recipe for all but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for all but training. Without them it shares `batch_size`, `seed`,
             `on_error`, `max_bad`, `num_threads`, the decoder's settings, `prefetch`, `output`, `fields`, `label_from`,
-            `cache` and `cache_bytes` with training.
+            `classes`, `cache` and `cache_bytes` with training.
         loader: arguments of `GPULoader` for training.
 
     Raises:

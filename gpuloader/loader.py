@@ -101,7 +101,8 @@ class GPULoader:
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (16 shards at a time, for stores); None takes the preset's. Or a function that gives the sample ids
             of an epoch, as many in each. `sample_weights` overrule it.
-        subset: the samples to use: their ids, a slice, or a function that takes the index's columns (arrays `label`,
+        subset: the samples to use: their ids, or keys; a file of keys (a `Path`, or text that ends in ".txt"); a
+            pattern of keys, such as "cat/*"; a slice; or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample.
         sample_weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels
             alike.
@@ -127,6 +128,8 @@ class GPULoader:
         fields: extensions of components to hand out beside the image, in a dictionary; or {extension: collator}, of
             `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         label_from: "cls", "json:NAME", "folder", or None for images only.
+        classes: the names of the labels, label i naming the i-th: they number labels that are text, and folders. None
+            takes those of `classes.json` beside the shards, and the sorted names of folders.
         steps_per_epoch: ends each epoch after that many steps; None for all of the data.
         cache: the folder that shards from URLs are kept in, for all processes of the machine; None for one in the
             user's cache folder.
@@ -140,7 +143,7 @@ class GPULoader:
         num_samples: samples of an epoch over all ranks, as `subset` and `sample_weights` make it.
         preset: the recipe.
         world: which rank of how many this is.
-        classes: the classes' names with `label_from="folder"`, else None.
+        classes: the classes' names, label i naming the i-th; None where they are not known.
 
     Raises:
         GPULoaderError: one of `gpuloader.errors`, which says what to do.
@@ -172,6 +175,7 @@ class GPULoader:
         output: Literal["tuple", "dict"] | Mapping[str, str] = "tuple",
         fields: Sequence[str] | Mapping[str, Collator] = (),
         label_from: str | None = "cls",
+        classes: Sequence[str] | None = None,
         steps_per_epoch: int | None = None,
         cache: str | Path | None = None,
         cache_bytes: int | None = None,
@@ -207,7 +211,7 @@ class GPULoader:
         self._shards = ShardSet.open(paths, self.world.local_rank == 0, cache=folder, cache_bytes=cache_bytes)
         self._decoded = self._shards.decoded
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
-        self._labels = make_labels(self._shards, label_from)
+        self._labels = make_labels(self._shards, label_from, classes)
         self.classes = None if self._labels is None else self._labels.classes
         order = self.preset.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
         sampling = make_sampling(

@@ -19,7 +19,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.collators import REFUSALS, Collator
+from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing, Preset
@@ -213,7 +213,7 @@ class Reader:
     def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
         components = [self._component(int(sample), extension, wanted) for sample in ids]
         try:
-            return collate(components)
+            value = collate(components)
         except REFUSALS as error:
             for sample, component in zip(ids, components):
                 try:
@@ -222,6 +222,9 @@ class Reader:
                     raise DataError(f"{self._component_name(int(sample), extension)}: {its_error}") from its_error
             name = self._component_name(int(ids[0]), extension)
             raise DataError(f"the batch that begins with {name}: {error}") from error
+        if wrong := wrong_rows(extension, value, len(components)):
+            raise DataError(wrong)
+        return value
 
     def _component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
         data = self._shards.read_component(sample, extension, wanted)

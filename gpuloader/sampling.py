@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
+import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +23,12 @@ Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
-SubsetOf: TypeAlias = Collection[int] | slice | Callable[[dict[str, Any]], Collection[bool]]
+SubsetOf: TypeAlias = (
+    str | os.PathLike[str] | Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]]
+)
+"""Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
+KEY_FILE_SUFFIX = ".txt"
+"""Of text that names a file of keys. As a pattern it would match nothing: a key has no dot in its last part."""
 Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Collection[float]
 
 
@@ -92,7 +102,7 @@ def make_sampling(
 
 
 def columns(shards: ShardSet) -> Columns:
-    """What the index knows of each sample: (N,) arrays.
+    """What the index knows of each sample: (N,) arrays; asking for another column is a ConfigError.
 
     All int64: label of `.cls`, below -(2**63) + 2 where there is none; height, width in pixels, 0 where unknown;
     size_bytes of the image; the shard's number.
@@ -104,7 +114,14 @@ def columns(shards: ShardSet) -> Columns:
         for name, column in names.items()
     }
     shard = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
-    return {"label": shards.cls_labels.copy(), **found, "shard": shard}
+    return _Columns(label=shards.cls_labels.copy(), **found, shard=shard)
+
+
+class _Columns(dict[str, NDArray[Any]]):
+    def __missing__(self, name: object) -> NDArray[Any]:
+        near = difflib.get_close_matches(str(name), self, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"subset: the index has no column {name!r}: allowed are {', '.join(self)}{meant}")
 
 
 def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
@@ -117,20 +134,87 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
         ids = np.flatnonzero(chosen)
     elif isinstance(subset, slice):
         ids = np.arange(len(shards))[subset]
+    elif isinstance(subset, os.PathLike) or (isinstance(subset, str) and subset.endswith(KEY_FILE_SUFFIX)):
+        ids = _ids_of_keys(_keys_in(Path(subset).expanduser()), shards)
+    elif isinstance(subset, str):
+        ids = _ids_that_match(subset, shards)
+    elif (keys := _as_keys(subset)) is not None:
+        ids = _ids_of_keys(keys, shards)
     else:
         ids = _array("subset", subset)
         if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
             raise ConfigError(
-                f"subset: found {ids.dtype} of shape {ids.shape}: allowed are sample ids (n,), a slice, or a function "
-                f"of the index's columns; np.flatnonzero makes ids of bools"
+                f"subset: found {ids.dtype} of shape {ids.shape}: allowed are sample ids (n,), keys, a file or a "
+                f"pattern of keys, a slice, or a function of the index's columns; np.flatnonzero makes ids of bools"
             )
-        if len(np.unique(ids)) < len(ids):
-            raise ConfigError("subset: it names samples twice: name each once, and use sample_weights for how often")
+    if len(np.unique(ids)) < len(ids):
+        raise ConfigError("subset: it names samples twice: name each once, and use sample_weights for how often")
     if len(ids) == 0:
         raise ConfigError(f"subset: it has none of the {len(shards)} samples")
     if ids.min() < 0 or ids.max() >= len(shards):
         raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
     return ids.astype(np.int64)
+
+
+def _as_keys(subset: Collection[Any]) -> list[str] | None:
+    """What was given, if it is some texts."""
+    listed: Any = subset
+    if not isinstance(subset, (list, tuple)):
+        array = _array("subset", subset)
+        listed = array.tolist() if array.ndim == 1 and array.dtype.kind in "UO" else []
+    return list(listed) if len(listed) and all(isinstance(key, str) for key in listed) else None
+
+
+def _keys_in(file: Path) -> list[str]:
+    try:
+        lines = file.read_text("utf-8-sig", "surrogateescape").split("\n")
+    except OSError as error:
+        raise ConfigError(
+            f"subset: {file} cannot be read ({error.strerror}): it should be a file with a key on each line; text that "
+            f"does not end in {KEY_FILE_SUFFIX} is a pattern of keys"
+        ) from None
+    return [key for line in lines if (key := line.strip())]
+
+
+def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
+    """The ids of the samples with these keys, in the keys' order."""
+    asked, of_all = set(keys), shards.all_keys()
+    found = [sample for sample, key in enumerate(of_all) if key in asked]
+    id_of = {of_all[sample]: sample for sample in found}
+    if len(id_of) < len(asked):
+        unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
+        raise ConfigError(
+            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_some(unknown)}. "
+            f"{_said_of_keys(shards)}"
+        )
+    if len(found) > len(id_of):
+        sample = next(sample for sample in found if id_of[of_all[sample]] != sample)
+        key = of_all[sample]
+        raise ConfigError(
+            f"subset: the key {key!r} has two samples, {sample} in {shards.place(sample).shard} and {id_of[key]} in "
+            f"{shards.place(id_of[key]).shard}: name such samples by their ids"
+        )
+    return np.array([id_of[key] for key in keys], np.int64)
+
+
+def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
+    matches = re.compile(fnmatch.translate(pattern)).match
+    ids = [sample for sample, key in enumerate(shards.all_keys()) if matches(key)]
+    if not ids:
+        raise ConfigError(
+            f"subset: no key matches {pattern!r}; text is a pattern such as 'cat/*', or a file of keys if it ends in "
+            f"{KEY_FILE_SUFFIX}. {_said_of_keys(shards)}"
+        )
+    return np.array(ids, np.int64)
+
+
+def _said_of_keys(shards: ShardSet) -> str:
+    some = [shards.key(sample) for sample in range(min(3, len(shards)))]
+    return f"A key is the path in the tar up to the first dot of the file's name: the first here are {_some(some)}"
+
+
+def _some(keys: Sequence[str]) -> str:
+    return f"{', '.join(map(repr, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
@@ -161,7 +245,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
     return chosen
 
 
-def _array(name: str, values: Collection[float], dtype: type[np.float64] | None = None) -> NDArray[Any]:
+def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = None) -> NDArray[Any]:
     try:
         return np.asarray(values, dtype)
     except (TypeError, ValueError) as error:

@@ -251,6 +251,9 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
             "within": {"array": np.ones((2, 3), np.float16)},
             "list": [np.arange(3), None],
             "text": "a",
+            "number": np.array(7),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            "by batch": ([1], np.arange(3)),
         }
 
     tar = shard(tmp_path, "npy", [npy([1, 2]), npy([3, 4])])
@@ -266,6 +269,9 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
         assert (tensor.device, tensor.dtype, tuple(tensor.shape)) == (device, dtype, shape)
     assert same(fields["list"], [np.arange(3), None])
     assert fields["text"] == "a"
+    assert torch.equal(fields["number"], torch.tensor(7))
+    assert [len(row) for row in fields["nested"].unbind()] == [2, 3]
+    assert same(list(fields["by batch"]), [[1], np.arange(3)])  # a tuple is for what is not by sample
     stacked = first_of(tar, fields=["npy"])["npy"]
     assert torch.equal(stacked, torch.tensor([[1, 2], [3, 4]]))
     padded = first_of(tar, fields={"npy": collators.padded})["npy"]
@@ -277,13 +283,35 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
     ("collate", "message"),
     [
         (lambda components: np.array(["a", "b"]), "the field data: torch takes no array like <U1 .2,.: can't convert"),
-        (lambda components: {"part": np.array([None])}, r"the field data\['part'\]: torch takes no array like object"),
+        (
+            lambda components: {"part": np.array([None, None])},
+            r"the field data\['part'\]: torch takes no array like object",
+        ),
         (lambda components: np.arange(2, dtype=">i4"), "the field data: torch takes no array like >i4"),
     ],
 )
 def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(DataError, match=message):
         first_of(shard(tmp_path, "data", [b"", b""]), fields={"data": collate})
+
+
+@pytest.mark.parametrize(
+    ("collate", "message"),
+    [
+        (lambda components: np.ones((1, 3), np.float32), "the field data has 1 row for 4 samples: its collator must"),
+        (lambda components: np.ones(0), "the field data has 0 rows for 4 samples"),
+        (lambda components: torch.ones(5, 4), "the field data has 5 rows for 4 samples"),
+        (lambda components: components[:3], "the field data has 3 rows for 4 samples"),
+        (lambda components: [components], "the field data has 1 row for 4 samples"),
+        (
+            lambda components: {"fits": np.arange(4), "in": {"it": np.arange(3), "also": []}},
+            r"the field data\['in'\]\['it'\] has 3 rows for 4 samples",
+        ),
+    ],
+)
+def test_what_has_not_a_row_for_each_sample_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(DataError, match=message):
+        first_of(shard(tmp_path, "data", [b""] * 4), batch_size=4, fields={"data": collate})
 
 
 def test_fields_are_those_of_the_samples_of_the_batch(tmp_path: Path) -> None:

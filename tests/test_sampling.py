@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,15 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
         (odd_labels, list(range(1, 40, 2))),
         (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
         (lambda columns: torch.from_numpy(columns["width"]) == 97, list(range(3, 40, 5))),
+        (["000003", "000001", "000039"], [3, 1, 39]),
+        (("000000",), [0]),
+        (np.array(["000007", "000005"]), [7, 5]),
+        (np.array(["000007", "000005"], object), [7, 5]),
+        ("00001*", list(range(10, 20))),
+        ("00000[13]", [1, 3]),
+        ("0000?0", [0, 10, 20, 30]),
+        ("000038", [38]),  # a pattern may be a key
+        ("*", list(range(40))),
     ],
 )
 def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, expected: list[int]) -> None:  # noqa: ANN401
@@ -134,10 +145,34 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: it names samples twice: name each once, and use sample_weights"),
-        ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), a slice, or a function"),
+        ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero makes ids of bools"),
         ({1, 2}, r"found object of shape \(\)"),
-        ("odd", r"found <U3 of shape \(\)"),
+        (
+            [1, "000002"],
+            r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of keys",
+        ),
+        (
+            "cat/*",
+            "subset: no key matches 'cat/\\*'; text is a pattern .* the first here are '000000', '000001', '000002'",
+        ),
+        (
+            ["000001", "a", "b", "c", "d"],
+            r"subset: 4 of 5 keys are not in the data: 'a', 'b', 'c' \.\.\.\. A key is the",
+        ),
+        (["000001.jpg"], "1 of 1 keys are not in the data: '000001.jpg'. .* the first here are '000000', '000001'"),
+        (["000001", "000001"], "subset: it names samples twice"),
+        (
+            Path("nowhere/keys"),
+            r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a file",
+        ),
+        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* text that does not end in \.txt is a pattern of keys"),
+        (
+            lambda columns: columns["lable"] == 3,
+            "no column 'lable': allowed are label, height, width, size_bytes, shard; ",
+        ),
+        (lambda columns: columns["lable"] == 3, "did you mean 'label'"),
+        (lambda columns: columns[3] == 3, r"the index has no column 3: allowed are label, height, width, .*shard$"),
         ([[1], [2, 3]], "subset: numpy makes no array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
         (lambda columns: True, r"gave bool of shape \(\)"),
@@ -146,6 +181,60 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=message):
         loader(shards, 1, subset=subset)
+
+
+def test_an_error_of_a_function_of_yours_is_yours(shards: list[Path]) -> None:
+    with pytest.raises(KeyError, match="'of mine'"):
+        loader(shards, 1, subset=lambda columns: {}["of mine"])
+
+
+@pytest.mark.parametrize("name", ["keys.txt", "keys", "keys.csv"])
+@pytest.mark.parametrize(
+    "content", [b"000003\n000001\n", b"000003\r\n\r\n000001", b"\xef\xbb\xbf000003\n 000001 \n\n"], ids=repr
+)
+def test_a_file_names_a_key_on_each_line(shards: list[Path], tmp_path: Path, name: str, content: bytes) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    for subset in (file, *([str(file)] if name.endswith(".txt") else [])):  # as text it ends in .txt
+        chosen = sampling(shards, subset=subset, shuffle="none")
+        assert chosen.order(0, 0)(np.arange(2)).tolist() == [3, 1]
+
+
+def test_keys_are_those_of_webdataset_whatever_is_in_them(tmp_path: Path) -> None:
+    keys = ["cat/ü", "dog/a b", "dog/deep/x", "v1.0/[x]", "dog/\udcff"]
+    write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40)} for key in keys[:-1]])
+    with tarfile.open(tmp_path / "b.tar", "w", errors="surrogateescape") as tar:
+        tar.addfile(tarfile.TarInfo(f"{keys[-1]}.jpg"), io.BytesIO())
+    (tmp_path / "keys.txt").write_text("\n".join(reversed(keys)), "utf-8", "surrogateescape")
+    for subset, expected in (
+        (keys, [0, 1, 2, 3, 4]),
+        (tmp_path / "keys.txt", [4, 3, 2, 1, 0]),
+        ("dog/*", [1, 2, 4]),  # the folders in it too
+        ("*/[[]x]", [3]),
+        ("CAT/*", None),
+    ):
+        if expected is None:
+            with pytest.raises(ConfigError, match="no key matches"):
+                loader(tmp_path, 1, subset=subset, label_from=None)
+        else:
+            chosen = sampling(tmp_path, subset=subset, label_from=None, shuffle="none")
+            assert chosen.order(0, 0)(np.arange(len(expected))).tolist() == expected
+
+
+def test_a_key_of_two_samples_is_refused_by_name_and_taken_by_pattern(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_shard(tmp_path / f"{name}.tar", [{"__key__": key, "jpg": jpeg(40, 40)} for key in ("same", name)])
+    with pytest.raises(
+        ConfigError, match=r"the key 'same' has two samples, 0 in .*a\.tar and 2 in .*b\.tar: name such"
+    ):
+        loader(tmp_path, 1, subset=["a", "same"], label_from=None)
+    assert sampling(tmp_path, subset=["b"], label_from=None).length == 1
+    assert sampling(tmp_path, subset="same", label_from=None).length == 2
+
+
+def test_keys_go_together_with_weights(shards: list[Path]) -> None:
+    weighted = sampling(shards, subset=["000005", "000002"], sample_weights=np.arange(SAMPLES))
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([5, 2], [5, 2])
 
 
 def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:

@@ -11,15 +11,6 @@ from gpuloader.cli.options import AsJson
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
 
 
-def _bytes(text: str) -> int:
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        raise typer.BadParameter(f"{text!r}: allowed are bytes such as 256MiB, 1GB or 1000000") from None
-
-
 def _part(text: str) -> tuple[int, int]:
     index, slash, parts = text.partition("/")
     if not (slash and index.isdecimal() and parts.isdecimal()):
@@ -41,8 +32,8 @@ def pack(
         int | None, typer.Option(help="1000, unless --shard-bytes is given.", show_default=False)
     ] = None,
     shard_bytes: Annotated[
-        int | None,
-        typer.Option(parser=_bytes, metavar="BYTES", help="Most bytes of source pictures in a shard, such as 256MiB."),
+        str | None,
+        typer.Option(metavar="BYTES", help="Most bytes of source pictures in a shard, such as 256MiB."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws the order and what is held out.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="Mix the samples, or keep the source's order.")] = True,
@@ -70,7 +61,8 @@ def pack(
 ) -> None:
     """Packs labelled pictures into WebDataset shards. Run again after a kill, it goes on where it was.
 
-    Exit status 3 says that bad pictures were left out.
+    Several sources may go to one folder, each with its own --prefix. Exit status 3 says that bad pictures were left
+    out.
 
     Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
     """

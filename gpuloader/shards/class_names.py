@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuloader.errors import DataError
@@ -28,3 +29,9 @@ def read_class_names(folder: Path) -> dict[int, str]:
     if isinstance(content, dict) and all(type(label) is int for label in content.values()):
         return {label: name for name, label in content.items()}
     raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: label}}")
+
+
+def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
+    """The names with label i at place i; None where the labels are not 0, 1, ... n - 1, or there are none."""
+    listed = tuple(names[label] for label in range(len(names)) if label in names)
+    return listed if listed and len(listed) == len(names) else None

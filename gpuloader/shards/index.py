@@ -116,6 +116,11 @@ class ShardIndex:
         start = int(self.key_end[row - 1]) if row else 0
         return self.key_bytes[start : int(self.key_end[row])].tobytes().decode("utf-8", "surrogateescape")
 
+    def all_keys(self) -> list[str]:
+        """The keys of all samples."""
+        data, ends = self.key_bytes.tobytes(), self.key_end.tolist()
+        return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
+
     def component(self, row: int, extension: str) -> tuple[int, int] | None:
         """(offset, size) in bytes of a sample's component, None where it has none of that extension."""
         start = int(self.component_end[row - 1]) if row else 0

@@ -1,29 +1,41 @@
-"""Where labels come from: `label_from`."""
+"""Where labels come from: `label_from`, and what they are called: `classes`."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from typing import Protocol
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError, LabelError
+from gpuloader.errors import ConfigError, DataError, LabelError
+from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
 from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
-    'allowed are "cls" (an integer in KEY.cls), "json:NAME" (an integer under NAME in KEY.json), '
-    '"folder" (the folder that the image lies in) and None (images only)'
+    'allowed are "cls" (an integer or a class name in KEY.cls), "json:NAME" (the same under NAME in KEY.json; '
+    '"json:a.b" is b within a), "folder" (the folder that the image lies in) and None (images only)'
 )
+_LABEL_FROM = f"label_from: {_ALLOWED}"
+_GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
+
+_log = logging.getLogger("gpuloader")
 
 
 class Labels(Protocol):
     """The labels of a shard set.
 
     Attributes:
-        classes: the classes' names, label i naming the i-th; None where labels are bare numbers.
+        classes: the classes' names, label i naming the i-th; None where they are not known.
     """
 
     @property
@@ -33,22 +45,48 @@ class Labels(Protocol):
         """(b,) int64 labels of (b,) samples; InterruptedError once they are not `wanted` any more."""
 
 
-def make_labels(shards: ShardSet, label_from: str | None) -> Labels | None:
+def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str] | None = None) -> Labels | None:
     """The labels that `label_from` asks for.
 
+    Args:
+        classes: the names of the labels, label i naming the i-th. None takes those of `classes.json` beside the shards,
+            and for "folder" the sorted names that occur.
+
     Raises:
-        ConfigError: an unknown `label_from`.
+        ConfigError: an unknown `label_from`, or `classes` that are no list of different names.
         LabelError: a sample without such a label.
+        DataError: several `classes.json` that name a label differently.
     """
+    given = None if classes is None else _checked(classes)
     if label_from is None:
+        if given is not None:
+            raise ConfigError("classes names labels, but label_from=None gives none: leave one of the two out")
         return None
-    if label_from == "cls":
-        return _table_from_cls(shards)
     if label_from == "folder":
-        return _table_from_folders(shards)
+        return _from_folders(shards, given)
+    if label_from == "cls":
+        return _from_cls(shards, _names(shards, given))
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
-        return _JsonLabels(shards, label_from.removeprefix("json:"))
+        names = _names(shards, given)
+        return _ReadLabels(
+            shards, "json", partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers)), names
+        )
     raise ConfigError(f"label_from={label_from!r}: {_ALLOWED}")
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What labels are called.
+
+    Attributes:
+        classes: label i naming the i-th; None where that is not known.
+        numbers: name -> label; nothing where names are not known, or several labels share one.
+        limit: integers from there on are no labels; None for any.
+    """
+
+    classes: tuple[str, ...] | None
+    numbers: dict[str, int]
+    limit: int | None
 
 
 class _Table:
@@ -62,55 +100,174 @@ class _Table:
         return self._table[samples]
 
 
-def _table_from_cls(shards: ShardSet) -> _Table:
-    table = shards.cls_labels
-    _refuse(shards, np.flatnonzero(table == NO_LABEL), "lack a label: they have no .cls component")
-    _refuse(shards, np.flatnonzero(table == BAD_LABEL), "have a .cls component that is not an integer in ASCII")
-    return _Table(table, classes=None)
+class _ReadLabels:
+    """Labels read with each sample, out of one of its components.
 
+    Args:
+        parse: the component's bytes -> an integer or a class name; LabelError says what is wrong with them.
+    """
 
-def _table_from_folders(shards: ShardSet) -> _Table:
-    keys = (index.key(row) for _, index in shards.indexes for row in range(len(index)))
-    folders = [key.rpartition("/")[0].rpartition("/")[2] for key in keys]
-    classes, table = np.unique(np.array(folders), return_inverse=True)
-    _refuse(shards, np.flatnonzero(np.isin(table, np.flatnonzero(np.isin(classes, ["", "."])))), "lie in no folder")
-    return _Table(table.astype(np.int64), tuple(str(name) for name in classes))
-
-
-class _JsonLabels:
-    """Labels read with each sample, out of its `.json` component."""
-
-    classes = None
-
-    def __init__(self, shards: ShardSet, name: str) -> None:
+    def __init__(self, shards: ShardSet, extension: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
         self._shards = shards
-        self._name = name
-        _refuse(shards, shards.samples_without("json"), "lack a label: they have no .json component")
+        self._extension = extension
+        self._parse = parse
+        self._names = names
+        self.classes = names.classes
+        _refuse(shards, shards.samples_without(extension), f"lack a label: they have no .{extension} component")
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
 
     def _label(self, sample: int, wanted: Wanted) -> int:
-        text = self._shards.read_component(sample, "json", wanted)
-        place = self._shards.place(sample)
-        where = f"the .json component of {place.key!r} in {place.shard}"
+        content = self._shards.read_component(sample, self._extension, wanted) or b""
         try:
-            content = json.loads(text or b"")
-        except (ValueError, RecursionError) as error:
-            raise LabelError(f"{where} is not JSON: {error}") from None
-        label = content.get(self._name) if isinstance(content, dict) else None
-        if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
-            found = f"its keys are {sorted(content)}" if isinstance(content, dict) else f"it is {content!r}"
-            raise LabelError(
-                f"{where} has no 64-bit integer under {self._name!r} ({found}, found {label!r}): "
-                f"name the right key in label_from, or mend the shard"
-            )
+            return _number(self._parse(content), self._names)
+        except LabelError as error:
+            place = self._shards.place(sample)
+            raise LabelError(f"the .{self._extension} component of {place.key!r} in {place.shard} {error}") from None
+
+
+def _number(label: int | str, names: _Names) -> int:
+    if isinstance(label, str):
+        if label not in names.numbers:
+            raise LabelError(f"has an unknown class: {_unknown([label], names.numbers)}")
+        return names.numbers[label]
+    if names.limit is not None and not 0 <= label < names.limit:
+        raise LabelError(f"has the label {label}: {_outside(names.limit)}")
+    return label
+
+
+def _in_cls(content: bytes) -> str:
+    try:
+        return content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise LabelError(f"is neither an integer nor a class name in UTF-8: {error}") from None
+
+
+def _in_json(name: str, named: bool, content: bytes) -> int | str:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise LabelError(f"is not JSON: {error}") from None
+    searched, label = _under(name, parsed)
+    if isinstance(label, str) and named:
         return label
+    if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
+        found = f"its keys are {sorted(searched)}" if isinstance(searched, dict) else f"it is {searched!r}"
+        also = f"; {_GIVE_CLASSES}" if isinstance(label, str) else ""
+        raise LabelError(
+            f"has no 64-bit integer under {name!r} ({found}, found {label!r}): name the right key in label_from, or "
+            f"repair the shard{also}"
+        )
+    return label
 
 
-def _refuse(shards: ShardSet, samples: NDArray[np.int64], problem: str) -> None:
+def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """What was searched last, and what it has there; a key that is called a.b comes before b within a."""
+    if not isinstance(content, dict):
+        return content, None
+    first, dot, rest = name.partition(".")
+    if name not in content and dot and first in content:
+        return _under(rest, content[first])
+    return content, content.get(name)
+
+
+def _from_cls(shards: ShardSet, names: _Names) -> Labels:
+    table = shards.cls_labels
+    missing = np.flatnonzero(table == NO_LABEL)
+    in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
+    advice = 'all samples lie in folders, which label_from="folder" numbers; ' if in_folders else ""
+    _refuse(shards, missing, "lack a label: they have no .cls component", f"{advice}{_LABEL_FROM}")
+    texts = np.flatnonzero(table == BAD_LABEL)
+    if len(texts) and names.numbers:
+        return _ReadLabels(shards, "cls", _in_cls, names)
+    advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
+    _refuse(shards, texts, "have a .cls component that is not an integer in ASCII", advice)
+    if names.limit is not None:
+        outside = np.flatnonzero((table < 0) | (table >= names.limit))
+        _refuse(shards, outside, "have a label that is none of the classes", _outside(names.limit))
+    return _Table(table, names.classes)
+
+
+def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
+    folders = np.array([_folder(key) for key in shards.all_keys()])
+    _refuse(shards, np.flatnonzero(folders == ""), "lie in no folder")
+    found, table = np.unique(folders, return_inverse=True)
+    classes = tuple(str(name) for name in found)
+    if given is None:
+        return _Table(table.astype(np.int64), classes)
+    numbers = {name: number for number, name in enumerate(given)}
+    if unknown := [name for name in classes if name not in numbers]:
+        _refuse(shards, np.flatnonzero(np.isin(folders, unknown)), "lie in unknown classes", _unknown(unknown, given))
+    return _Table(np.array([numbers[name] for name in classes], np.int64)[table], given)
+
+
+def _folder(key: str) -> str:
+    """The folder that an image lies in, "" for none."""
+    folder = key.rpartition("/")[0].rpartition("/")[2]
+    return "" if folder == "." else folder
+
+
+def _checked(classes: Sequence[str]) -> tuple[str, ...]:
+    listed = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise ConfigError(f"classes={classes!r}: allowed is a list of the classes' names, label i naming the i-th")
+    if twice := [name for name, count in Counter(listed).items() if count > 1]:
+        raise ConfigError(f"classes: {', '.join(map(repr, twice[:3]))} occurs twice: each label needs its own name")
+    return listed
+
+
+def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
+    """The names that were given, or those beside the shards."""
+    if given is not None:
+        return _Names(given, {name: label for label, name in enumerate(given)}, len(given))
+    name_of = _names_beside(shards)
+    numbers = {name: label for label, name in name_of.items()}
+    return _Names(as_list(name_of), numbers if len(numbers) == len(name_of) else {}, None)
+
+
+def _names_beside(shards: ShardSet) -> dict[int, str]:
+    """label -> name by the `classes.json` of all folders of the shards; nothing where one has none, or is on a store.
+
+    Raises:
+        DataError: two name a label differently.
+    """
+    parents = [shard.parent if isinstance(shard, Path) else None for shard, _ in shards.indexes]
+    names: dict[int, str] = {}
+    said_in: dict[int, Path] = {}
+    for folder in dict.fromkeys(parents):
+        try:
+            its_names = {} if folder is None else read_class_names(folder)
+        except DataError as error:
+            _log.warning("the labels' names are not known: %s", error)
+            its_names = {}
+        if folder is None or not its_names:
+            return {}
+        for label, name in its_names.items():
+            if names.setdefault(label, name) != name:
+                raise DataError(
+                    f"the label {label} is {names[label]!r} by {said_in[label] / CLASSES_FILE} and {name!r} by "
+                    f"{folder / CLASSES_FILE}: make a loader for each folder, or number them alike by `gpuloader pack "
+                    f"--classes`; where labels mean nothing, give label_from=None; if a file is wrong, classes=[...]"
+                )
+            said_in.setdefault(label, folder)
+    return names
+
+
+def _unknown(names: Sequence[str], classes: Iterable[str]) -> str:
+    listed = list(classes)
+    near = difflib.get_close_matches(names[0], listed, n=3)
+    those = f"near it are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
+    return f"{', '.join(map(repr, names[:3]))} is none of the {len(listed)} classes, {those}"
+
+
+def _outside(limit: int) -> str:
+    return f"there are {limit} classes, numbered from 0"
+
+
+def _refuse(shards: ShardSet, samples: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
     if len(samples):
         places = [shards.place(int(sample)) for sample in samples[:3]]
         shown = ", ".join(f"{place.key!r} in {place.shard}" for place in places)
         more = " ..." if len(samples) > 3 else ""
-        raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. label_from: {_ALLOWED}")
+        raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from typing import TypeAlias
 from braceexpand import braceexpand
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
+from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards, remote_protocol, without_secrets
 
@@ -61,15 +63,19 @@ def _expand(source: str) -> list[Shard]:
     if (protocol := remote_protocol(source)) is not None:
         return _expand_url(source, protocol)
     source = source.removeprefix("file://")
+    if not source:
+        raise ConfigError(
+            "tar='': allowed is a path, a URL, a folder, a pattern, or a list of those; '.' is this folder"
+        )
     path = Path(source).expanduser()
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _some(
-            # Where the folder may not be read, `glob` would find nothing.
-            sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir()),
-            f"no *.tar in the folder {source}",
-        )
+        # Where the folder may not be read, `glob` would find nothing.
+        found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
+        if not found and (advice := _advice_on_images(path)):
+            raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
+        return _some(found, f"no *.tar in the folder {source}")
     if "{" in source:
         return [shard for part in _braces(source) for shard in _expand(part)]
     if glob.has_magic(source):
@@ -111,6 +117,19 @@ def _some(shards: Sequence[Shard], problem: str, what: str | None = None) -> lis
         what = what or f"the path (relative to {Path.cwd()})"
         raise ShardNotFoundError(f"{problem}: check {what}, or name the shards in a list")
     return list(shards)
+
+
+def _advice_on_images(folder: Path) -> str | None:
+    """How to make shards of a folder, where it has images, or class folders of them; None where it has not."""
+    for depth in ("*", "*/*", "*/*/*"):
+        for file in folder.glob(depth):
+            if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file():
+                if depth == "*":
+                    command = f"tar -cf images.tar -C {shlex.quote(str(folder))} ."
+                    return f"`{command}` makes a shard of them; then give tar='images.tar' and label_from=None"
+                classes = shlex.quote(str(file.parent.parent))
+                return f"`gpuloader pack {classes} shards` makes shards of its class folders; then give tar='shards'"
+    return None
 
 
 def _hint(path: Path) -> str:

@@ -177,6 +177,10 @@ class ShardSet:
         shard, row = self._locate(sample)
         return self._indexes[shard].key(row)
 
+    def all_keys(self) -> list[str]:
+        """The keys of all samples."""
+        return [key for index in self._indexes for key in index.all_keys()]
+
     def samples_without(self, extension: str) -> NDArray[np.int64]:
         """The ids of the samples that lack a component."""
         return np.concatenate(

@@ -37,6 +37,13 @@ _MODULUS = 65521
 _FILES = frozenset(b"0\x007")
 _KINDS = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"6": "pipe", b"5": "directory"}
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
+_PACKED = "`gpuloader pack FOLDER SHARDS` makes shards of"
+_OTHERS = {
+    b"\xff\xd8\xff": f"a JPEG: {_PACKED} a folder of class folders",
+    b"\x89PNG": f"a PNG: {_PACKED} a folder of class folders",
+    b"PK\x03\x04": f"a ZIP archive: unpack it, then {_PACKED} its class folders",
+    b"PAR1": f"a Parquet file: {_PACKED} what Dataset.save_to_disk of Hugging Face's datasets wrote",
+}
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
 
@@ -70,6 +77,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
         TarError: at the first byte that is not as described above.
     """
     if total < BLOCK_BYTES:
+        _check_others(read(total, 0), shard)
         raise TarError(shard, total, "not a tar file: it is empty or ends within its first block")
     position = 0
     records_for_all: dict[str, str] = {}
@@ -139,8 +147,16 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
         if header.startswith(magic):
             raise TarError(shard, position, f"compressed with {name}: unpack it, shards are plain tars; found")
     if position == 0:
+        _check_others(header, shard)
         raise TarError(shard, position, "not a tar file: the header's checksum is wrong")
     raise TarError(shard, position, "the header's checksum is wrong")
+
+
+def _check_others(beginning: bytes, shard: str) -> None:
+    """Raises where a file begins as what is often given in the place of a tar."""
+    for magic, advice in _OTHERS.items():
+        if beginning.startswith(magic):
+            raise TarError(shard, 0, f"not a tar, but {advice}; found")
 
 
 def _sum(data: bytes) -> int:

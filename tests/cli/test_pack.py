@@ -29,7 +29,7 @@ def test_every_option_is_the_librarys(tmp_path: Path) -> None:
     expected = pack(
         source,
         tmp_path / "by-library",
-        shard_bytes=4096,
+        shard_bytes="4096B",
         seed=5,
         shuffle=False,
         val_share=0.2,
@@ -64,7 +64,7 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
         source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "1/2", "--workers", 1, "--decoded", 8
     )
     assert second.returncode == 1
-    assert "was begun by another pack (decoded was None, is 8)" in second.stderr
+    assert "its shards were begun by another pack (decoded was None, is 8)" in second.stderr
 
 
 def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
@@ -86,7 +86,8 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
         (("photos", "packed", "--part", "2/2"), 1, "error: part=2/2: allowed is i/n with i from 0 to n - 1"),
         (("photos", "packed", "--classes", "gone.json"), 1, "error: gone.json: No such file or directory"),
         (("photos", "a-file"), 1, "error: a file is in the place of the destination "),
-        (("photos", "packed", "--shard-bytes", "much"), 2, "allowed are bytes such as 256MiB"),
+        (("photos", "packed", "--shard-bytes", "much"), 1, "allowed are bytes such as 256MiB"),
+        (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if that is what you want"),
         (("photos", "packed", "--part", "1"), 2, "--part '1': allowed is i/n"),
         (("photos",), 2, "Missing argument"),
     ],

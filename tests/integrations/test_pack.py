@@ -143,7 +143,7 @@ def test_bytes_decide_where_a_shard_ends(tmp_path: Path) -> None:
     rows = [{"image": encoded(data), "label": 0} for data in images]
     saved = save(tmp_path / "saved", rows, image="image", label="class")
     most = len(images[0]) + len(images[1])
-    pack(saved, tmp_path / "packed", shard_bytes=most, shuffle=False, workers=1)
+    pack(saved, tmp_path / "packed", shard_bytes=f"{most}B", shuffle=False, workers=1)
     assert [sample["jpg"] for sample in samples_of([tmp_path / "packed" / "train-000000.tar"])] == images[:2]
 
 

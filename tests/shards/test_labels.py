@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from making import tar_by_command, write_shard
 
-from gpuloader.errors import ConfigError, LabelError
+from gpuloader.errors import ConfigError, DataError, LabelError
 from gpuloader.shards import ShardSet, make_labels
 
 
@@ -20,8 +24,10 @@ def shard_set(folder: Path, *samples: dict[str, bytes | str]) -> ShardSet:
     return ShardSet.open([write_shard(folder / "a.tar", whole[:half]), write_shard(folder / "b.tar", whole[half:])])
 
 
-def labels_of(shards: ShardSet, label_from: str, samples: object = None) -> list[int]:
-    labels = make_labels(shards, label_from)
+def labels_of(
+    shards: ShardSet, label_from: str, samples: object = None, classes: Sequence[str] | None = None
+) -> list[int]:
+    labels = make_labels(shards, label_from, classes)
     assert labels is not None
     found = labels.of(np.arange(len(shards)) if samples is None else np.array(samples))
     assert found.dtype == np.int64
@@ -52,6 +58,14 @@ def test_an_unknown_source_is_an_error_that_names_those_there_are(tmp_path: Path
 
 
 # cls.
+
+
+def test_samples_in_folders_without_cls_are_pointed_to_the_folders(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match='all samples lie in folders, which label_from="folder" numbers'):
+        make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "dog/1"}), "cls")
+    with pytest.raises(LabelError, match="they have no") as caught:
+        make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "2"}), "cls")  # not all do
+    assert "all samples lie in folders" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +109,34 @@ def test_samples_without_a_label_in_cls_are_named(
 )
 def test_an_integer_in_json_is_a_label(tmp_path: Path, text: bytes, label: int) -> None:
     assert labels_of(shard_set(tmp_path, {"json": text}), "json:label") == [label]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "label"),
+    [
+        ("a.b", b'{"a": {"b": 3}}', 3),
+        ("a.b.c", b'{"a": {"b": {"c": 3}, "c": 4}, "b": 5}', 3),
+        ("a.b", b'{"a": {"b": 3}, "a.b": 4}', 4),  # a key of that very name comes before the path
+        ("a.b.c", b'{"a": {"b.c": 4, "b": {"c": 3}}}', 4),
+    ],
+)
+def test_a_path_in_json_leads_to_a_label(tmp_path: Path, name: str, text: bytes, label: int) -> None:
+    assert labels_of(shard_set(tmp_path, {"json": text}), f"json:{name}") == [label]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b'{"a": {"c": 3}}', "no 64-bit integer under 'a.b' (its keys are ['c'], found None)"),
+        (b'{"b": 3}', "(its keys are ['b'], found None)"),
+        (b'{"a": 3}', "(it is 3, found None)"),
+        (b'{"a": [{"b": 3}]}', "(it is [{'b': 3}], found None)"),
+    ],
+)
+def test_a_path_in_json_that_leads_nowhere_says_what_is_there(tmp_path: Path, text: bytes, says: str) -> None:
+    with pytest.raises(LabelError) as caught:
+        labels_of(shard_set(tmp_path, {"json": text}), "json:a.b")
+    assert says in str(caught.value)
 
 
 def test_the_name_in_json_may_be_any(tmp_path: Path) -> None:
@@ -176,3 +218,192 @@ def test_the_folder_that_an_image_lies_in_is_its_class(
 def test_an_image_in_no_folder_is_an_error(tmp_path: Path, key: str) -> None:
     with pytest.raises(LabelError, match=f"1 of 2 samples lie in no folder: '{key}' in "):
         make_labels(shard_set(tmp_path, {"__key__": "a/1"}, {"__key__": key}), "folder")
+
+
+# classes: what labels are called.
+
+
+def named(folder: Path, content: object) -> Path:
+    """The folder, with a `classes.json`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "classes.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("label_from", ["cls", "json:label"])
+@pytest.mark.parametrize(
+    ("content", "classes"),
+    [
+        (["cat", "dog"], ("cat", "dog")),
+        ({"dog": 1, "cat": 0}, ("cat", "dog")),
+        (["crane", "crane"], ("crane", "crane")),  # two of ImageNet's
+        ({"dog": 7}, None),  # no i-th name
+        ({"dog": 1, "cat": -1}, None),
+        ([], None),
+    ],
+)
+def test_classes_are_those_of_the_file_beside_the_shards(
+    tmp_path: Path, label_from: str, content: object, classes: tuple[str, ...] | None
+) -> None:
+    samples = [{"cls": b"1", "json": b'{"label": 1}'}] * 2
+    labels = make_labels(shard_set(named(tmp_path, content), *samples), label_from)
+    assert labels is not None
+    assert labels.classes == classes
+    assert labels.of(np.arange(2)).tolist() == [1, 1]
+
+
+def two_folders(folder: Path, one: object, other: object) -> ShardSet:
+    """A shard in each of two folders; a content of None is no file."""
+    paths = []
+    for name, content in (("one", one), ("other", other)):
+        (folder / name).mkdir()
+        if content is not None:
+            named(folder / name, content)
+        paths.append(write_shard(folder / name / "a.tar", [{"__key__": name, "jpg": b"image", "cls": b"1"}]))
+    return ShardSet.open(paths)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "classes"),
+    [
+        (["cat", "dog"], ["cat", "dog"], ("cat", "dog")),
+        (["cat", "dog"], {"dog": 1, "cat": 0}, ("cat", "dog")),
+        (["cat", "dog"], ["cat", "dog", "emu"], ("cat", "dog", "emu")),  # they agree in what both name
+        (["cat", "dog"], None, None),  # what the other's labels mean is not known
+    ],
+)
+def test_the_files_of_several_folders_say_it_together(
+    tmp_path: Path, one: object, other: object, classes: tuple[str, ...] | None
+) -> None:
+    labels = make_labels(two_folders(tmp_path, one, other), "cls")
+    assert labels is not None
+    assert labels.classes == classes
+
+
+def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are_given(tmp_path: Path) -> None:
+    shards = two_folders(tmp_path, ["cat", "dog"], ["cat", "emu"])
+    with pytest.raises(DataError) as caught:
+        make_labels(shards, "cls")
+    assert f"the label 1 is 'dog' by {tmp_path}/one/classes.json and 'emu' by {tmp_path}/other/classes.json" in str(
+        caught.value
+    )
+    assert make_labels(shards, None) is None
+    labels = make_labels(shards, "cls", ["cat", "dog"])
+    assert labels is not None
+    assert labels.classes == ("cat", "dog")
+
+
+def test_another_file_of_that_name_does_not_keep_labels_from_being_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "gpuloader"):
+        labels = make_labels(shard_set(named(tmp_path, {"0": "cat"}), {"cls": b"0"}), "cls")
+    assert labels is not None
+    assert labels.classes is None
+    assert "the labels' names are not known" in caplog.text
+    assert f"{tmp_path}/classes.json" in caplog.text
+
+
+NAMES = ("cat", "dog", "emü", "10")
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["classes=", "classes.json"])
+def test_names_in_cls_are_numbered(tmp_path: Path, given: bool) -> None:
+    samples = [{"cls": text} for text in (b"dog", " emü\r\n".encode(), b"10", b"cat")]  # all are names if one is
+    shards = shard_set(tmp_path if given else named(tmp_path, NAMES), *samples)
+    assert labels_of(shards, "cls", classes=NAMES if given else None) == [1, 2, 3, 0]
+    assert labels_of(shards, "cls", [3, 0], classes=NAMES) == [0, 1]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["classes=", "classes.json"])
+def test_names_in_json_are_numbered_and_integers_are_labels(tmp_path: Path, given: bool) -> None:
+    samples = [{"json": json.dumps({"a": {"b": label}}).encode()} for label in ("dog", "emü", "10", 1)]
+    shards = shard_set(tmp_path if given else named(tmp_path, NAMES), *samples)
+    assert labels_of(shards, "json:a.b", classes=NAMES if given else None) == [1, 2, 3, 1]
+
+
+def test_names_are_numbered_as_a_mapping_says(tmp_path: Path) -> None:
+    shards = shard_set(named(tmp_path, {"cat": 7, "dog": -1}), {"cls": b"cat"}, {"cls": b"dog"})
+    assert labels_of(shards, "cls") == [7, -1]
+
+
+def test_folders_are_numbered_by_the_classes_that_are_given(tmp_path: Path) -> None:
+    shards = shard_set(tmp_path, *[{"__key__": key} for key in ("dog/1", "cat/1", "dog/2")])
+    labels = make_labels(shards, "folder", ["emu", "dog", "cat"])
+    assert labels is not None
+    assert labels.classes == ("emu", "dog", "cat")
+    assert labels.of(np.arange(3)).tolist() == [1, 2, 1]
+
+
+def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) -> None:
+    shards = shard_set(tmp_path, {"cls": b"1"}, {"cls": b"0"})
+    assert labels_of(shards, "cls", classes=["1", "0"]) == [1, 0]  # also where classes are called by numbers
+    labels = make_labels(shards, "cls", ["cat", "dog"])
+    assert labels is not None
+    assert labels.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("label_from", "bad", "says"),
+    [
+        ("cls", {"cls": b"dgo"}, "the .cls component of 'x/k1' in {b} has an unknown class: 'dgo' is none of the 4 "),
+        ("cls", {"cls": b"dgo"}, "near it are 'dog'"),
+        ("cls", {"cls": b"zzzzzz"}, "is none of the 4 classes, such as 'cat', 'dog', 'emü'"),
+        ("cls", {"cls": b""}, "unknown class: '' is none"),
+        ("cls", {"cls": b"\xff"}, "is neither an integer nor a class name in UTF-8"),
+        ("cls", {}, "they have no .cls component"),
+        ("json:a", {"json": b'{"a": "dgo"}'}, "the .json component of 'x/k1' in {b} has an unknown class: 'dgo'"),
+        ("json:a", {"json": b'{"a": 4}'}, "has the label 4: there are 4 classes, numbered from 0"),
+        ("json:a", {"json": b'{"a": -1}'}, "has the label -1: there are 4 classes"),
+        ("json:a", {"json": b'{"a": null}'}, "found None"),
+        ("folder", {}, "1 of 2 samples lie in unknown classes: 'x/k1' in {b}. 'x' is none of the 4 classes"),
+    ],
+)
+def test_a_label_that_is_none_of_the_classes_is_an_error_that_names_the_sample(
+    tmp_path: Path, label_from: str, bad: dict[str, bytes], says: str
+) -> None:
+    good = {"__key__": "cat/k0", "cls": b"cat", "json": b'{"a": "cat"}'}
+    shards = shard_set(tmp_path, good, {"__key__": "x/k1", **bad})
+    with pytest.raises(LabelError) as caught:
+        labels_of(shards, label_from, classes=NAMES)
+    assert says.format(b=tmp_path / "b.tar") in str(caught.value)
+
+
+def test_integers_outside_of_the_given_classes_are_named_at_the_start(tmp_path: Path) -> None:
+    shards = shard_set(tmp_path, {"cls": b"0"}, {"cls": b"2"}, {"cls": b"-1"})
+    with pytest.raises(
+        LabelError, match=r"2 of 3 samples have a label that is none of the classes: 'k1' in .*there are"
+    ):
+        make_labels(shards, "cls", ["cat", "dog"])
+
+
+@pytest.mark.parametrize("content", [None, ["crane", "crane"]], ids=["no file", "a name of two labels"])
+def test_names_that_nothing_numbers_say_what_to_give(tmp_path: Path, content: object) -> None:
+    shards = shard_set(tmp_path if content is None else named(tmp_path, content), {"cls": b"crane"})
+    with pytest.raises(LabelError, match=r'not an integer in ASCII: .*classes=\["cat", "dog"\] numbers class names'):
+        make_labels(shards, "cls")
+    shards = shard_set(tmp_path, {"json": b'{"a": "crane"}'})
+    with pytest.raises(LabelError, match=r"found 'crane'\): .*; classes=\[\"cat\", \"dog\"\] numbers class names"):
+        labels_of(shards, "json:a")
+
+
+@pytest.mark.parametrize(
+    ("label_from", "classes", "says"),
+    [
+        ("cls", "cat", "classes='cat': allowed is a list of the classes' names, label i naming the i-th"),
+        ("cls", [], "allowed is a list"),
+        ("cls", 10, "allowed is a list"),
+        ("cls", ["cat", 1], "allowed is a list"),
+        ("folder", ["cat", "dog", "cat"], "classes: 'cat' occurs twice: each label needs its own name"),
+        (None, ["cat"], "label_from=None gives none: leave one of the two out"),
+    ],
+)
+def test_classes_that_are_no_names_are_refused(
+    tmp_path: Path,
+    label_from: str | None,
+    classes: Any,  # noqa: ANN401
+    says: str,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_labels(shard_set(tmp_path, {"cls": b"1"}), label_from, classes)
+    assert says in str(caught.value)

@@ -16,6 +16,7 @@ FILES = (
     *(f"train-{number:04d}.tar" for number in range(12)),
     *("train-0000.tar.gpuidx", "train-0000.tar.idx", "train-0000.idx", "val-a.tar", "val-b.tar", "notes.txt"),
     *("deep/er/x.tar", "deep/y.tar", "odd {name}.tar", "odd [1].tar", "no-tar/notes.txt", "data.zip"),
+    *("classes/cat/1.jpg", "classes/README.txt", "two splits/train/cat/1.JPEG", "flat/1.png", "flat/notes.txt"),
 )
 
 
@@ -145,6 +146,9 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
+        ("classes", ["no *.tar in the folder classes, but images: `gpuloader pack classes shards`", "tar='shards'"]),
+        ("two splits", ["`gpuloader pack 'two splits/train' shards` makes shards of its class folders"]),
+        ("flat", ["no *.tar in the folder flat, but images: `tar -cf images.tar -C flat .`", "label_from=None"]),
     ],
     ids=named,
 )
@@ -167,6 +171,7 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
         ("http://example.org/train-*.tar", ["http:// cannot list: name the shards, in braces or a list"]),
         ("s3://bucket/train-{0000..0001.tar", ["the brace pattern 's3://bucket/train-{0000..0001.tar' cannot be read"]),
         (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
+        *((tar, ["tar='': allowed is a path, a URL, a folder"]) for tar in ("", [""], ["val-a.tar", ""], "file://")),
         ("train-{0000..0001.tar", ["the brace pattern 'train-{0000..0001.tar' cannot be read"]),
     ],
     ids=named,

@@ -18,7 +18,29 @@ from gpuloader.errors import ConfigError
 from gpuloader.plan import check_seed, make_order
 
 DEFAULT_SAMPLES_PER_SHARD = 1000
+LEAST_BYTES = 2**20
+"""Of a shard, unless a unit says that fewer are meant."""
 VALIDATION = "val"
+
+
+def parse_bytes(size: int | str) -> int:
+    """What `shard_bytes` of `pack` means: a number of bytes, or text such as "256MiB".
+
+    Raises:
+        ConfigError: it is neither, or less than 1 MiB without a unit: one was forgotten.
+    """
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        size_bytes = int(TypeAdapter(ByteSize).validate_python(size))
+    except ValidationError:
+        raise ConfigError(f"shard_bytes={size!r}: allowed are bytes such as 256MiB, 1GB or 100000000") from None
+    if size_bytes < LEAST_BYTES and not (isinstance(size, str) and any(map(str.isalpha, size))):
+        raise ConfigError(
+            f"shard_bytes={size!r}: a number without a unit counts bytes, and so few make a shard of almost each "
+            f"picture: write '{size}MiB', or '{size}B' if that is what you want"
+        )
+    return size_bytes
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,11 @@ class Layout:
     shuffle: bool = True
     val_share: float = 0.0
     prefix: str = "train"
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of all its shards begin with."""
+        return (VALIDATION, self.prefix) if self.val_share else (self.prefix,)
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

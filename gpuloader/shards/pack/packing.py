@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuloader.errors import ConfigError, NoSamplesError, StateError
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
 from gpuloader.progress import progress_bar
-from gpuloader.shards.class_names import CLASSES_FILE
-from gpuloader.shards.pack.assignment import Layout, PlannedShard, assign
+from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
+from gpuloader.shards.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.shards.pack.files import remove_leftovers, write_once
 from gpuloader.shards.pack.pictures import Rendering
 from gpuloader.shards.pack.records import Source, unique_keys
@@ -21,7 +21,7 @@ from gpuloader.shards.pack.running import run
 from gpuloader.shards.pack.sources import PictureSource, open_source
 from gpuloader.shards.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 
-MANIFEST = "pack.json"
+MANIFEST = "pack-{prefix}.json"
 LEFT_OUT = "left_out"
 
 
@@ -57,7 +57,7 @@ def pack(
     destination: str | os.PathLike[str],
     *,
     samples_per_shard: int | None = None,
-    shard_bytes: int | None = None,
+    shard_bytes: int | str | None = None,
     seed: int = 0,
     shuffle: bool = True,
     val_share: float = 0.0,
@@ -74,14 +74,16 @@ def pack(
     """Packs labelled pictures into WebDataset shards: an image, `cls`, and `json` where there are further fields.
 
     The same source and arguments give the same bytes, on any number of workers and machines. A call that was killed is
-    continued by the same call: finished shards stay.
+    continued by the same call: finished shards stay. Several packs may share a destination, each with its own prefix:
+    they number the classes alike, by the first one's classes.json.
 
     Args:
         source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, `torchvision:NAME:ROOT`,
             or a sequence of (image or path, label).
         destination: the folder that the shards go to, made if it is not there.
         samples_per_shard: 1000 unless `shard_bytes` is given.
-        shard_bytes: most bytes of source pictures in a shard.
+        shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
+            a unit, such as "4096B".
         seed: draws the order and which samples are held out.
         shuffle: False keeps the source's order.
         val_share: the share of the samples that go to val-000000.tar and on.
@@ -91,7 +93,7 @@ def pack(
         decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized where its shorter side has
             more pixels than this.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None takes
-            the sorted names that occur.
+            those of the destination's classes.json, or where there is none the sorted names that occur.
         workers: processes; None for as many as there are cores.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
         ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"), instead of
@@ -103,10 +105,13 @@ def pack(
         PackError: a source that is not there or cannot be read, or a worker that died.
         LabelError: a sample without a label, or with a class that is not known.
         NoSamplesError: no picture, or no good one.
-        StateError: the destination is another pack's.
+        StateError: the destination has shards of another pack under the same prefix, or shards that are of no pack, or
+            other classes.
+        DataError: its classes.json has no names of classes in it.
         OSError: such as a full disk.
     """
-    layout = Layout(samples_per_shard, shard_bytes, seed, shuffle, val_share, prefix)
+    size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
+    layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
     rendering = Rendering(max_size, quality, decoded)
     index, parts = part
     if not 0 <= index < parts:
@@ -115,7 +120,7 @@ def pack(
         raise ConfigError(f"workers={workers}: allowed is an integer from 1 on, and none beside ray")
     folder = Path(destination).expanduser().absolute()
     _check_apart(source, folder)
-    opened = open_source(source, _class_names(classes), progress)
+    opened = _open(source, folder, _class_names(classes), progress)
     keys = unique_keys(opened.records)
     shards = assign(keys, [record.size_bytes for record in opened.records], layout)
     _claim(folder, opened, layout, rendering, shards)
@@ -158,20 +163,32 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
     )
 
 
+def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
+    """The source, its labels numbered by `classes`, else as the destination's shards are."""
+    there = as_list(read_class_names(folder)) if classes is None and folder.is_dir() else None
+    try:
+        return open_source(source, classes, progress, there)
+    except LabelError as error:
+        if there is None:
+            raise
+        raise LabelError(
+            f"{error} (labels are numbered by {folder / CLASSES_FILE}, as those of the other shards there)"
+        ) from None
+
+
 def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]) -> None:
-    """Makes the folder this pack's, or sees that it is already.
+    """Makes the folder's shards of these prefixes this pack's, or sees that they are already.
 
     Raises:
-        ConfigError: a file is in its place.
-        StateError: it is another's.
+        ConfigError: a file is in the folder's place.
+        StateError: they are another's, or do not go together with what is there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(f"a file is in the place of the destination {folder}: take another folder") from None
-    tars = sorted(path.name for path in folder.glob("*.tar"))
-    if tars and not (folder / MANIFEST).exists():
-        raise StateError(f"{folder} has tars already, such as {tars[0]}: take an empty folder")
+    tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, which are written before tars
+    manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
     wanted = {
         "version": 1,
         "source": source.fingerprint,
@@ -182,17 +199,52 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
         "shards": len(shards),
     }
     text = json.dumps(wanted, indent=1).encode() + b"\n"
-    if (there := write_once(folder / MANIFEST, text)) != text:
-        raise StateError(
-            f"{folder} was begun by another pack ({_differences(there, wanted)}): repeat that one's arguments and "
-            "source to continue it, or take an empty folder"
-        )
-    if foreign := sorted(set(tars) - {shard.name for shard in shards}):
-        raise StateError(f"{folder} has tars that are not of its pack, such as {foreign[0]}: move them elsewhere")
+    for manifest in manifests:
+        if manifest.exists():
+            _check_same(manifest, manifest.read_bytes(), wanted, text)
+    _check_others(folder, manifests, source)
+    own = {shard.name for shard in shards}
+    for tar in tars:
+        manifest = _manifest(folder, tar.rpartition("-")[0])
+        if not manifest.exists() or (manifest in manifests and tar not in own):
+            raise StateError(
+                f"{folder} has tars that are of no pack, such as {tar}: move them, or take an empty folder"
+            )
     if source.classes is not None:
-        names = json.dumps(source.classes, indent=1).encode() + b"\n"
-        if write_once(folder / CLASSES_FILE, names) != names:
-            raise StateError(f"{folder / CLASSES_FILE} has other classes than the source: take an empty folder")
+        write_once(folder / CLASSES_FILE, json.dumps(source.classes, indent=1).encode() + b"\n")
+        if as_list(read_class_names(folder)) != source.classes:
+            raise StateError(
+                f"{folder / CLASSES_FILE} has other classes than the source: take another folder; if another pack has "
+                "just begun there, run this again"
+            )
+    for manifest in manifests:
+        _check_same(manifest, write_once(manifest, text), wanted, text)
+
+
+def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: bytes) -> None:
+    if there != text:
+        raise StateError(
+            f"{manifest}: its shards were begun by another pack ({_differences(there, wanted)}): repeat that one's "
+            "arguments and source to continue it, or take another prefix or folder"
+        )
+
+
+def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> None:
+    """Sees that labels have names in all packs of a folder, or in none: its classes.json speaks for all of them."""
+    for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
+        try:
+            named = json.loads(manifest.read_bytes())["classes"] is not None
+        except (ValueError, KeyError, TypeError):
+            raise StateError(f"{manifest} is of no pack: take another folder") from None
+        if named != (source.classes is not None):
+            theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
+            raise StateError(
+                f"{manifest} is of a pack whose labels are {theirs}, here they are {ours}: take another folder"
+            )
+
+
+def _manifest(folder: Path, prefix: str) -> Path:
+    return folder / MANIFEST.format(prefix=prefix)
 
 
 @contextmanager
@@ -210,7 +262,7 @@ def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
     try:
         found = json.loads(there)
     except ValueError:
-        return f"its {MANIFEST} is not JSON"
+        return "it is not JSON"
     pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
     return ", ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
 

@@ -162,7 +162,7 @@ def number_labels(
     for i, text in enumerate(texts):
         if text not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{place(i)}: unknown class {text!r}: the classes that were given are {some}")
+            raise LabelError(f"{place(i)}: unknown class {text!r}: the classes are {some}")
     return [number_of[text] for text in texts], known
 
 

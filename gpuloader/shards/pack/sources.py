@@ -21,11 +21,14 @@ PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 """A folder, a table, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
 
 
-def open_source(source: PictureSource, classes: Sequence[str] | None, progress: bool) -> Source:
+def open_source(
+    source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
+) -> Source:
     """The samples that `source` has, listed and labelled, but not read.
 
     Args:
-        classes: the names that labels are numbered by, where the source has names.
+        classes: the names that labels are numbered by; only for a source that has names, not numbers.
+        default_classes: the same for any source: it plays no part where labels are numbers already.
         progress: show a bar on stderr where listing them means reading.
 
     Raises:
@@ -35,21 +38,22 @@ def open_source(source: PictureSource, classes: Sequence[str] | None, progress: 
         NoSamplesError: it has no pictures.
         TarError: a tar that is none.
     """
+    names = default_classes if classes is None else classes
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, (list, tuple)) and source and all(_is_path_pair(item) for item in source):
-            return tables.pairs(source, classes)
+            return tables.pairs(source, names)
         return _numbered_already(given_dataset(source), classes)
     text = os.fspath(source)
     if text.startswith(TORCHVISION):
         return _numbered_already(torchvision_dataset(text), classes)
     path = Path(text).expanduser()
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
-        return tables.table(path, classes)
+        return tables.table(path, names)
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             return _numbered_already(hugging_face(path), classes)
         if not any(path.glob("*.tar")):
-            return class_folders(path, classes)
+            return class_folders(path, names)
     elif not (path.exists() or glob.has_magic(text) or "{" in text or "://" in text):
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":

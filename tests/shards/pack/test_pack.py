@@ -20,7 +20,7 @@ from packing import content, samples_of, write_class_folders
 from PIL import Image
 
 from gpuloader import GPULoader
-from gpuloader.errors import ConfigError, NoSamplesError, PackError, StateError
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
 from gpuloader.shards import ShardSet, resolve_shards
 from gpuloader.shards.pack import LeftOutPicture, pack
 from gpuloader.shards.pack.files import write_once
@@ -300,7 +300,11 @@ def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(man
     _, told = process.communicate(timeout=120)
     assert process.returncode == 1
     assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path}/packed/train-000000.tar'".encode() in told
-    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == ["classes.json", "pack.json"]
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
+        "classes.json",
+        "pack-train.json",
+        "pack-val.json",
+    ]
 
 
 def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: Path) -> None:
@@ -350,7 +354,7 @@ def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
         ({"samples_per_shard": 5}, "samples_per_shard was 4, is 5, shards was"),
         ({"max_size": None}, "max_size was 20, is None"),
         ({"shuffle": False}, "shuffle was True, is False"),
-        ({"prefix": "a"}, "prefix was train, is a"),
+        ({"prefix": "a"}, "prefix was train, is a"),  # it has val too
     ],
 )
 def test_other_arguments_do_not_continue_a_pack(
@@ -360,8 +364,8 @@ def test_other_arguments_do_not_continue_a_pack(
     before = content(tmp_path)
     with pytest.raises(StateError) as raised:
         pack(photos, tmp_path, part=(1, 2), workers=1, **{**OPTIONS, **changed})
-    assert f"was begun by another pack ({told}" in str(raised.value)
-    assert "repeat that one's arguments and source to continue it, or take an empty folder" in str(raised.value)
+    assert f"its shards were begun by another pack ({told}" in str(raised.value)
+    assert "repeat that one's arguments and source to continue it, or take another prefix" in str(raised.value)
     assert content(tmp_path) == before
 
 
@@ -373,11 +377,11 @@ def another_size(source: Path) -> None:
     (source / "cat" / "000.jpg").write_bytes(jpeg(9, 9))
 
 
-def another_class(source: Path) -> None:
-    (source / "cat").rename(source / "ant")
+def fewer_classes(source: Path) -> None:
+    (source / "dog").rename(source / "emu" / "dog")
 
 
-@pytest.mark.parametrize("change", [one_more, another_size, another_class])
+@pytest.mark.parametrize("change", [one_more, another_size, fewer_classes])
 def test_another_source_does_not_continue_a_pack(tmp_path: Path, change: Callable[[Path], None]) -> None:
     source = write_class_folders(tmp_path / "photos")
     pack(source, tmp_path / "packed", part=(0, 2), workers=1, **OPTIONS)
@@ -388,23 +392,131 @@ def test_another_source_does_not_continue_a_pack(tmp_path: Path, change: Callabl
 
 def test_tars_of_others_are_not_mixed_in(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "train-000000.tar").touch()
-    with pytest.raises(StateError, match=r"has tars already, such as train-000000\.tar: take an empty folder"):
+    of_no_pack = r"has tars that are of no pack, such as {}\.tar: move them, or take an empty folder"
+    with pytest.raises(StateError, match=of_no_pack.format("train-000000")):
         pack(photos, tmp_path)
+    assert content(tmp_path) == {"train-000000.tar": b""}
     (tmp_path / "train-000000.tar").unlink()
     pack(photos, tmp_path, workers=1)
-    (tmp_path / "more.tar").touch()
-    with pytest.raises(StateError, match=r"has tars that are not of its pack, such as more\.tar: move them elsewhere"):
-        pack(photos, tmp_path)
+    for name, prefix in (("more", "train"), ("train-000001", "train"), ("train-x", "train"), ("val-000000", "test")):
+        (tmp_path / f"{name}.tar").touch()
+        with pytest.raises(StateError, match=of_no_pack.format(name)):
+            pack(photos, tmp_path, prefix=prefix)
+        (tmp_path / f"{name}.tar").unlink()
+    assert not list(tmp_path.glob("*test*"))
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("pack.json", "its pack.json is not JSON"), ("classes.json", "has other cla")]
+    ("name", "prefix", "error", "told"),
+    [
+        ("pack-train.json", "train", StateError, r"pack-train\.json: its shards were begun by .* \(it is not JSON\)"),
+        ("pack-train.json", "val", StateError, r"pack-train\.json is of no pack: take another folder"),
+        ("classes.json", "train", DataError, r"classes\.json cannot be read"),
+    ],
 )
-def test_a_damaged_folder_is_refused(photos: Path, tmp_path: Path, name: str, told: str) -> None:
+def test_a_damaged_folder_is_refused(
+    photos: Path, tmp_path: Path, name: str, prefix: str, error: type[Exception], told: str
+) -> None:
     pack(photos, tmp_path, workers=1)
     (tmp_path / name).write_text("{")
-    with pytest.raises(StateError, match=told):
-        pack(photos, tmp_path)
+    with pytest.raises(error, match=told):
+        pack(photos, tmp_path, prefix=prefix)
+
+
+# --- several packs in one folder
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five pictures of dog and emu: there is no cat. To be read only."""
+    folder = tmp_path_factory.mktemp("source") / "held-out"
+    for i in range(5):
+        path = folder / ("dog", "emu")[i % 2] / f"new-{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(24, 32, seed=100 + i))
+    return folder
+
+
+def test_packs_with_prefixes_of_their_own_share_a_folder_and_its_classes(
+    photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    train = {"samples_per_shard": 16, "workers": 1}
+    val = {"samples_per_shard": 3, "workers": 1, "prefix": "val", "shuffle": False}
+    pack(photos, tmp_path, **train)
+    alone = content(tmp_path)
+    result = pack(held_out, tmp_path, **val)
+    assert (result.shards, result.samples, result.missing) == (("val-000000.tar", "val-000001.tar"), 5, ())
+    assert result.classes == ("cat", "dog", "emu")
+    both = content(tmp_path)
+    assert {name: both[name] for name in alone} == alone
+    assert set(both) - set(alone) == {"pack-val.json", "val-000000.tar", "val-000001.tar"}
+    samples = samples_of([tmp_path / name for name in result.shards])
+    assert [(sample["__key__"][:3], sample["cls"]) for sample in samples] == [("dog", b"1")] * 3 + [("emu", b"2")] * 2
+    for source, options, shard in ((photos, train, "train-000001.tar"), (held_out, val, "val-000001.tar")):
+        (tmp_path / shard).unlink()
+        assert pack(source, tmp_path, **options).written == 1  # it goes on, whatever else is there
+    assert content(tmp_path) == both
+    with GPULoader(tmp_path, 35, None) as loader:
+        assert loader.classes == ("cat", "dog", "emu")
+        assert len(loader) == 1
+
+
+@pytest.mark.parametrize("first", [{"val_share": 0.3}, {"prefix": "val"}], ids=["of the first", "of the second"])
+def test_a_share_for_validation_takes_the_prefix_val(photos: Path, tmp_path: Path, first: dict[str, object]) -> None:
+    second = {"prefix": "val"} if "val_share" in first else {"val_share": 0.3}
+    pack(photos, tmp_path, workers=1, **first)
+    before = content(tmp_path)
+    with pytest.raises(StateError, match=r"pack-val\.json: its shards were begun by another pack \(.*prefix was"):
+        pack(photos, tmp_path, workers=1, **second)
+    assert content(tmp_path) == before
+
+
+def test_packs_at_once_in_one_folder_do_not_disturb_each_other(photos: Path, tmp_path: Path) -> None:
+    for folder in ("one by one", "at once"):
+        processes = []
+        for options in ({"part": (0, 2)}, {"part": (1, 2)}, {"prefix": "test", "val_share": 0.0}):
+            processes.append(start(photos, tmp_path / folder, **options))
+            if folder == "one by one":
+                processes[-1].communicate(timeout=120)
+        assert [(process.communicate(timeout=120), process.returncode)[1] for process in processes] == [0, 0, 0]
+    assert content(tmp_path / "at once") == content(tmp_path / "one by one")
+
+
+def test_classes_that_a_folder_lacks_are_an_error_that_names_its_file(
+    photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    pack(held_out, tmp_path, prefix="val", workers=1)
+    before = content(tmp_path)
+    with pytest.raises(LabelError) as raised:
+        pack(photos, tmp_path, workers=1)
+    assert "unknown class 'cat': the classes are dog, emu (labels are numbered by " in str(raised.value)
+    assert f"{tmp_path}/classes.json, as those of the other shards there)" in str(raised.value)
+    with pytest.raises(StateError, match=r"classes\.json has other classes than the source: take another folder"):
+        pack(photos, tmp_path, workers=1, classes=["cat", "dog", "emu"])
+    assert content(tmp_path) == before
+
+
+def test_a_table_of_integers_is_numbered_as_the_folder_is(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path / "packed", workers=1)
+    table = tmp_path / "more.csv"
+    table.write_text(f"path,label\n{photos}/dog/001.jpg,1\n")
+    assert pack(table, tmp_path / "packed", prefix="more", workers=1).classes == ("cat", "dog", "emu")
+    table.write_text(f"path,label\n{photos}/dog/001.jpg,3\n")
+    with pytest.raises(LabelError, match="unknown class 3: there are 3 classes, from 0 on"):
+        pack(table, tmp_path / "packed", prefix="even-more", workers=1)
+
+
+def test_labels_with_names_and_bare_numbers_are_not_mixed_in_a_folder(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path / "named", workers=1)
+    pack(tmp_path / "named", tmp_path / "numbers", workers=1)  # what tars mean by their labels is not known
+    for source, folder, told in (
+        (photos, "numbers", "whose labels are bare numbers, here they are names"),
+        (tmp_path / "numbers", "named", "whose labels are names, here they are bare numbers"),
+    ):
+        before = content(tmp_path / folder)
+        with pytest.raises(StateError, match=rf"pack-train\.json is of a pack {told}: take another folder"):
+            pack(source, tmp_path / folder, prefix="val", workers=1)
+        assert content(tmp_path / folder) == before
 
 
 @pytest.mark.parametrize("inside", ["", "packed", "cat/packed"])
@@ -421,6 +533,14 @@ def test_the_destination_lies_outside_the_source(photos: Path, inside: str) -> N
         ({"part": (-1, 2)}, r"part=-1/2"),
         ({"part": (0, 0)}, r"part=0/0"),
         ({"workers": 0}, r"workers=0: allowed is an integer from 1 on"),
+        (
+            {"shard_bytes": 256},
+            r"shard_bytes=256: a number without a unit counts bytes, .* write '256MiB', or '256B' if",
+        ),
+        ({"shard_bytes": "256"}, r"shard_bytes='256': a number without a unit counts bytes"),
+        ({"shard_bytes": 2**20 - 1}, r"shard_bytes=1048575: a number without a unit"),
+        ({"shard_bytes": "much"}, r"shard_bytes='much': allowed are bytes such as 256MiB, 1GB or 100000000"),
+        ({"shard_bytes": "0B"}, r"shard_bytes=0: allowed is an integer from 1 on"),
     ],
 )
 def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments: dict[str, object], told: str) -> None:

@@ -124,7 +124,7 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "error", "message"),
     [
-        (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes that were given are cat, dog"),
+        (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes are cat, dog"),
         (["cat", "cat"], ConfigError, "a name occurs twice"),
         ([1, 2], ConfigError, "allowed is a list of names, or a JSON file of one"),
         ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
