@@ -55,7 +55,7 @@ def sources(*modules: ModuleType) -> str:
 
 
 def compile_kernel(function: Callable[..., None]) -> Any:  # noqa: ANN401
-    """A function compiled to the signature `RUN`, or taken from Numba's cache. What takes long is said before it does."""
+    """A function compiled to the signature `RUN`, or taken from Numba's cache. It says so before it compiles."""
     with install_listener("numba:compile", _Compiling()):
         return cfunc(RUN, **OPTIONS)(function)
 
