@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from numba import carray, cfunc
+from numba import carray
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ _SOURCES = compiled.sources(augment_kernel, colour_kernel, filter_kernel, warp_k
 def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     kept_as = compiled.kept_as(dtype)
 
-    @cfunc(compiled.RUN, **compiled.OPTIONS)  # type: ignore[untyped-decorator]
+    @compiled.compile_kernel
     def run(
         out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
     ) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numba import carray, cfunc, njit
 from numba import types as numba_types
+from numba.core.event import Listener, install_listener
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
@@ -50,6 +52,28 @@ def kept_as(dtype: str) -> type[Any]:
 def sources(*modules: ModuleType) -> str:
     """What a compiled kernel is made of beside its own file, which is all that Numba's cache looks at."""
     return "".join(inspect.getsource(module) for module in modules)
+
+
+def compile_kernel(function: Callable[..., None]) -> Any:  # noqa: ANN401
+    """A function compiled to the signature `RUN`, or taken from Numba's cache. It says so before it compiles."""
+    with install_listener("numba:compile", _Compiling()):
+        return cfunc(RUN, **OPTIONS)(function)
+
+
+class _Compiling(Listener):  # type: ignore[misc]
+    """Hears that a function is compiled, which none is that comes from the cache."""
+
+    def on_start(self, event: Any) -> None:  # noqa: ANN401
+        _say_that_it_takes_long()
+
+    def on_end(self, event: Any) -> None:  # noqa: ANN401
+        pass
+
+
+@cache  # once in a process
+def _say_that_it_takes_long() -> None:
+    kept = ", once on this machine" if OPTIONS["cache"] else ""
+    _log.warning("compiling the CPU kernels for this recipe takes 10 to 40 s%s", kept)
 
 
 def call(

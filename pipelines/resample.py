@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc
+from numba import carray
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     kept_as = compiled.kept_as(dtype)
     align_bytes = 4 * np.dtype(kept_as).itemsize
 
-    @cfunc(compiled.RUN, **compiled.OPTIONS)  # type: ignore[untyped-decorator]
+    @compiled.compile_kernel
     def run(
         out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
     ) -> None:

@@ -1066,7 +1066,14 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
     assert result.stdout == f"{message}\n4\n"
 
 
+def compile_kernels(shards: list[Path]) -> None:
+    """So that a process of its own has them, and says nothing of compiling on stderr."""
+    with GPULoader(shards, 8, None, preset_overrides={"RandomResizedCrop": {"size": 32}}) as loader:
+        next(iter(loader))
+
+
 def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path], tmp_path: Path) -> None:
+    compile_kernels(shards)
     (tmp_path / "slow_disk.py").write_text(
         "import os, time\n"
         "preadv, slow = os.preadv, [False]\n"
@@ -1091,6 +1098,7 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
 
 
 def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:
+    compile_kernels(shards)
     script = (
         "from gpuloader import GPULoader; import sys\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"

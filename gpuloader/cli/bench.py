@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, LabelFrom, Preset, Quarantine, Shards, Shuffle, chosen_device, label_source
+from gpuloader.cli.options import (
+    AsJson,
+    BatchSize,
+    LabelFrom,
+    Preset,
+    Quarantine,
+    Shards,
+    Shuffle,
+    chosen_device,
+    label_source,
+)
 from gpuloader.cli.printing import print_json
 from gpuloader.units import bytes_said
 
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
 def bench(
     shards: Shards,
     preset: Preset = "imagenet_train",
-    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    batch_size: BatchSize = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to measure beside the CPU.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
     num_threads: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
@@ -41,6 +51,7 @@ def bench(
     """
     from gpuloader.tools.bench import bench as run
     from gpuloader.tools.bench_report import caching_note
+    from gpuloader.tools.measuring import LARGEST_BATCH
 
     arguments: dict[str, Any] = {
         "preset": preset,
@@ -66,8 +77,11 @@ def bench(
     data = result.data
     print(f"machine  {result.machine}")
     print(f"data     {data.images:,} images of {bytes_said(data.image_bytes)} in {data.shards:,} shards; {preset}")
+    size = result.settings["batch_size"]
+    if batch_size is None and size < LARGEST_BATCH:
+        print(f"batch    {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     for device in result.devices:
-        _print_device(device, batch_size)
+        _print_device(device, size)
     print(f"\n{caching_note(result)}")
 
 

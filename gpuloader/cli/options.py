@@ -30,6 +30,9 @@ Shards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or bra
 Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Images in a batch; 128 unless given, or less where there are fewer images.")
+]
 LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")]
 Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the preset's unless given.")]
 Quarantine = Annotated[Path | None, typer.Option(help="A file of images that are known to be bad.")]

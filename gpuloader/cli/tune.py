@@ -9,6 +9,7 @@ import typer
 
 from gpuloader.cli.options import (
     AsJson,
+    BatchSize,
     Cpu,
     LabelFrom,
     Preset,
@@ -24,7 +25,7 @@ from gpuloader.cli.printing import print_json
 def tune(
     shards: Shards,
     preset: Preset = "imagenet_train",
-    batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    batch_size: BatchSize = None,
     batch_sizes: Annotated[str, typer.Option(help="Others to try too: 64,256.")] = "",
     device_id: Annotated[int | None, typer.Option(help="The GPU; the first where there is one, unless given.")] = None,
     cpu: Cpu = False,
@@ -40,6 +41,7 @@ def tune(
     Example: gpuloader tune 'shards/train-{0000..0147}.tar' --preset imagenet_train --batch-size 256 -o tuned.yaml
     """
     from gpuloader.errors import ConfigError
+    from gpuloader.tools.measuring import LARGEST_BATCH
     from gpuloader.tools.tune import tune as run
     from gpuloader.tools.tune import verdict
 
@@ -63,5 +65,8 @@ def tune(
     if as_json:
         print_json(result)
         return
+    size = result.defaults["batch_size"]
+    if batch_size is None and size < LARGEST_BATCH:
+        print(f"batches of {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     print(verdict(result))
     print(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")

@@ -28,14 +28,14 @@ from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, 
 from gpuloader.tools.disk import uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import Batches, loaded, measure, plain
+from gpuloader.tools.measuring import Batches, count_samples, fitting_batch_size, loaded, measure, plain
 from gpuloader.tools.outputs import check_output
 from gpuloader.tools.training_step import prepare_training
 
 
 def bench(
     tar: Sources,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     device_id: int | Literal["auto"] | None = "auto",
     *,
     seconds: float = 20.0,
@@ -48,7 +48,8 @@ def bench(
     """Measures each stage of loading for a short time, and says which one limits.
 
     Args:
-        tar, batch_size: as for `GPULoader`.
+        tar: as for `GPULoader`.
+        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
         device_id: the GPU that is measured beside the CPU; "auto" for the first where there is one, None for none.
         seconds: for all stages of a device together, starting and warming up not counted; as long again with `train`.
         train: a network whose training step is measured with and without the loader: "small", or a name that
@@ -59,7 +60,8 @@ def bench(
         arguments: what else `GPULoader` takes. Unless told otherwise the last batch is padded.
 
     Raises:
-        ConfigError: an argument that cannot be meant, or matplotlib is not installed.
+        ConfigError: an argument that is invalid, a batch that is larger than there are samples, or matplotlib is not
+            installed.
         BadImageError: a bad image was met: give the `quarantine` that names those.
     """
     if not seconds > 0:
@@ -74,8 +76,9 @@ def bench(
     devices: list[int | Literal["auto"] | None] = [None]
     if device_id is not None and (machine.gpus or device_id != "auto"):
         devices.append(device_id)
+    batch_size = fitting_batch_size(batch_size, count_samples(tar, None, arguments))
     with ExitStack() as stack:
-        # All of them first: an argument that cannot be meant is told before anything is measured.
+        # All of them first: an argument that is invalid is told before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
         data = _data(loaders[0], machine)
         measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]

@@ -5,18 +5,42 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
+from gpuloader.errors import ConfigError
 from gpuloader.loader import Batch, GPULoader
+from gpuloader.sampling import Sources
 from gpuloader.tools.limits import Cost
+
+LARGEST_BATCH = 128
+"""The batch size that is measured unless one is given, or there are fewer samples."""
 
 _WARM_UP_BATCHES = 3
 _WARM_UP_SHARE = 0.2
 
 Batches: TypeAlias = Generator[int, None, None]
 """Does a part's work batch by batch, and says how many images each had."""
+
+
+def fitting_batch_size(asked: int | None, samples: int) -> int:
+    """The batch size that was asked for; for None 128, or the largest power of two that the samples fill.
+
+    Raises:
+        ConfigError: what was asked for is more than there are samples.
+    """
+    if asked is None:
+        return min(LARGEST_BATCH, 1 << (samples.bit_length() - 1))
+    if isinstance(asked, int) and asked > samples:
+        raise ConfigError(f"batch_size={asked}: there are {samples} samples; give at most that, or none to fit them")
+    return asked
+
+
+def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:
+    """The samples of an epoch on one rank, for any arguments of `GPULoader`."""
+    with GPULoader(tar, 2, device_id, **{**arguments, "last_batch": "pad"}) as loader:  # 2: some recipes mix pairs
+        return max(1, loader._plan.samples // loader._plan.world_size)
 
 
 def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:

@@ -22,7 +22,7 @@ from gpuloader.loader import GPULoader
 from gpuloader.progress import progress_bar
 from gpuloader.sampling import Sources
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import loaded, measure, plain
+from gpuloader.tools.measuring import count_samples, fitting_batch_size, loaded, measure, plain
 from gpuloader.tools.outputs import check_output
 
 REPEATS = 3
@@ -88,7 +88,7 @@ class TuneResult:
 
 def tune(
     tar: Sources,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     device_id: int | Literal["auto"] | None = "auto",
     *,
     batch_sizes: Sequence[int] = (),
@@ -104,16 +104,17 @@ def tune(
     and what is found in the end is measured against the defaults once more.
 
     Args:
-        tar, batch_size, device_id: as for `GPULoader`.
+        tar, device_id: as for `GPULoader`.
+        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
         batch_sizes: others to try.
-        seconds: how long it may take; it ends at most one run later.
+        seconds: how long it may take, once the kernels are compiled; it ends at most one run later.
         output: a YAML file to write, for `GPULoader(**yaml.safe_load(...))`.
         progress: show how far it is, on stderr.
         clock: tells the time in seconds.
         arguments: what else `GPULoader` takes, plain values.
 
     Raises:
-        ConfigError: an argument that cannot be meant.
+        ConfigError: an argument that is invalid, or a batch that is larger than there are samples.
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
@@ -126,13 +127,15 @@ def tune(
     except yaml.YAMLError as error:
         raise ConfigError(f"an argument that YAML cannot hold ({error}): give a recipe as a name or a file") from None
     machine = this_machine()
-    started = clock()
-    sizes = tuple(dict.fromkeys([batch_size, *batch_sizes]))
+    samples = count_samples(tar, device_id, arguments)
+    batch_size = fitting_batch_size(batch_size, samples)
+    sizes = tuple(dict.fromkeys([batch_size, *(fitting_batch_size(each, samples) for each in batch_sizes)]))
     for each in reversed(sizes):  # which checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
             device, threads, on_gpu = str(loader.device), loader._num_threads, loader.device.type == "cuda"
             if each == batch_size:
                 next(iter(loader), None)  # compiles the kernels
+    started = clock()
     choices: dict[str, Sequence[float]] = {
         "num_threads": thread_choices(threads, machine.cores),
         "prefetch": _PREFETCH,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "bench"]
-    options = [*map(str, arguments), "--cpu", "--batch-size", "8", "--seconds", "0.2"]
+    options = [*map(str, arguments), "--cpu", "--seconds", "0.2"]
     return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
 
 
@@ -19,8 +19,9 @@ def test_it_prints_the_figures_and_one_sentence(shards: list[Path], tmp_path: Pa
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[1].startswith("data     40 images of ")
-    assert lines[3].split()[:5] == ["cpu,", lines[3].split()[1], "threads,", "batch", "8"]
-    assert [line[:8] for line in lines[4:10]] == [
+    assert lines[2] == "batch    32, as there are fewer than 128 images; --batch-size sets another"
+    assert lines[4].split()[:5] == ["cpu,", lines[4].split()[1], "threads,", "batch", "32"]
+    assert [line[:8] for line in lines[5:11]] == [
         "read, fr",
         "read, fr",
         "+ header",
@@ -34,10 +35,10 @@ def test_it_prints_the_figures_and_one_sentence(shards: list[Path], tmp_path: Pa
 
 
 def test_json_is_all_of_it(shards: list[Path]) -> None:
-    result = run(*shards, "--label-from", "none", "--shuffle", "block", "--json")
+    result = run(*shards, "--label-from", "none", "--shuffle", "block", "--batch-size", "8", "--json")
     printed = json.loads(result.stdout)
     assert printed["data"]["images"] == 40
-    assert printed["settings"]["shuffle"] == "block"
+    assert (printed["settings"]["batch_size"], printed["settings"]["shuffle"]) == (8, "block")
     [device] = printed["devices"]
     assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
     assert device["training"] is None

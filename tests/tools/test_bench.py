@@ -99,6 +99,9 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"batch_size": 41}, ConfigError, "batch_size=41: there are 40 samples; give at most that"),
+        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
+        ({"batch_size": "8"}, ConfigError, "batch_size='8': allowed is an integer of at least 1"),
         ({"seconds": 0}, ConfigError, "seconds=0: allowed is a number above 0"),
         ({"plot": "/no/such/a.png"}, ConfigError, "/no/such/a.png: there is no folder /no/such"),
         ({"plot": "a.txt"}, ConfigError, "plot='a.txt': allowed is a file that ends in .png, .svg, .pdf"),
