@@ -65,8 +65,11 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
+        from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
+        hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         raise PresetError(
-            f"preset={source!r}, preset_overrides={overrides!r}: allowed are a name, a path or a Compose, and a mapping"
+            f"preset={source!r:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and a "
+            f"mapping{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:

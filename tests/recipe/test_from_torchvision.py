@@ -453,3 +453,10 @@ def test_the_transforms_of_weights_are_an_evaluation(name: str, weights: Weights
 @pytest.mark.parametrize("theirs", [v2.RandomRotation, v2.RandomAffine])
 def test_a_fill_of_none_stays_none(theirs: Callable[..., object]) -> None:
     assert translated([v2.Resize((9, 9)), theirs(10, fill=None)]).transforms[1].fill is None
+
+
+def test_a_transform_of_torchvisions_given_as_a_preset_is_told_to_be_translated() -> None:
+    with pytest.raises(
+        PresetError, match=r"allowed are a name, a path or a Compose, .*; Compose.from_torchvision\(...\)"
+    ):
+        load_preset(transforms.Compose([transforms.CenterCrop(32)]))  # type: ignore[arg-type]
