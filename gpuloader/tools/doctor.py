@@ -80,8 +80,8 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     ]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
-        if torch is not None and len(flavours) == 1:
-            findings.append(cuda_versions(nvidia.cuda, torch.version.cuda, flavours[0]))
+    if torch is not None and len(flavours) == 1 and (torch.version.cuda or (nvidia is not None and nvidia.gpus)):
+        findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
         memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cgroup_limits().memory_bytes),
@@ -181,17 +181,34 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
     return Finding("DALI", found)
 
 
-def cuda_versions(driver: str, torch: str | None, dali: str) -> Finding:
-    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI go together."""
-    found = f"driver {driver}, torch {torch or 'none'}, DALI {dali}"
-    of_driver, of_torch, of_dali = ((version or "").partition(".")[0] for version in (driver, torch, dali))
-    if of_driver.isdigit() and int(of_driver) < int(of_dali):
-        advice = f"install a driver for CUDA {of_dali}, or nvidia-dali-cuda{of_driver}0"
+def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
+    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI go together.
+
+    Each brings its own CUDA libraries, so that two versions can be in one process; the driver must run the newer one.
+    """
+    found = f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
+    of_driver, of_torch, of_dali = (_major(version) for version in (driver, torch, dali))
+    newest = max(of_torch, of_dali)
+    if of_driver and of_driver < newest:
+        others = [f"torch for CUDA {of_driver}"] if of_torch > of_driver else []
+        others += [f"nvidia-dali-cuda{of_driver}0"] if of_dali > of_driver else []
+        advice = f"install a driver for CUDA {newest}, or {' and '.join(others)}"
         return Finding("CUDA versions", found, "failure", advice)
     if of_torch and of_torch != of_dali:
-        advice = f"take DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0; pip install nvidia-dali-cuda"
-        return Finding("CUDA versions", found, "warning", f"{advice}{of_torch}0")
+        # nvImageCodec's wheels for both versions install one folder: to uninstall one later would break the other.
+        advice = (
+            f"each brings CUDA libraries of its own: that takes a driver for CUDA {newest}, and was not tested on a "
+            f"GPU. Take DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0 nvidia-nvimgcodec-cu{of_dali}; "
+            f"pip install nvidia-dali-cuda{of_torch}0"
+        )
+        return Finding("CUDA versions", found, "warning", advice)
     return Finding("CUDA versions", found)
+
+
+def _major(version: str | None) -> int:
+    """12 of "12.4"; 0 where it is not known."""
+    major = (version or "").partition(".")[0]
+    return int(major) if major.isdigit() else 0
 
 
 def _jpeg_engines() -> str:

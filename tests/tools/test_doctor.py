@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from making import write_samples
 
 from gpuloader.errors import ShardNotFoundError
@@ -119,14 +120,40 @@ def test_dali_is_for_the_cuda_that_its_name_says(distributions: list[str], expec
         ("13.0", "12.8", "12.0", "ok", ""),  # a driver runs all older ones
         ("13.0", None, "12.0", "ok", ""),
         ("unknown", "12.8", "12.0", "ok", ""),
-        ("13.0", "13.0", "12.0", "warning", "pip uninstall nvidia-dali-cuda120; pip install nvidia-dali-cuda130"),
-        ("13.0", "12.8", "13.0", "warning", "pip uninstall nvidia-dali-cuda130; pip install nvidia-dali-cuda120"),
+        (None, "12.8", "12.0", "ok", ""),
+        (None, "13.0", "13.0", "ok", ""),
+        # What `pip install gpuloader` takes where torch comes for CUDA 13; also said before there is a GPU.
+        (
+            "13.0",
+            "13.0",
+            "12.0",
+            "warning",
+            "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install nvidia-dali-cuda130",
+        ),
+        (None, "13.0", "12.0", "warning", "that takes a driver for CUDA 13"),
+        (
+            None,
+            "13.0",
+            "12.0",
+            "warning",
+            "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install nvidia-dali-cuda130",
+        ),
+        (
+            "13.0",
+            "12.8",
+            "13.0",
+            "warning",
+            "nvidia-dali-cuda130 nvidia-nvimgcodec-cu13; pip install nvidia-dali-cuda120",
+        ),
         ("12.4", "12.8", "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
-        ("12.4", "13.0", "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
+        ("12.4", "13.0", "12.0", "failure", "install a driver for CUDA 13, or torch for CUDA 12"),
+        ("12.4", "13.0", "13.0", "failure", "a driver for CUDA 13, or torch for CUDA 12 and nvidia-dali-cuda120"),
+        ("12.4", None, "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
     ],
 )
-def test_cuda_versions_go_together(driver: str, torch: str | None, dali: str, status: str, advice: str) -> None:
+def test_cuda_versions_go_together(driver: str | None, torch: str | None, dali: str, status: str, advice: str) -> None:
     finding = cuda_versions(driver, torch, dali)
+    assert finding.found == f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
     assert finding.status == status
     assert advice in finding.advice
     assert bool(finding.advice) == (status != "ok")
@@ -158,6 +185,15 @@ def test_all_is_looked_at_and_what_is_not_ok_has_advice(tmp_path: Path) -> None:
         assert names.count(name) == 1, name
     assert all(finding.found for finding in findings)
     assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)
+
+
+@pytest.mark.parametrize(("cuda", "lines"), [("13.0", 1), (None, 0)])
+def test_torch_for_cuda_is_compared_with_dali_also_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, cuda: str | None, lines: int
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr("shutil.which", lambda command: None)  # no nvidia-smi
+    assert [finding.name for finding in examine()].count("CUDA versions") == lines
 
 
 def test_shards_that_are_not_there_are_an_error(tmp_path: Path) -> None:
