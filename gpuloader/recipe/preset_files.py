@@ -68,8 +68,8 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         raise PresetError(
-            f"preset={source!r:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and a "
-            f"mapping{hint}"
+            f"preset={source!r:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and "
+            f"a mapping{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:
