@@ -1,48 +1,60 @@
-"""From nothing to a trained net: shards, loaders, a training loop, an exact evaluation, a picture."""
+"""From nothing to a trained net: shards, loaders, a training loop, an exact evaluation, a picture of predictions."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from PIL import Image, ImageDraw
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import Progress
 from torch import nn
 
 from gpuloader.demo.network import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
-from gpuloader.errors import ConfigError
+from gpuloader.demo.predictions import draw_predictions
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loader import GPULoader
+from gpuloader.progress import progress_bar
 
-TRAIN_PICTURES = 1600
-TEST_PICTURES = 400
+TRAIN_PICTURES = 1200
+VAL_PICTURES = 300
+PICTURES_PER_SHARD = 300
 BATCH_SIZE = 32
-EPOCHS = 6
+EPOCHS = 5
 PEAK_LEARNING_RATE = 6e-3
+TRAIN_SECONDS = 45.0
 
 TRAIN: Mapping[str, Any] = {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}
 EVALUATE: Mapping[str, Any] = {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}
+SHOW: Mapping[str, Any] = {
+    "Resize": {"size": 220},
+    "CenterCrop": {"size": 192},
+    "Normalize": None,
+}  # what EVALUATE cuts
 
 Device = int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration measured.
+    """What the demonstration made and measured.
 
     Attributes:
         device: where the pictures were decoded and the net trained.
-        accuracy: share of the test pictures that the net names rightly, in [0, 1].
+        train, val: the shards.
+        accuracy: share of the pictures in `val` that the net names rightly, in [0, 1].
         evaluated: how many those were: each once.
         train_images_per_second: over all epochs, the net's work included.
         waiting_share: share of the training time that the net waited for pictures.
     """
 
     device: str
+    train: list[Path]
+    val: list[Path]
     accuracy: float
     evaluated: int
     train_images_per_second: float
@@ -50,103 +62,107 @@ class DemoResult:
 
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
-    """Makes the shards in `folder`, trains, evaluates, and writes a grid of training images to `picture`."""
+    """Makes shards in `folder`, trains, evaluates, and draws predictions in `picture`. Says how far it is on stderr.
+
+    Raises:
+        ConfigError: `picture` is not a .png or .jpg in a folder that exists.
+        StateError: `folder` has tars already.
+    """
     if picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
     if not picture.parent.is_dir():
         raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-    ) as progress:
-        train, test = _make_shards(folder, seed, progress)
-        with GPULoader(train, BATCH_SIZE, device_id, preset_overrides=TRAIN, seed=seed) as loader:
-            net = _train(loader, seed, progress)
-            stats = loader.stats()
-        with GPULoader(
-            test, BATCH_SIZE, device_id, preset="imagenet_eval", preset_overrides=EVALUATE, output="dict"
-        ) as loader:
-            accuracy, evaluated = _evaluate(net, loader)
-    _draw_grid(train, picture, seed)
+    if tars := sorted(folder.glob("*.tar")):
+        raise StateError(f"{folder} has tars already, such as {tars[0].name}: take an empty folder")
+    train, val = _make_shards(folder, seed)
+    training: dict[str, Any] = {"preset_overrides": TRAIN, "seed": seed}
+    with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
+        next(iter(loader))  # kernels may be compiled for it, which is no training
+    with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
+        net = _train(loader, seed)
+        stats = loader.stats()
+    evaluation: dict[str, Any] = {"preset": "imagenet_eval", "output": "dict"}
+    with GPULoader(val, BATCH_SIZE, device_id, preset_overrides=EVALUATE, **evaluation) as loader:
+        predicted, truth, evaluated = _predict(net, loader)
+    with GPULoader(val, BATCH_SIZE, device_id, preset_overrides=SHOW, **evaluation) as loader:
+        images = torch.cat([batch["image"].cpu() for batch in loader])
+    draw_predictions(images, predicted, truth, picture)
     return DemoResult(
         device=str(loader.device),
-        accuracy=accuracy,
+        train=train,
+        val=val,
+        accuracy=float((predicted == truth).float().mean()),
         evaluated=evaluated,
         train_images_per_second=stats.samples / stats.elapsed_seconds,
         waiting_share=stats.waiting_seconds / stats.elapsed_seconds,
     )
 
 
-def _make_shards(folder: Path, seed: int, progress: Progress) -> tuple[list[Path], list[Path]]:
-    task = progress.add_task("making pictures", total=TRAIN_PICTURES + TEST_PICTURES, note="")
-    train = write_shards(
-        folder, "train", TRAIN_PICTURES, seed, progress=lambda done: progress.update(task, completed=done)
-    )
-    test = write_shards(
-        folder,
-        "test",
-        TEST_PICTURES,
-        seed + 1,
-        progress=lambda done: progress.update(task, completed=TRAIN_PICTURES + done),
-    )
-    return train, test
+def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
+    with progress_bar(sys.stderr.isatty()) as bar:
+        _say(bar, f"making {TRAIN_PICTURES + VAL_PICTURES:,} pictures of {len(CLASSES)} classes")
+        task = bar.add_task("pictures", total=TRAIN_PICTURES + VAL_PICTURES)
+
+        def write(name: str, count: int, seed: int) -> list[Path]:
+            return write_shards(folder, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task))
+
+        return write("train", TRAIN_PICTURES, seed), write("val", VAL_PICTURES, seed + 1)
 
 
-def _train(loader: GPULoader, seed: int, progress: Progress) -> nn.Module:
+def learning_rate(done: float) -> float:
+    """The rate when that share of the training is done: up to the peak in the first third, then down to nothing."""
+    return PEAK_LEARNING_RATE * min(3 * done, 1.5 * (1 - done))
+
+
+def _train(loader: GPULoader, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     net = small_net(len(CLASSES)).to(loader.device)
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LEARNING_RATE, total_steps=EPOCHS * len(loader))
     criterion = nn.CrossEntropyLoss()
-    for epoch in range(EPOCHS):
-        task = progress.add_task(f"epoch {epoch + 1}/{EPOCHS}", total=len(loader), note="")
-        before, loss_sum, right, seen = loader.stats(), 0.0, 0, 0
-        for images, labels in loader:
+    steps = EPOCHS * len(loader)
+    before, loss_sum, right = loader.stats(), 0.0, 0
+    with progress_bar(sys.stderr.isatty()) as bar:
+        task = bar.add_task("training", total=steps)
+        for step, (images, labels) in enumerate(chain.from_iterable(repeat(loader, EPOCHS)), start=1):
+            now = loader.stats()
+            # On a slow machine the time counts, so that the rate comes down in the end there too.
+            done = max(step / steps, now.elapsed_seconds / TRAIN_SECONDS)
+            optimizer.param_groups[0]["lr"] = learning_rate(min(done, 1 - 1 / steps))
             scores = net(images)
             loss = criterion(scores, labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
+            bar.advance(task)
             loss_sum += loss.item() * len(labels)
             right += int((scores.argmax(1) == labels).sum())
-            seen += len(labels)
-            now = loader.stats()
-            elapsed = now.elapsed_seconds - before.elapsed_seconds
-            waiting = (now.waiting_seconds - before.waiting_seconds) / elapsed
-            progress.update(
-                task,
-                advance=1,
-                note=f"loss {loss_sum / seen:.2f}  accuracy {right / seen:.0%}  "
-                f"{seen / elapsed:.0f} images/s  waiting {waiting:.0%}",
-            )
+            if step % len(loader) == 0 or done >= 1:
+                seen, elapsed = now.samples - before.samples, now.elapsed_seconds - before.elapsed_seconds
+                waiting = now.waiting_seconds - before.waiting_seconds
+                _say(
+                    bar,
+                    f"epoch {-(-step // len(loader))}/{EPOCHS}  loss {loss_sum / seen:.2f}  accuracy {right / seen:.0%}"
+                    f"  {seen / elapsed:.0f} images/s  waiting {waiting / elapsed:.0%}",
+                )
+                before, loss_sum, right = now, 0.0, 0
+            if done >= 1 and step < steps:
+                _say(bar, f"the time is up: {TRAIN_SECONDS:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
+                break
     return net
 
 
 @torch.no_grad()
-def _evaluate(net: nn.Module, loader: GPULoader) -> tuple[float, int]:
+def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The class that the net gives to each picture, the right ones, and the number of different pictures."""
     net.eval()
-    seen: set[int] = set()
-    right = 0
+    predicted, truth, index = [], [], []
     for batch in loader:
-        right += int((net(batch["image"]).argmax(1) == batch["label"]).sum())
-        seen.update(batch["index"].tolist())
-    return right / len(seen), len(seen)
+        predicted.append(net(batch["image"]).argmax(1).cpu())
+        truth.append(batch["label"].cpu())
+        index.append(batch["index"])
+    return torch.cat(predicted), torch.cat(truth), len(torch.cat(index).unique())
 
 
-def _draw_grid(shards: list[Path], picture: Path, seed: int, rows: int = 4, columns: int = 8) -> None:
-    """Training images as the net gets them, before they are normalised, with their labels."""
-    overrides = {"RandomResizedCrop": {**TRAIN["RandomResizedCrop"], "size": 144}, "dtype": "uint8", "Normalize": None}
-    with GPULoader(shards, rows * columns, None, preset_overrides=overrides, seed=seed) as loader:
-        images, labels = next(iter(loader))
-    side, gap, text = 144, 8, 18
-    grid = Image.new("RGB", (gap + columns * (side + gap), gap + rows * (side + text + gap)), "white")
-    canvas = ImageDraw.Draw(grid)
-    for place, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
-        row, column = divmod(place, columns)
-        left, top = gap + column * (side + gap), gap + row * (side + text + gap)
-        grid.paste(Image.fromarray(image.permute(1, 2, 0).numpy()), (left, top))
-        canvas.text((left, top + side + 2), CLASSES[label], fill="black", font_size=13)
-    grid.save(picture)
+def _say(bar: Progress, line: str) -> None:
+    """A line on stderr, above the bar where that is shown."""
+    bar.console.print(line, soft_wrap=True, highlight=False)
