@@ -164,7 +164,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (0, None, False, 5, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
         (1, None, False, 1, False),
         (1, None, True, 6, False),
-        (2, 5, False, 6, False),  # decoding fails, and the pipeline is made anew
+        (2, 5, False, 1, False),  # decoding fails, and the pipeline is made anew
         (4, None, True, 1, False),  # there is no step any more
         (0, None, False, 11, True),
         (1, None, False, 3, True),
