@@ -13,7 +13,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import LoaderError
 from gpuloader.pipelines import build, is_decode_failure
-from gpuloader.plan import Plan
+from gpuloader.plan import Cursor, Plan
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset
 from gpuloader.shards import Ahead, Arena
@@ -39,7 +39,7 @@ class DecodedBatches:
     """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
 
     Attributes:
-        cursor: the place of the batch that `next` gives next.
+        cursor: the place of the batch that `next` gives next; None once a step was begun and not finished.
         pipeline: DALI's.
     """
 
@@ -63,7 +63,7 @@ class DecodedBatches:
         self._batches = batches
         self._ahead = ahead
         self._feed = _Feed(batches)
-        self.cursor = batches.cursor
+        self.cursor: Cursor | None = batches.cursor
         self.pipeline = build(
             preset,
             reader.arrays_of_one(),
@@ -82,9 +82,11 @@ class DecodedBatches:
 
     def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The next batch and its images; raises what reading it raised, or DecodeError."""
-        first, end = self._plan.share(self.cursor)
+        cursor, self.cursor = self.cursor, None  # DALI goes on after an error, with images that are not the batch's
+        assert cursor is not None
+        first, end = self._plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
-            batch, images = self._reader.read(self.cursor, Arena()), self._empty(self.cursor.epoch)
+            batch, images = self._reader.read(cursor, Arena()), self._empty(cursor.epoch)
         else:
             images = self._run()
             batch = self._feed.in_flight.popleft()

@@ -264,7 +264,8 @@ class ReadAhead:
         stopping: list[bool] = []
         work = (reader, self._requests, self._results, stopping)
         thread = Thread(target=_serve, args=work, name="gpuloader-reader", daemon=True)
-        self._stop = finalize(self, _stop, self._requests, thread, stopping)
+        self._to_stop = (self._requests, thread, stopping)
+        self._at_end = finalize(self, _stop, *self._to_stop)
         thread.start()
 
     def next(self) -> EncodedBatch:
@@ -301,7 +302,8 @@ class ReadAhead:
 
     def close(self) -> None:
         """Ends the thread, after the image that it is reading. Garbage collection and the process's end do so too."""
-        self._stop()
+        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the thread running
+        self._at_end.detach()
 
 
 _Requests: TypeAlias = "SimpleQueue[tuple[Cursor, Arena] | None]"
@@ -314,9 +316,11 @@ def _serve(reader: Reader, requests: _Requests, results: _Results, stopping: lis
             results.put(reader.read(*request, wanted=lambda: not stopping))
         except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
             results.put(error)
+    del results  # else an error that nobody takes would hold itself: it holds this frame
 
 
 def _stop(requests: _Requests, thread: Thread, stopping: list[bool]) -> None:
+    """Doing so again, after an interrupt or at the end, changes nothing."""
     stopping.append(True)
     with suppress(Empty):  # the thread may be taking the last request at this moment
         while True:

@@ -6,21 +6,22 @@ import os
 import subprocess
 import sys
 
+from warm import CLI, warm
+
 _OF_ROOT = "-dac_override,-dac_read_search"
-_MODES_HOLD = ["setpriv", f"--bounding-set={_OF_ROOT}", f"--inh-caps={_OF_ROOT}"]
+_MODES_HOLD = ("setpriv", f"--bounding-set={_OF_ROOT}", f"--inh-caps={_OF_ROOT}")
 
 
-def run(*arguments: object, modes_hold: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, modes_hold: bool = False, cold: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`gpuloader ARGUMENTS` in a process of its own, warnings being errors, with more variables in its environment.
 
-    With `modes_hold`, what the modes of files forbid is forbidden to root as well.
+    With `modes_hold`, what the modes of files forbid is forbidden to root as well. `cold` is for a process that has
+    imported nothing yet; one whose Python is told something by its environment is such.
     """
-    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(
-        [*(_MODES_HOLD if modes_hold and os.geteuid() == 0 else []), *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        timeout=120,
-    )
+    env = {**os.environ, **environment}
+    if not cold and not any(name.startswith("PYTHON") for name in environment):
+        return warm(*(_MODES_HOLD if modes_hold and os.geteuid() == 0 else ())).run(CLI, *arguments, env=env)
+    command = [sys.executable, "-W", "error", "-c", CLI, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)

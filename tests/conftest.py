@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
 
 import pytest
 from making import write_samples
 
 # A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- long sweeps
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", metavar="N", help='which rows of long sweeps run: the N-th sample, or "all"')
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow(kept): a long sweep, of which that many rows run, others each day")
+    if config.option.sample is None:
+        config.option.sample = str(date.today().toordinal())  # xdist's workers are told
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    sample = config.option.sample
+    if sample == "all":
+        return "long sweeps: all rows"
+    return f"long sweeps: a sample of their rows, that of --sample {sample}; --sample all runs all"
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.sample == "all":
+        return
+    sweeps: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            sweeps[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for rows in sweeps.values():
+        kept = min(rows[0].get_closest_marker("slow").kwargs["kept"], len(rows))
+        left_out |= set(rows) - {
+            rows[(int(config.option.sample) + len(rows) * i // kept) % len(rows)] for i in range(kept)
+        }
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+# --- data
 
 
 @pytest.fixture(autouse=True, scope="session")

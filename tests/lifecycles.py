@@ -13,8 +13,9 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 from threading import enumerate as enumerate_threads
@@ -53,18 +54,30 @@ def delivered(batches: Iterable[dict[str, Any]]) -> list[str]:
     return [record for batch in batches for record in records(batch)]
 
 
-def threads_and_files() -> tuple[int, int]:
-    """The threads of this process, and its open files; those of libraries included, but asyncio's pool, which grows."""
+def threads_and_files() -> Counter[str]:
+    """How many threads and open files of which name this process has, those of libraries included.
 
-    def count(name: str) -> int:
-        return len(list(Path("/proc/self", name).iterdir()))
+    But asyncio's pool, which grows, is left out.
+    """
+    found: Counter[str] = Counter()
+    of_python = {thread.native_id: thread.name for thread in enumerate_threads()}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it ended
+            name = of_python.get(int(task.name)) or (task / "comm").read_text().strip()
+            found["thread asyncio" if name.startswith("asyncio_") else f"thread {name}"] += 1
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found[f"file {file.readlink()}".partition(":[")[0]] += 1
+    del found["thread asyncio"]
+    return found
 
-    threads = []
-    for _ in range(10):  # a thread that was joined is among the system's for a moment longer
-        pool = [thread for thread in enumerate_threads() if thread.name.startswith("asyncio_")]
-        threads.append(count("task") - len(pool))
+
+def left_behind(before: Mapping[str, int], seconds: float = 20) -> dict[str, int]:
+    """The threads and files that this process has beyond those before, once what is about to end has ended."""
+    end = time.monotonic() + seconds
+    while (left := threads_and_files() - Counter(before)) and time.monotonic() < end:
         time.sleep(0.005)
-    return min(threads), count("fd")
+    return dict(left)
 
 
 def loaded(tar: Any, batch_size: int = 8, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -309,7 +322,7 @@ def grown(tar: list[str], way: str, times: int) -> dict[str, Any]:
         WAYS[way](batches, times)
         gc.collect()
         after = rss_bytes()
-    return {"rss": (before, after), "threads_and_files": (at_start, threads_and_files())}
+    return {"rss": (before, after), "left_behind": left_behind(at_start)}
 
 
 # --- interrupts

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from making import write_samples
+from warm import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,8 +24,8 @@ def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
             for command in re.findall(r"^(scripts/\w+)", code, re.MULTILINE):
                 assert (ROOT / command).stat().st_mode & 0o111, f"{command} cannot be run"
             continue  # these two are run by a clean checkout's CI, and by test_run of the demonstration
-        command = [sys.executable, "-W", "error", "-c", code] if language == "python" else ["bash", "-euc", code]
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"  # whose `gpuloader` starts soon
+        command = [warm().folder / "run", code] if language == "python" else ["bash", "-euc", code]
         result = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
         )

@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+import command_line
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "bench"]
-    options = [*map(str, arguments), "--cpu", "--seconds", "0.2"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    return command_line.run("bench", *arguments, "--cpu", "--seconds", "0.2")
 
 
 def test_it_prints_the_figures_and_one_sentence(shards: list[Path], tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+import command_line
 import pytest
 from making import jpeg
 from packing import content, samples_of, write_class_folders
@@ -13,8 +13,7 @@ from gpuloader.shards.pack import pack
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "pack"]
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return command_line.run("pack", *arguments)
 
 
 def test_every_option_is_the_librarys(tmp_path: Path) -> None:

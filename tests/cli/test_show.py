@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import command_line
 import pytest
 from making import damaged_jpeg, jpeg, write_shard
 from PIL import Image
@@ -17,7 +18,7 @@ SMALL = ("--set", "RandomResizedCrop.size=32", "--cpu")
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return command_line.run("show", *arguments)
 
 
 def test_it_writes_a_picture_and_says_what_is_in_it(shards: list[Path], tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+import command_line
 import pytest
 import yaml
 
@@ -12,9 +12,7 @@ from gpuloader import GPULoader
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "tune"]
-    options = [*map(str, arguments), "--cpu", "--seconds", "2"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    return command_line.run("tune", *arguments, "--cpu", "--seconds", "2")
 
 
 def test_it_says_what_was_best_and_writes_it(shards: list[Path], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from lifecycles import (
     grown,
     interrupted,
     interrupted_importing,
+    left_behind,
     loader,
     loop_without_end,
     records,
@@ -34,11 +35,13 @@ from PIL import Image
 from serving import Server
 
 import gpuloader
-from gpuloader import BadImageError, LoaderError
+from gpuloader import BadImageError, GPULoader, LoaderError
 
 OURS = str(Path(gpuloader.__file__).parent)
-SLOW = {"batch_size": 8, "read_seconds": 0.05}  # 0.4 s for a batch
-SLOWER = {"batch_size": 40, "read_seconds": 0.1}  # 4 s for a batch
+SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
+SLOWER = {"batch_size": 40, "read_seconds": 1.0}  # 40 s for a batch
+SOON = 20
+"""Seconds, however slow the machine is: far fewer than what must not be waited for takes."""
 LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": "imagenet_eval", "preset_overrides": {}}
 
 
@@ -74,8 +77,7 @@ def test_memory_threads_and_files_do_not_grow(tmp_path: Path, way: str, times: i
         found = process.ask(grown, tar=names(shards), way=way, times=times)
     before, after = found["rss"]
     assert after < 1.05 * before
-    at_start, at_end = found["threads_and_files"]
-    assert at_end == at_start
+    assert found["left_behind"] == {}
 
 
 # --- interrupts
@@ -84,13 +86,13 @@ def test_memory_threads_and_files_do_not_grow(tmp_path: Path, way: str, times: i
 @pytest.mark.parametrize(
     ("data", "settings", "delays"),
     [
-        ("shards", SLOW, [0.2, 0.6, 1.0]),
+        ("shards", SLOW, [0.2, 1.2, 0.6]),
         ("shards", SLOWER, [0.5]),
         ("large", LARGE, [0.05, 0.1, 0.15]),
     ],
     ids=["reading", "reading a batch that takes long", "decoding"],
 )
-def test_ctrl_c_comes_through_within_two_seconds_and_the_loop_can_go_on(
+def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
     request: pytest.FixtureRequest, data: str, settings: dict[str, Any], delays: list[float]
 ) -> None:
     shards = request.getfixturevalue(data)
@@ -100,7 +102,7 @@ def test_ctrl_c_comes_through_within_two_seconds_and_the_loop_can_go_on(
         found = process.ask(interrupted, tar=names(shards), delays=delays, **settings)
     assert found["records"] == whole
     assert len(found["seconds"]) == len(delays)
-    assert max(found["seconds"]) < 2
+    assert max(found["seconds"]) < SOON
     assert found["batches_before"] * settings["batch_size"] < len(whole)  # the interrupts came before the end
 
 
@@ -162,7 +164,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (0, None, False, 5, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
         (1, None, False, 1, False),
         (1, None, True, 6, False),
-        (2, 5, False, 6, False),  # decoding fails, and the pipeline is made anew
+        (2, 5, False, 1, False),  # decoding fails, and the pipeline is made anew
         (4, None, True, 1, False),  # there is no step any more
         (0, None, False, 11, True),
         (1, None, False, 3, True),
@@ -207,7 +209,7 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
     gc.collect()
     assert wrong == {}
     assert place > 5
-    assert threads_and_files() == at_start
+    assert left_behind(at_start) == {}
 
 
 def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
@@ -231,23 +233,50 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
                 next(epoch)
         assert delivered(epoch) == whole
     gc.collect()
-    assert threads_and_files() == at_start
+    assert left_behind(at_start) == {}
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "URL"])
+def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_behind(
+    tmp_path: Path, server: Server, remote: bool
+) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(4)]
+    path = write_shard(tmp_path / "train-0000.tar", samples)
+    shard = f"{server.url}/{path.name}" if remote else path
+
+    def begun() -> GPULoader:
+        batches = loader(shard, 1, num_threads=1, shuffle="none", cache=tmp_path / "cache")
+        next(iter(batches))
+        return batches
+
+    begun().close()  # libraries keep threads and files of their own from their first use on
+    gc.collect()
+    at_start = threads_and_files()
+    at_start[f"file {path}"] += 100  # one may stay open: of "close" and "forget", an interrupt falls between them
+    for place in count():
+        batches = begun()
+        interrupt = InterruptAt(place, everywhere=False)
+        interrupt.run(batches.close)
+        del batches
+        gc.collect()
+        if interrupt.where is None:
+            break
+        assert left_behind(at_start) == {}, interrupt.where
+    assert place > 5
 
 
 # --- ends
 
 
 @pytest.mark.parametrize(("data", "settings"), [("shards", SLOWER), ("large", LARGE)], ids=["reading", "decoding"])
-def test_sigterm_ends_the_process_within_two_seconds(
-    request: pytest.FixtureRequest, data: str, settings: dict[str, Any]
-) -> None:
+def test_sigterm_does_not_wait_for_a_batch(request: pytest.FixtureRequest, data: str, settings: dict[str, Any]) -> None:
     tar = names(request.getfixturevalue(data))
     with NewProcess() as process:
         process.begin(loop_without_end, tar=tar, **settings)
         assert process.answer() == "begun"
         time.sleep(0.3)
         process.process.terminate()
-        assert process.process.wait(2) == -signal.SIGTERM
+        assert process.process.wait(SOON) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("steps", [None, 0, 1, 4, 5], ids=["not begun", "begun", "first", "last", "end"])
@@ -261,7 +290,7 @@ def test_a_loader_can_be_closed_twice_at_any_step(shards: list[Path], steps: int
         next(epoch, None)
     batches.close()
     batches.close()
-    assert threads_and_files() == before
+    assert left_behind(before) == {}
     with pytest.raises(LoaderError, match="this loader is closed: make a new one"):
         iter(batches)
     with pytest.raises(LoaderError, match="this loader is closed: make a new one"):
@@ -320,10 +349,10 @@ def test_a_loader_in_a_cycle_is_collected_and_its_threads_end(tmp_path: Path, th
         watched = weakref.ref(batches)
         del batches, epoch, cycle
         assert watched() is not None
-        assert threads_and_files() > before
+        assert threads_and_files() - before
         gc.collect()
         assert watched() is None
-        assert threads_and_files() == before
+        assert left_behind(before) == {}
     finally:
         gc.enable()
 

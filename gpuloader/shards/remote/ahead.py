@@ -98,7 +98,8 @@ class Ahead:
         stopping: list[bool] = []
         work = (cache, self._requests, self._requested, stopping)
         threads = [Thread(target=_serve, args=work, name="gpuloader-download", daemon=True) for _ in range(_DOWNLOADS)]
-        self._stop = finalize(self, _stop, self._requests, threads, stopping)
+        self._to_stop = (self._requests, threads, stopping)
+        self._at_end = finalize(self, _stop, *self._to_stop)
         for thread in threads:
             thread.start()
 
@@ -136,7 +137,8 @@ class Ahead:
 
     def close(self) -> None:
         """Ends the threads, and what they download. Garbage collection and the process's end do so too."""
-        self._stop()
+        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
+        self._at_end.detach()
 
 
 def warn_of_repeats(need: Need, limit_bytes: int) -> None:
@@ -175,6 +177,7 @@ def _serve(cache: ShardCache, requests: _Requests, requested: set[int], stopping
 
 
 def _stop(requests: _Requests, threads: Sequence[Thread], stopping: list[bool]) -> None:
+    """Doing so again, after an interrupt or at the end, changes nothing."""
     stopping.append(True)
     with suppress(Empty):  # the threads may be taking the last requests at this moment
         while True:
