@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
 
