@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
+from itertools import count
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
@@ -48,12 +49,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             sweeps[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
     for rows in sweeps.values():
-        kept = min(rows[0].get_closest_marker("slow").kwargs["kept"], len(rows))
-        left_out |= set(rows) - {
-            rows[(int(config.option.sample) + len(rows) * i // kept) % len(rows)] for i in range(kept)
-        }
+        kept = min(next(rows[0].iter_markers("slow")).kwargs["kept"], len(rows))
+        first = int(config.option.sample)
+        left_out |= set(rows) - {rows[(first + len(rows) * i // kept) % len(rows)] for i in range(kept)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
+    """`places(7)` counts on without end: every seventh number, others each day; all with `--sample all`."""
+    sample = request.config.option.sample
+    return lambda every: count() if sample == "all" else count(int(sample) % every, every)
 
 
 # --- data

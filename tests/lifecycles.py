@@ -27,6 +27,8 @@ from gpuloader import BadImageError, GPULoader
 from gpuloader.late_imports import import_late
 
 TRAINED_EPOCHS = 3
+STEP_BYTES = 140
+"""What `train` records of a step, about."""
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
@@ -202,8 +204,9 @@ def train(tar: list[str], folder: Path) -> None:
                 part.replace(state)
 
 
-def attempt(tar: list[str], folder: Path, kill_after: float | None) -> int:
-    """Trains in a child that is killed after some seconds; how it ended."""
+def attempt(tar: list[str], folder: Path, kill_after: tuple[int, float] | None) -> int:
+    """Trains in a child that is killed after some bytes of the record and then some seconds; how it ended."""
+    end_bytes = _record_bytes(folder) + (0 if kill_after is None else kill_after[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forking where libraries have threads
         child = os.fork()
@@ -217,19 +220,27 @@ def attempt(tar: list[str], folder: Path, kill_after: float | None) -> int:
         finally:
             os._exit(ended)
     if kill_after is not None:
-        time.sleep(kill_after)
+        while _record_bytes(folder) < end_bytes:
+            ended_child, status = os.waitpid(child, os.WNOHANG)
+            if ended_child:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.001)
+        time.sleep(kill_after[1])
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def trained_under_kills(
-    tar: list[list[str]], folder: str, kills: int, longest: float, seed: int
-) -> dict[str, list[Any]]:
+def _record_bytes(folder: Path) -> int:
+    record = folder / "record"
+    return record.stat().st_size if record.exists() else 0
+
+
+def trained_under_kills(tar: list[list[str]], folder: str, kills: int, steps: int, seed: int) -> dict[str, list[Any]]:
     """Trains under SIGKILLs at random moments, on one copy of the shards after another, until there were enough.
 
     Args:
         tar: the copies, not indexed yet; training anew takes the next one, so that indexing is killed too.
-        longest: the longest time until a kill, as a share of what undisturbed training takes.
+        steps: the most steps until a kill; 0 for kills at the start, which takes most of the time, or soon after.
     """
     # What takes long at the start is done here, once; no loader may be made here: children do not inherit its threads.
     import_late("gpuloader.loader")
@@ -247,13 +258,17 @@ def trained_under_kills(
         while True:
             disturbed = run > 0 and sum(kills_of) + killed < kills
             started = time.perf_counter()
-            ended = attempt(copy, here, random_.uniform(0, longest * seconds) if disturbed else None)
+            if steps:
+                kill_after = (random_.randrange(steps * STEP_BYTES), random_.uniform(0, 0.02))
+            else:
+                kill_after = (0, random_.uniform(0, 0.8 * seconds))
+            ended = attempt(copy, here, kill_after if disturbed else None)
             if run == 0:
                 seconds = time.perf_counter() - started
             if ended != -signal.SIGKILL:
                 break
             killed += 1
-            places.add((here / "record").stat().st_size if (here / "record").exists() else 0)
+            places.add(_record_bytes(here))
         if ended != 0:
             raise RuntimeError(f"training ended with {ended}")
         record_of.append((here / "record").read_text())

@@ -61,11 +61,18 @@ def names(shards: list[Path]) -> list[str]:
 # --- long runs
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[NewProcess]:
+    with NewProcess() as new:
+        yield new
+
+
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize(
     ("way", "times"),
     [("epochs", 300), ("states", 100), ("loops broken off", 100), ("damaged images", 100)],
 )
-def test_memory_threads_and_files_do_not_grow(tmp_path: Path, way: str, times: int) -> None:
+def test_memory_threads_and_files_do_not_grow(process: NewProcess, tmp_path: Path, way: str, times: int) -> None:
     images = [jpeg(*SIZES[i % len(SIZES)], seed=i) for i in range(8)]
     if way == "damaged images":
         images[5] = damaged_jpeg()
@@ -73,8 +80,7 @@ def test_memory_threads_and_files_do_not_grow(tmp_path: Path, way: str, times: i
         write_shard(tmp_path / f"train-{part}.tar", [{"__key__": f"{i}", "jpg": images[i], "cls": b"1"} for i in rows])
         for part, rows in enumerate([range(4), range(4, 8)])
     ]
-    with NewProcess() as process:
-        found = process.ask(grown, tar=names(shards), way=way, times=times)
+    found = process.ask(grown, tar=names(shards), way=way, times=times)
     before, after = found["rss"]
     assert after < 1.05 * before
     assert found["left_behind"] == {}
@@ -93,13 +99,12 @@ def test_memory_threads_and_files_do_not_grow(tmp_path: Path, way: str, times: i
     ids=["reading", "reading a batch that takes long", "decoding"],
 )
 def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
-    request: pytest.FixtureRequest, data: str, settings: dict[str, Any], delays: list[float]
+    request: pytest.FixtureRequest, process: NewProcess, data: str, settings: dict[str, Any], delays: list[float]
 ) -> None:
     shards = request.getfixturevalue(data)
     with loader(shards, **{name: value for name, value in settings.items() if name != "read_seconds"}) as batches:
         whole = delivered(batches)
-    with NewProcess() as process:
-        found = process.ask(interrupted, tar=names(shards), delays=delays, **settings)
+    found = process.ask(interrupted, tar=names(shards), delays=delays, **settings)
     assert found["records"] == whole
     assert len(found["seconds"]) == len(delays)
     assert max(found["seconds"]) < SOON
@@ -161,18 +166,25 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("steps", "bad", "everywhere", "every", "remote"),
     [
-        (0, None, False, 5, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
-        (1, None, False, 1, False),
-        (1, None, True, 6, False),
-        (2, 5, False, 1, False),  # decoding fails, and the pipeline is made anew
+        (0, None, False, 11, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
+        (1, None, False, 3, False),
+        (1, None, True, 11, False),
+        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made anew
         (4, None, True, 1, False),  # there is no step any more
-        (0, None, False, 11, True),
-        (1, None, False, 3, True),
+        (0, None, False, 19, True),
+        (1, None, False, 5, True),
     ],
     ids=["first", "in the middle", "in the middle, in DALI too", "damaged image", "end", "first, URL", "middle, URL"],
 )
 def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
-    tmp_path: Path, server: Server, steps: int, bad: int | None, everywhere: bool, every: int, remote: bool
+    tmp_path: Path,
+    server: Server,
+    places: Callable[[int], Iterator[int]],
+    steps: int,
+    bad: int | None,
+    everywhere: bool,
+    every: int,
+    remote: bool,
 ) -> None:
     images = [damaged_jpeg() if i == bad else jpeg(40, 50, seed=i) for i in range(8)]
     samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
@@ -185,7 +197,7 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
         whole = [records(batch) for batch in batches]
     gc.collect()  # what other tests left behind
     at_start = threads_and_files()
-    for place in count(step=every):
+    for place in places(every):
         with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace", cache=cache) as batches:
             batches.load_state_dict(start)
             epoch = iter(batches)
