@@ -33,4 +33,4 @@ def demo(
     print(f"waiting for data    {result.waiting_share:.0%} of the training time")
     print(f"predictions         {output}")
     if keep:
-        print(f"shards              {', '.join(map(str, [*result.train, *result.val]))}")
+        print(f"shards              {result.train[0]} to {result.train[-1].name}, {result.val[0]}")

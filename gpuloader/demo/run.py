@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -79,7 +80,8 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
         next(iter(loader))  # kernels may be compiled for it, which is no training
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
-        net = _train(loader, seed)
+        with _half_of_the_threads():
+            net = _train(loader, seed)
         stats = loader.stats()
     evaluation: dict[str, Any] = {"preset": "imagenet_eval", "output": "dict"}
     with GPULoader(val, BATCH_SIZE, device_id, preset_overrides=EVALUATE, **evaluation) as loader:
@@ -107,6 +109,17 @@ def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
             return write_shards(folder, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task))
 
         return write("train", TRAIN_PICTURES, seed), write("val", VAL_PICTURES, seed + 1)
+
+
+@contextmanager
+def _half_of_the_threads() -> Iterator[None]:
+    """Torch leaves the others to the loader: where both want all cores, torch's threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def learning_rate(done: float) -> float:
@@ -155,12 +168,13 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
 def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Tensor, int]:
     """The class that the net gives to each picture, the right ones, and the number of different pictures."""
     net.eval()
-    predicted, truth, index = [], [], []
+    predicted, truth = [], []
+    seen: set[int] = set()
     for batch in loader:
         predicted.append(net(batch["image"]).argmax(1).cpu())
         truth.append(batch["label"].cpu())
-        index.append(batch["index"])
-    return torch.cat(predicted), torch.cat(truth), len(torch.cat(index).unique())
+        seen.update(batch["index"].tolist())
+    return torch.cat(predicted), torch.cat(truth), len(seen)
 
 
 def _say(bar: Progress, line: str) -> None:
