@@ -67,9 +67,10 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
+        found = " ".join(repr(source).split())
         raise PresetError(
-            f"preset={source!r:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and "
-            f"a mapping{hint}"
+            f"preset={found:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and a "
+            f"mapping{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:

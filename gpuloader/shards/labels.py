@@ -176,7 +176,7 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     table = shards.cls_labels
     missing = np.flatnonzero(table == NO_LABEL)
     in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
-    advice = 'all samples lie in folders, which label_from="folder" numbers; ' if in_folders else ""
+    advice = 'All samples lie in folders, which label_from="folder" numbers; ' if in_folders else ""
     _refuse(shards, missing, "lack a label: they have no .cls component", f"{advice}{_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
     if len(texts) and names.numbers:
@@ -269,5 +269,5 @@ def _refuse(shards: ShardSet, samples: NDArray[np.int64], problem: str, advice: 
     if len(samples):
         places = [shards.place(int(sample)) for sample in samples[:3]]
         shown = ", ".join(f"{place.key!r} in {place.shard}" for place in places)
-        more = " ..." if len(samples) > 3 else ""
+        more = ", and more" if len(samples) > 3 else ""
         raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")

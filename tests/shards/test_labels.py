@@ -61,11 +61,11 @@ def test_an_unknown_source_is_an_error_that_names_those_there_are(tmp_path: Path
 
 
 def test_samples_in_folders_without_cls_are_pointed_to_the_folders(tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match='all samples lie in folders, which label_from="folder" numbers'):
+    with pytest.raises(LabelError, match='All samples lie in folders, which label_from="folder" numbers'):
         make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "dog/1"}), "cls")
     with pytest.raises(LabelError, match="they have no") as caught:
         make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "2"}), "cls")  # not all do
-    assert "all samples lie in folders" not in str(caught.value)
+    assert "All samples lie in folders" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
