@@ -5,13 +5,22 @@ import subprocess
 from pathlib import Path
 
 import command_line
+import pytest
 import yaml
 
 from gpuloader import GPULoader
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return command_line.run("tune", *arguments, "--cpu", "--batch-size", "8", "--seconds", "2")
+    return command_line.run("tune", *arguments, "--cpu", "--batch-size", "8", "--seconds", "5")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled(shards: list[Path]) -> None:
+    """The kernels, which would take all of the time."""
+    for preset in ("imagenet_eval", "imagenet_train"):
+        with GPULoader(shards, 8, None, preset=preset) as loader:
+            next(iter(loader))
 
 
 def test_it_says_what_was_best_and_writes_it(shards: list[Path], tmp_path: Path) -> None:
