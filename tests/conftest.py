@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
 
@@ -20,6 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # --- long sweeps
+
+
+_LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +43,21 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"long sweeps: a sample of their rows, that of --sample {sample}; --sample all runs all"
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - xdist's; all workers leave out the same
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out} rows of long sweeps were left out; --sample all runs them too")
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.sample == "all":
@@ -52,6 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = min(next(rows[0].iter_markers("slow")).kwargs["kept"], len(rows))
         first = int(config.option.sample)
         left_out |= set(rows) - {rows[(first + len(rows) * i // kept) % len(rows)] for i in range(kept)}
+    config.stash[_LEFT_OUT] = len(left_out)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

@@ -182,7 +182,7 @@ def test_a_loop_that_waits_is_told_from_one_that_works(shards: list[Path], caplo
     caplog.clear()
     with loader(shards) as batches:
         monitor = WaitMonitor(batches, every_steps=5, warn_above=0.5)
-        working = [slowly(monitor.step, 0.05) for _ in range(2) for _ in batches]
+        working = [slowly(monitor.step, 0.2) for _ in range(2) for _ in batches]
     assert max(share for share in working[5:] if share is not None) < 0.5
     assert messages(caplog, logging.WARNING) == []
 

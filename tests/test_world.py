@@ -167,8 +167,8 @@ def test_ranks_that_torchrun_did_not_start_are_counted_by_machine(tmp_path: Path
 
 
 def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
-    work = "import time\nif rank == 1: time.sleep(4); sys.exit()\n" + TRY.format(facts="{'seed': 0}", seconds=1)
-    said = "the ranks [1] did not make this loader within 1 s: all ranks must make the same loaders in the same order"
+    work = "import time\nif rank == 1: time.sleep(9); sys.exit()\n" + TRY.format(facts="{'seed': 0}", seconds=4)
+    said = "the ranks [1] did not make this loader within 4 s: all ranks must make the same loaders in the same order"
     first, second, third = processes(work, tmp_path, 3)
     assert first == third
     assert first.startswith(said)

@@ -19,7 +19,7 @@ from gpuloader import GPULoader
 
 
 def main() -> None:
-    """Saves after every `--save-every` steps; begins where the folder says, if it is there."""
+    """Trains in this process of several."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", required=True)
     parser.add_argument("--folder", type=Path, required=True, help="for the checkpoint")
@@ -31,6 +31,13 @@ def main() -> None:
     options = parser.parse_args()
 
     dist.init_process_group()
+    train(options)
+    # Once DistributedDataParallel is gone: if that is the last to hold the group, freeing it can wait for ever.
+    dist.destroy_process_group()
+
+
+def train(options: argparse.Namespace) -> None:
+    """Saves after every `--save-every` steps; begins where the folder says, if it is there."""
     torch.manual_seed(0)
     smaller = {"RandomResizedCrop": {"size": options.size}}
     loader = GPULoader(options.shards, options.batch_size, preset_overrides=smaller)
@@ -54,13 +61,11 @@ def main() -> None:
             if steps % options.save_every == 0:
                 save(model, optimizer, loader, options.folder)
             if steps == options.stop_after:
-                dist.destroy_process_group()
                 return
         mean_loss = torch.tensor(losses, device=loader.device).mean() / dist.get_world_size()
         dist.all_reduce(mean_loss)
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: {len(losses)} steps, loss {mean_loss:.4f}")
-    dist.destroy_process_group()
 
 
 def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: GPULoader, folder: Path) -> None:

@@ -12,7 +12,7 @@ from gpuloader import GPULoader
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return command_line.run("tune", *arguments, "--cpu", "--seconds", "2")
+    return command_line.run("tune", *arguments, "--cpu", "--seconds", "5")
 
 
 def test_it_says_what_was_best_and_writes_it(shards: list[Path], tmp_path: Path) -> None:

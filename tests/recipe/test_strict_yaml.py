@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gpuloader.errors import PresetError
@@ -96,9 +94,7 @@ def test_what_is_no_mapping_is_an_error_that_says_what_it_is(text: str, found: s
 
 
 def test_a_text_that_is_too_long_is_not_even_parsed() -> None:
-    text = "a: 1\n" + "#" * MAX_YAML_CHARACTERS
-    start = time.perf_counter()
+    text = "a: [\n" + "#" * MAX_YAML_CHARACTERS  # which is no YAML
     with pytest.raises(PresetError, match=rf"^f\.yaml: {len(text)} characters: .* at most {MAX_YAML_CHARACTERS}"):
         load_yaml(text, "f.yaml")
-    assert time.perf_counter() - start < 0.1
-    assert load_yaml(text[:MAX_YAML_CHARACTERS], "f.yaml") == {"a": 1}
+    assert load_yaml(text.replace("[", "1")[:MAX_YAML_CHARACTERS], "f.yaml") == {"a": 1}

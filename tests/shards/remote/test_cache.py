@@ -213,7 +213,7 @@ def test_who_needs_room_waits_until_a_shard_is_given_back(entries: list[Entry], 
     started = time.monotonic()
     with pytest.raises(InterruptedError):
         cache.open(entries[0], lambda: time.monotonic() < started + 0.2)
-    assert time.monotonic() < started + 1
+    assert time.monotonic() < started + 15
     close_shard(fd)
 
 
@@ -393,7 +393,7 @@ def test_who_waits_for_another_ones_download_says_so_and_can_give_up(
         started = time.monotonic()
         with pytest.raises(InterruptedError):
             cache.open(entries[0], lambda: time.monotonic() < started + 0.5)
-    assert time.monotonic() < started + 2
+    assert time.monotonic() < started + 15
     assert f"waiting for {entries[0].shard}: 100 of {size} bytes are here" in caplog.text
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lifecycles import NewProcess, delivered, loaded, loader, records, threads_and_files
+from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
 from making import damaged_jpeg, jpeg, write_samples, write_shard
 from naming import named
 from serving import Server
@@ -352,7 +352,7 @@ def test_ctrl_c_while_a_shard_is_waited_for_comes_through(server: Server, cache:
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         next(iter(batches or loader(urls(server), cache=cache)))
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 15  # not the 30 s that the server is silent
     server.faults.clear()
     with batches or loader(urls(server), cache=cache) as batches:
         assert len(delivered(batches)) == SAMPLES
@@ -380,7 +380,7 @@ def test_a_loader_that_ends_while_it_downloads_leaves_no_thread_and_no_file(
     del batches, epoch
     gc.collect()
     assert watched() is None
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 15
     assert (len(our_threads()), shard_files(cache)) == before
 
 
@@ -402,9 +402,8 @@ def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], serve
         for _ in range(10):
             list(batches)
         gc.collect()
-        after = threads_and_files()
-    assert after[0] <= before[0]
-    assert after[1] <= before[1] + 4  # connections that are about to close
+        before["file socket"] += 4  # connections that are about to close
+        assert left_behind(before) == {}
 
 
 def test_the_index_of_each_sample_is_that_of_the_disk(shards: list[Path], server: Server, cache: Path) -> None:

@@ -223,7 +223,7 @@ def test_what_is_not_wanted_any_more_ends_soon(
     started = time.monotonic()
     with pytest.raises(InterruptedError):
         RemoteShard(f"{server.url}/a.tar").read(0, 1, lambda: not given_up.is_set())
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 15  # not the 30 s that the server is silent, or the pause
 
 
 # --- secrets
