@@ -224,6 +224,29 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
     assert left_behind(at_start) == {}
 
 
+def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
+    samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
+    shard = write_shard(tmp_path / "train-0000.tar", samples)
+    settings = {"num_threads": 1, "shuffle": "none", "on_error": "replace"}
+    with loader(shard, 2, **settings) as batches:
+        whole = [records(batch) for batch in batches]
+
+    def interrupted_at_once() -> None:
+        raise KeyboardInterrupt
+
+    with loader(shard, 2, **settings) as batches:
+        epoch = iter(batches)
+        received = [records(next(epoch)), records(next(epoch))]
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "_close_stream", interrupted_at_once)
+            with pytest.raises(KeyboardInterrupt):
+                next(epoch)
+        assert received + [records(batch) for batch in epoch] == whole
+
+
 def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
