@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -41,7 +43,7 @@ class Warm:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address)
         listening.listen()
-        code = f"import warm; warm.serve({listening.fileno()})"
+        code = f"import warm; warm.serve({listening.fileno()}, {str(self.folder)!r})"
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-W", "error", "-c", code],
             stdin=subprocess.DEVNULL,
@@ -53,7 +55,12 @@ class Warm:
             shim = self.folder / name
             shim.write_text(SHIM.format(python=sys.executable, address=address, code=its_code))
             shim.chmod(0o755)
-        atexit.register(self.process.kill)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        self.process.wait()
 
     def run(
         self, code: str, *arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
@@ -83,26 +90,31 @@ def _python_path() -> list[str]:
 # --- in that process
 
 
-def serve(listening_fd: int) -> None:
-    """Runs what is asked for, each in a child."""
+def serve(listening_fd: int, folder: str) -> None:
+    """Runs what is asked for, each in a child, until it is terminated or its parent is gone."""
     from gpuloader.late_imports import import_late
 
     for module in ("gpuloader.loader", "gpuloader.pipelines.resample", "gpuloader.pipelines.augment"):
         import_late(module)
     parent = os.getppid()
-    with socket.socket(fileno=listening_fd) as listening:
-        listening.settimeout(5)
-        while os.getppid() == parent:
-            try:
-                client, _ = listening.accept()
-            except TimeoutError:
-                continue
-            if _fork() == 0:
-                listening.close()
-                _answer(client)
-            client.close()
-            while _ended():
-                pass
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        with socket.socket(fileno=listening_fd) as listening:
+            listening.settimeout(5)
+            while os.getppid() == parent:
+                while _reaped():
+                    pass
+                try:
+                    client, _ = listening.accept()
+                except TimeoutError:
+                    continue
+                if _fork() == 0:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                    listening.close()
+                    _answer(client)
+                client.close()
+    finally:
+        shutil.rmtree(folder)
 
 
 def _fork() -> int:
@@ -111,7 +123,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _ended() -> bool:
+def _reaped() -> bool:
     try:
         return os.waitpid(-1, os.WNOHANG)[0] > 0
     except ChildProcessError:
