@@ -24,7 +24,7 @@ CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
 SubsetOf: TypeAlias = (
-    str | os.PathLike[str] | Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]]
+    Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
 )
 """Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
 KEY_FILE_SUFFIX = ".txt"

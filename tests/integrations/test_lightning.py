@@ -413,7 +413,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("train", "train-{0000..0003}.tar", "train-{0000..0003}.tar"),
         ("train", '{"tar": "a.tar"}', {"tar": "a.tar"}),
         ("subset", "[0, 3]", [0, 3]),
-        ("subset", "many", None),
+        ("subset", '["a/1", "b/2"]', ["a/1", "b/2"]),
+        ("subset", "cat/*", "cat/*"),  # a pattern of keys
         ("sample_weights", "balanced", "balanced"),
         ("sample_weights", "{0: 2.5, 7: 1}", {0: 2.5, 7: 1.0}),
         ("sample_weights", "[0.5, 2]", [0.5, 2.0]),
