@@ -128,7 +128,7 @@ class NewProcess:
             assert pipe is not None
             pipe.close()
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
