@@ -13,7 +13,7 @@ from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple,
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
-_LEAST_STD = 0.001
+_LEAST_STD = 1e-9
 _GREATEST = 2.0
 """The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
 Arrays: TypeAlias = dict[str, NDArray[Any]]
