@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import ConfigError, StateError, shown
 from gpuloader.loader import Batch, GPULoader
 from gpuloader.recipe import Preset
 from gpuloader.sampling import Sources
@@ -105,6 +105,8 @@ class TrainerLoaders:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training that goes on in the middle of an epoch will compare its loader with this state."""
+        if not isinstance(state_dict, Mapping):
+            raise StateError(f"the checkpoint's state of the data module is no mapping but {shown(state_dict)}")
         self._state = state_dict
 
     def teardown(self, stage: str) -> None:
@@ -158,8 +160,8 @@ class TrainerLoaders:
         saved = self._state.get("global_batch", global_batch)
         if saved != global_batch:
             raise StateError(
-                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {saved}, now it is "
-                f"{global_batch}: resume with {saved}, or from a checkpoint of an epoch's end"
+                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {shown(saved)}, now "
+                f"it is {global_batch}: resume with {shown(saved)}, or from a checkpoint of an epoch's end"
             )
         state = self._state or loader.state_dict()  # nothing is saved in a checkpoint of another data module
         loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})

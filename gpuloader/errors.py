@@ -24,6 +24,14 @@ The message of each says what was wrong, what was found, what is allowed and wha
 from __future__ import annotations
 
 
+def shown(value: object, most_characters: int = 80) -> str:
+    """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""
+    try:
+        return f"{value!r:.{most_characters}}"
+    except (ValueError, RecursionError):  # Python writes no such numbers, and no such depths
+        return f"a {type(value).__name__} too large to show"
+
+
 class GPULoaderError(Exception):
     """The root: `except GPULoaderError` catches all that the library raises on purpose."""
 

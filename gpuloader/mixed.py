@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from gpuloader.errors import ConfigError, LoaderError, StateError
+from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loader import Batch, GPULoader
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 from gpuloader.sampling import is_weight
@@ -119,21 +119,23 @@ class MixedLoader:
         mine = self._identity()
         if not isinstance(state, Mapping):
             raise StateError(
-                f"this is no state of a MixedLoader but {state!r:.80}: pass what its state_dict() returned"
+                f"this is no state of a MixedLoader but {shown(state)}: pass what its state_dict() returned"
             )
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
             if state[name] != value:
                 raise StateError(
-                    f"the state has {name}={state[name]!r}, this MixedLoader has {name}={value!r}: "
-                    f"make it as it was when the state was saved, or start anew without the state"
+                    f"the state has {name}={shown(state[name])}, this MixedLoader has {name}={value!r}: "
+                    f"make it as it was when the state was saved, or start again without the state"
                 )
         if not isinstance(state["loaders"], Mapping):
-            raise StateError(f"the state's loaders are {state['loaders']!r:.80}: they must be states by name")
+            raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
         epoch, step = state["epoch"], state["step"]
         if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
-            raise StateError(f"the state's place, epoch={epoch!r} and step={step!r}, is none of these loaders'")
+            raise StateError(
+                f"the state's place, epoch={shown(epoch)} and step={shown(step)}, is none of these loaders'"
+            )
         self._resumed, self._running = False, None
         for name, loader in self.loaders.items():
             try:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuloader.arguments import is_integer
-from gpuloader.errors import StateError
+from gpuloader.errors import StateError, shown
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import ShardSet
@@ -34,7 +34,7 @@ def check_identity(
         StateError: it is none, or belongs to another run; it names the transform, shard or argument that differs.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"this is no state of a GPULoader but {state!r:.80}: pass what its state_dict() returned")
+        raise StateError(f"this is no state of a GPULoader but {shown(state)}: pass what its state_dict() returned")
     if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
         raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
@@ -42,10 +42,11 @@ def check_identity(
     for name, value in identity.items():
         if state[name] == value:
             continue
-        problem = f"the state has {name}={state[name]!r:.80}, this loader has {name}={value!r}"
+        problem = f"the state has {name}={shown(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
-            problem = f"the state was saved with another recipe: {_listed(differences, '; ')}"
+            if differences:
+                problem = f"the state was saved with another recipe: {_listed(differences, '; ')}"
         if name == "dataset" and isinstance(saved.get("shards"), str):
             difference = _shard_difference(saved["shards"], described["shards"], shards)
             problem = f"the state was saved with other data: {difference}"
@@ -55,18 +56,24 @@ def check_identity(
 
 def check_place(state: Mapping[str, Any], samples: int) -> Cursor:
     """The place of a state in an epoch of so many samples."""
-    cursor = Cursor(state["epoch"], state["delivered"])
-    if not (is_integer(cursor.epoch, 2**32) and is_integer(cursor.delivered, samples + 1)):
-        raise StateError(f"the state's place {cursor} lies outside the data of {samples} samples")
-    return cursor
+    epoch, delivered = state["epoch"], state["delivered"]
+    if not (is_integer(epoch, 2**32) and is_integer(delivered, samples + 1)):
+        raise StateError(
+            f"the state's place, epoch={shown(epoch)} and delivered={shown(delivered)}, lies outside the data of "
+            f"{samples} samples"
+        )
+    return Cursor(epoch, delivered)
 
 
 def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
     """Sample id -> cause, from a state's list of pairs of those."""
     pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) for pair in pairs):
+    if not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) and isinstance(pair[1], str)
+        for pair in pairs
+    ):
         raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
-    return {sample: str(cause) for sample, cause in pairs}
+    return dict(pairs)
 
 
 def _differences(saved: object, mine: object, where: str = "") -> list[str]:
@@ -75,7 +82,7 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         return []
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
         pairs = [
-            (f"{where}.{key}" if where else str(key), saved.get(key, _ABSENT), mine.get(key, _ABSENT))
+            (f"{where}.{_name(key)}" if where else _name(key), saved.get(key, _ABSENT), mine.get(key, _ABSENT))
             for key in {**saved, **mine}
         ]
     elif isinstance(saved, list) and isinstance(mine, list):
@@ -86,8 +93,12 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
     return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
 
 
+def _name(key: object) -> str:
+    return key[:80] if isinstance(key, str) else shown(key)
+
+
 def _shown(value: object) -> str:
-    return "absent" if value is _ABSENT else f"{value!r:.200}"
+    return "absent" if value is _ABSENT else shown(value, 200)
 
 
 def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from gpuloader import ConfigError, GPULoader
+from gpuloader import ConfigError, GPULoader, StateError
 from gpuloader.datamodule import TrainerLoaders
 from gpuloader.wait_callback import WaitLogging
 
@@ -27,6 +27,12 @@ def test_without_a_trainer_the_state_is_that_of_a_checkpoint() -> None:
     data.load_state_dict({"epoch": 3})
     data.teardown("fit")
     assert data.state_dict() == {"epoch": 3}
+
+
+@pytest.mark.parametrize("state", [None, [], 3])
+def test_a_checkpoint_of_something_else_is_refused(state: Any) -> None:  # noqa: ANN401
+    with pytest.raises(StateError, match="the checkpoint's state of the data module is no mapping but "):
+        TrainerLoaders("a.tar", batch_size=8).load_state_dict(state)
 
 
 class Reading:

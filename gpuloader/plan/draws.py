@@ -22,7 +22,8 @@ _32 = np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
-_STREAMS, _OCCURRENCES, _VIEWS = 64, 16, 64
+_STREAMS = 64
+OCCURRENCES, VIEWS = 16, 64
 
 
 class Stream(IntEnum):
@@ -106,11 +107,11 @@ class Draws:
 
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
         """The numbers of the `occurrence`-th transform of its kind in a view of the image."""
-        if not (0 <= occurrence < _OCCURRENCES and 0 <= view < _VIEWS):
+        if not (0 <= occurrence < OCCURRENCES and 0 <= view < VIEWS):
             raise ConfigError(
-                f"a recipe may have {_VIEWS} views, and {_OCCURRENCES} transforms of one kind in each; this has more"
+                f"a recipe may have {VIEWS} views, and {OCCURRENCES} transforms of one kind in each; this has more"
             )
-        return Draw(self, stream + _STREAMS * (occurrence + _OCCURRENCES * view))
+        return Draw(self, stream + _STREAMS * (occurrence + OCCURRENCES * view))
 
     def uniform(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.float64]:
         """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Factor, Number, Pair, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, sometimes, step
 
@@ -21,6 +21,7 @@ _JITTERS = {
     "saturation": (Op.SATURATION, 1.0),
     "hue": (Op.HUE, 0.0),
 }
+_GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
 class _Sometimes(PixelTransform):
@@ -49,21 +50,21 @@ class ColorJitter(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.JITTER
 
-    brightness: float | Pair = 0.0
-    contrast: float | Pair = 0.0
-    saturation: float | Pair = 0.0
-    hue: float | Pair = 0.0
+    brightness: Number | Pair = 0.0
+    contrast: Number | Pair = 0.0
+    saturation: Number | Pair = 0.0
+    hue: Number | Pair = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> ColorJitter:
         for name in _JITTERS:
-            least, most = (-0.5, 0.5) if name == "hue" else (0.0, np.inf)
+            least, most = (-0.5, 0.5) if name == "hue" else (0.0, _GREATEST_FACTOR)
             low, high = self.bounds(name)
             if not least <= low <= high <= most:
                 allowed = (
                     "a number from 0 to 0.5, or [low, high] with -0.5 <= low <= high <= 0.5"
                     if name == "hue"
-                    else "a number from 0, or [low, high] with 0 <= low <= high"
+                    else f"a number from 0, or [low, high] with 0 <= low <= high <= {_GREATEST_FACTOR:g}"
                 )
                 raise ValueError(f"{name} {getattr(self, name)}: allowed is {allowed}")
         return self
@@ -83,6 +84,10 @@ class ColorJitter(PixelTransform):
     def _on(self) -> list[str]:
         """The operations that are not left out; where they are several, their order is drawn."""
         return [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
+
+    @property
+    def steps(self) -> int:
+        return len(self._on())
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """k is the number of operations.
@@ -147,16 +152,19 @@ class GaussianBlur(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.BLUR
 
-    kernel_size: Annotated[int, Field(ge=1)]
-    sigma: float | Pair = (0.1, 2.0)
+    kernel_size: Annotated[int, Field(ge=1, le=2_300)]
+    sigma: Number | Pair = (0.1, 2.0)
 
     @model_validator(mode="after")
     def _check(self) -> GaussianBlur:
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size {self.kernel_size}: allowed are odd numbers")
         low, high = self._bounds
-        if not 0 < low <= high:
-            raise ValueError(f"sigma {self.sigma}: allowed is a number above 0, or [low, high] with 0 < low <= high")
+        if not 0.001 <= low <= high <= 200:
+            raise ValueError(
+                f"sigma {self.sigma}: allowed is a number from 0.001 to 200, or [low, high] with "
+                f"0.001 <= low <= high <= 200"
+            )
         return self
 
     @property
@@ -267,7 +275,7 @@ class RandomAdjustSharpness(_Sometimes):
 
     stream: ClassVar[Stream] = Stream.SHARPNESS
 
-    sharpness_factor: Annotated[float, Field(ge=0)]
+    sharpness_factor: Factor
     p: Probability = 0.5
 
     def program(self, draw: Draw, height: int, width: int) -> Program:

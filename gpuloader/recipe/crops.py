@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Interpolation, Pair, Probability, Transform, Triple
+from gpuloader.recipe.model import Interpolation, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     Ints,
@@ -103,8 +103,7 @@ class RandomResizedCrop(PlacingTransform):
     def _check(self) -> RandomResizedCrop:
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio {list(self.ratio)}: allowed is [low, high] with 0 < low <= high")
+        check_range("ratio", self.ratio, 0.001, 1000)
         _check_filter(self.interpolation, self.antialias)
         return self
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw
 from gpuloader.recipe.distributions import beta
-from gpuloader.recipe.model import Probability
+from gpuloader.recipe.model import Factor, Probability
 from gpuloader.recipe.part import part
 
 
@@ -46,9 +46,9 @@ class Mix:
         label_smoothing: what is taken from the labels and spread evenly over all classes.
     """
 
-    num_classes: Annotated[int, Field(ge=1)]
-    mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
-    cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0
+    num_classes: Annotated[int, Field(ge=1, le=100_000)]
+    mixup_alpha: Factor = 0.0
+    cutmix_alpha: Factor = 0.0
     p: Probability = 1.0
     switch_p: Probability = 0.5
     per: Literal["sample", "batch"] = "batch"

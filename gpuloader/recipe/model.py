@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -10,8 +11,15 @@ from pydantic import Field
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
 
-Pair: TypeAlias = Annotated[tuple[float, float], Field(strict=False)]
-Triple: TypeAlias = Annotated[tuple[float, float, float], Field(strict=False)]
+# Bounds are what recipes use times a hundred.
+MAX_TRANSFORMS = 1_000
+MAX_NESTED = 16
+MAX_STEPS = 1_000
+
+Number: TypeAlias = Annotated[float, Field(ge=-1e6, le=1e6)]
+Factor: TypeAlias = Annotated[float, Field(ge=0, le=100)]
+Pair: TypeAlias = Annotated[tuple[Number, Number], Field(strict=False)]
+Triple: TypeAlias = Annotated[tuple[Number, Number, Number], Field(strict=False)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -34,6 +42,30 @@ class Transform:
 class PixelTransform(Transform, ABC):
     """An operation on the pixels of the output's size, behind the crop and before normalising."""
 
+    @property
+    def steps(self) -> int:
+        """How many steps its program has."""
+        return 1
+
     @abstractmethod
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """The steps for images of height x width, drawn for each sample."""
+
+
+def check_transforms(transforms: Sequence[Transform]) -> None:
+    """Raises ValueError if they are more than any recipe has, those within others counted, or nested deeper."""
+    level, count = list(transforms), 0
+    for _ in range(MAX_NESTED + 1):
+        count += len(level)
+        if count > MAX_TRANSFORMS:
+            raise ValueError(f"more than {MAX_TRANSFORMS} transforms, counting those within others: leave some out")
+        level = [inner for each in level for inner in getattr(each, "transforms", ())]
+        if not level:
+            return
+    raise ValueError(f"more than {MAX_NESTED} transforms within each other: nest fewer transforms")
+
+
+def check_range(name: str, values: tuple[float, float], least: float, most: float) -> None:
+    """Raises ValueError if it is not [low, high] within the bounds."""
+    if not least <= values[0] <= values[1] <= most:
+        raise ValueError(f"{name} {list(values)}: allowed is [low, high] with {least:g} <= low <= high <= {most:g}")

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Pair, Probability, Transform, Triple
+from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
+_LEAST_STD = 1e-9
 _GREATEST = 2.0
 """The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -27,8 +28,8 @@ class Normalize(Transform):
 
     @model_validator(mode="after")
     def _check(self) -> Normalize:
-        if min(self.std) <= 0:
-            raise ValueError(f"std {list(self.std)}: allowed are numbers above 0")
+        if min(self.std) < _LEAST_STD:
+            raise ValueError(f"std {list(self.std)}: allowed are numbers above 0, from {_LEAST_STD} on")
         if max(*map(abs, self.mean), *self.std) > _GREATEST:
             mean, std = _of_one(self.mean, 1.0), _of_one(self.std, 0.5)
             raise ValueError(
@@ -57,15 +58,14 @@ class RandomErasing(Transform):
     p: Probability = 0.5
     scale: Pair = (0.02, 0.33)
     ratio: Pair = (0.3, 3.3)
-    value: float | Triple | Literal["random"] = 0.0
+    value: Number | Triple | Literal["random"] = 0.0
     stream: ClassVar[Stream] = Stream.ERASING
 
     @model_validator(mode="after")
     def _check(self) -> RandomErasing:
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio {list(self.ratio)}: allowed is [low, high] with 0 < low <= high")
+        check_range("ratio", self.ratio, 0.001, 1000)
         return self
 
     @property

@@ -15,13 +15,15 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import dataclass_transform
 
-from gpuloader.errors import PresetError
+from gpuloader.errors import PresetError, shown
 from gpuloader.recipe.model import Transform
 
 Made = TypeVar("Made")
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _LISTS = ("size", "padding")
+_MOST_SHOWN = 300
+_MOST_PROBLEMS = 20
 
 NOT_NEEDED = {
     "ConvertDtype",
@@ -62,8 +64,19 @@ def made(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
     """
     empty: Any = object.__new__(kind)
     with _explained(kind, where):
-        type(empty).__init__.__wrapped__(empty, **{str(name): value for name, value in parameters.items()})
+        type(empty).__init__.__wrapped__(empty, **{key_name(name): value for name, value in parameters.items()})
     return empty
+
+
+def key_name(key: object) -> str:
+    """A key of a mapping that should be a name, as text."""
+    return key if isinstance(key, str) else shown(key)
+
+
+def in_lines(problems: Sequence[str]) -> str:
+    """A line for each of the first problems, and how many more there are."""
+    more = len(problems) - _MOST_PROBLEMS
+    return "\n".join([*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
@@ -87,7 +100,7 @@ def _explained(kind: Callable[..., Any], where: str, values: Sequence[Any] = ())
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
         lines = [_line(where, key, _nearest(problems), names) for key, problems in by_key.items()]
-        raise PresetError("\n".join(lines) + _in_a_list(where, names, values, error)) from None
+        raise PresetError(in_lines(lines) + _in_a_list(where, names, values, error)) from None
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
@@ -111,20 +124,24 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
         case "unexpected_keyword_argument":
             return f"{key} is not a key there{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
-            return f"{key}: found {found!r}, one value too many; allowed are {', '.join(names)}"
+            return f"{key}: found {shown(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
         case "missing":
-            return f"{key} is missing" if len(problem["loc"]) == 1 else f"{key}: found {found!r}: too few numbers"
+            return (
+                f"{key} is missing"
+                if len(problem["loc"]) == 1
+                else f"{key}: found {shown(found, _MOST_SHOWN)}: too few numbers"
+            )
         case "value_error":  # a rule on several keys, whose message says what was found
             return f"{key}: {message}"
         case "literal_error":
             expected = problem["ctx"]["expected"]
-            hint = did_you_mean(str(found), re.findall(r"'([^']*)'", expected))
-            return f"{key}: found {found!r}{hint}; allowed are {expected}"
+            hint = did_you_mean(key_name(found), re.findall(r"'([^']*)'", expected))
+            return f"{key}: found {shown(found, _MOST_SHOWN)}{hint}; allowed are {expected}"
         case "is_instance_of" | "tuple_type" if name == "transforms" and not isinstance(found, Transform):
             return f"{key}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
-            return f"{key}: found {found!r}: allowed is a list, such as [{found!r}]"
-    return f"{key}: found {found!r}: {message[0].lower()}{message[1:]}"
+            return f"{key}: found {shown(found)}: allowed is a list, such as [{shown(found)}]"
+    return f"{key}: found {shown(found, _MOST_SHOWN)}: {message[0].lower()}{message[1:]}"
 
 
 def not_needed(name: str) -> str:
@@ -138,7 +155,7 @@ def _no_transform(found: object) -> str:
         return not_needed(kind.__name__)
     if issubclass(kind, Transform):
         return f"found the class {kind.__name__}: allowed are transforms, such as {kind.__name__}(...)"
-    what = repr(found) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    what = shown(found, _MOST_SHOWN) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return (
         f"found {what}: allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those "
         "of torchvision"
@@ -149,5 +166,5 @@ def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: V
     """How to write a height and a width, where they were given as a size and another parameter."""
     behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
     if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
-        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({list(values)})"
+        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({shown(list(values))})"
     return ""

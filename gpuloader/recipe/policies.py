@@ -18,7 +18,7 @@ from pydantic import Field, InstanceOf, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import PixelTransform, Probability
+from gpuloader.recipe.model import MAX_TRANSFORMS, PixelTransform, Probability, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling, rotation, shear, translate, warp
@@ -192,6 +192,10 @@ class AutoAugment(PixelTransform):
     interpolation: Sampling = "nearest"
     fill: Fill | None = None
 
+    @property
+    def steps(self) -> int:
+        return 2
+
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """Two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
         policies, names = POLICIES[self.policy], AUTO_SPACE.names
@@ -222,9 +226,9 @@ class RandAugment(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
 
-    num_ops: Annotated[int, Field(ge=0)] = 2
+    num_ops: Annotated[int, Field(ge=0, le=200)] = 2
     magnitude: Annotated[int, Field(ge=0)] = 9
-    num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
+    num_magnitude_bins: Annotated[int, Field(ge=2, le=3_100)] = 31
     interpolation: Sampling = "nearest"
     fill: Fill | None = None
 
@@ -235,6 +239,10 @@ class RandAugment(PixelTransform):
                 f"magnitude {self.magnitude}: allowed is 0 to {self.num_magnitude_bins - 1}, below num_magnitude_bins"
             )
         return self
+
+    @property
+    def steps(self) -> int:
+        return self.num_ops
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """`num_ops` steps. Columns for each: the operation, the sign."""
@@ -256,7 +264,7 @@ class TrivialAugmentWide(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.TRIVIAL_AUGMENT
 
-    num_magnitude_bins: Annotated[int, Field(ge=2)] = 31
+    num_magnitude_bins: Annotated[int, Field(ge=2, le=3_100)] = 31
     interpolation: Sampling = "nearest"
     fill: Fill | None = None
 
@@ -285,12 +293,20 @@ class AugMix(PixelTransform):
     stream: ClassVar[Stream] = Stream.AUG_MIX
 
     severity: Annotated[int, Field(ge=1, le=10)] = 3
-    mixture_width: Annotated[int, Field(ge=1)] = 3
-    chain_depth: int = -1
-    alpha: Annotated[float, Field(gt=0)] = 1.0
+    mixture_width: Annotated[int, Field(ge=1, le=300)] = 3
+    chain_depth: Annotated[int, Field(ge=-300, le=300)] = -1
+    alpha: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     all_ops: bool = True
     interpolation: Sampling = "bilinear"
     fill: Fill | None = None
+
+    @property
+    def _depth(self) -> int:
+        return self.chain_depth if self.chain_depth > 0 else 3
+
+    @property
+    def steps(self) -> int:
+        return 3 + self.mixture_width * (self._depth + 1)
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """3 + `mixture_width` (depth + 1) steps, with the depth 3 where it is drawn.
@@ -300,7 +316,7 @@ class AugMix(PixelTransform):
         """
         space = MIX_SPACE if self.all_ops else PARTIAL_MIX_SPACE
         steps = table(space, 10, height, width, self.interpolation, self.fill)
-        n, chains, depth = draw.samples, self.mixture_width, self.chain_depth if self.chain_depth > 0 else 3
+        n, chains, depth = draw.samples, self.mixture_width, self._depth
         in_chains = 2 + chains * (1 + 3 * depth)
         columns = gamma_columns(self.alpha)
         uniform = draw(in_chains + chains * columns)
@@ -324,7 +340,9 @@ class AugMix(PixelTransform):
         return chain([*parts, step(Op.MIX_END, n)], n)
 
 
-Transforms = Annotated[tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1)]
+Transforms = Annotated[
+    tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1, max_length=MAX_TRANSFORMS)
+]
 
 
 @part
@@ -340,6 +358,15 @@ class RandomApply(PixelTransform):
 
     transforms: Transforms
     p: Probability = 0.5
+
+    @model_validator(mode="after")
+    def _check(self) -> RandomApply:
+        check_transforms([self])
+        return self
+
+    @property
+    def steps(self) -> int:
+        return sum(each.steps for each in self.transforms)
 
     @property
     def random(self) -> bool:
@@ -364,16 +391,24 @@ class RandomChoice(PixelTransform):
     stream: ClassVar[Stream] = Stream.CHOICE
 
     transforms: Transforms
-    p: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(strict=False)] | None = None
+    p: (
+        Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:
+        check_transforms([self])
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
                 f"p {list(self.p)}: allowed are {len(self.transforms)} weights, one for each transform, "
                 "not all of them 0"
             )
         return self
+
+    @property
+    def steps(self) -> int:
+        return max(each.steps for each, weight in zip(self.transforms, self._weights) if weight > 0)
 
     @property
     def random(self) -> bool:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field, InstanceOf, model_validator
 
 from gpuloader.plan import Draws, LastBatch, Shuffle
+from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import Transform
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Transform, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Ints, Shape
 from gpuloader.recipe.plain import plain
@@ -23,9 +24,10 @@ from gpuloader.recipe.view import ViewPlan
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
+Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
+_SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout", "shuffle", "last_batch"}
 
 
@@ -62,7 +64,7 @@ class Preset:
     """
 
     transforms: Transforms = ()
-    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False, min_length=1)] = 1
+    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False, min_length=1, max_length=VIEWS)] = 1
     mix: Mix | None = None
     fast_idct: bool = False
     dtype: Literal["float32", "float16", "uint8"] = "float32"
@@ -74,18 +76,35 @@ class Preset:
     def _check(self) -> Preset:
         if isinstance(self.views, tuple) == bool(self.transforms):
             raise ValueError("give either `transforms` or `views` that have theirs")
+        self._check_count()
         views = self.each_view
+        if (steps := sum(view.steps for view in views)) > MAX_STEPS:
+            raise ValueError(f"{steps} steps that change pixels, in all views: allowed are up to {MAX_STEPS}")
         if self.dtype == "uint8" and any(view.normalize or view.erasing for view in views):
             raise ValueError('dtype "uint8" gives levels: leave Normalize and RandomErasing out, or use a float dtype')
         if self.mix is not None and (len(views) > 1 or self.dtype == "uint8"):
             raise ValueError('`mix` needs one view and a float dtype: leave `views` at 1 and dtype at "float32"')
         return self
 
+    def _check_count(self) -> None:
+        """Before anything is made of views or transforms that are too many."""
+        views = self._views
+        check_transforms([each for view in views for each in view.transforms])
+        if any(sum(isinstance(each, _SEVERAL) for each in view.transforms) > 1 for view in views):
+            raise ValueError("a view may have one FiveCrop or TenCrop: leave the others out")
+        if sum(view.count * len(_variants(view.transforms)) for view in views) > VIEWS:
+            raise ValueError(f"a recipe may have {VIEWS} views; this has more")
+
+    @property
+    def _views(self) -> tuple[View, ...]:
+        return self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
+
     @cached_property
     def each_view(self) -> tuple[ViewPlan, ...]:
         """The images that are made of a sample."""
-        views = self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
-        all_transforms = [each for view in views for _ in range(view.count) for each in _variants(view.transforms)]
+        all_transforms = [
+            each for view in self._views for _ in range(view.count) for each in _variants(view.transforms)
+        ]
         return tuple(ViewPlan(transforms, number) for number, transforms in enumerate(all_transforms))
 
     @cached_property
@@ -143,6 +162,6 @@ def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
     """The transforms of each view that they stand for: one, or those of a `FiveCrop` or `TenCrop`."""
     variants: list[tuple[Transform, ...]] = [()]
     for each in transforms:
-        ways = each.variants() if isinstance(each, (FiveCrop, TenCrop)) else [(each,)]
+        ways = each.variants() if isinstance(each, _SEVERAL) else [(each,)]
         variants = [before + way for before in variants for way in ways]
     return variants

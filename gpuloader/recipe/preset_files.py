@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, ValuesView
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gpuloader.errors import PresetError
+from gpuloader.errors import PresetError, shown
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, made, not_needed
+from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, in_lines, key_name, made, not_needed
 from gpuloader.recipe.plain import plain
 from gpuloader.recipe.preset import Preset, View
-from gpuloader.recipe.strict_yaml import load_yaml
+from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs"
 
@@ -67,9 +67,9 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
-        found = " ".join(repr(source).split())
+        found = " ".join(shown(source, 1000).split())
         raise PresetError(
-            f"preset={found:.80}, preset_overrides={overrides!r:.80}: allowed are a name, a path or a Compose, and a "
+            f"preset={found:.80}, preset_overrides={shown(overrides)}: allowed are a name, a path or a Compose, and a "
             f"mapping{hint}"
         )
     if isinstance(source, Preset):
@@ -77,19 +77,45 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
             return source
         where, content = "the Compose", plain(source)
     elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):
-        path = Path(source).expanduser()
-        if not path.is_file():
-            raise PresetError(f"no such preset file: {source}")
-        where, content = str(source), load_yaml(path.read_bytes(), str(source))
+        where, content = str(source), load_yaml(_text(source), str(source))
     else:
         where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
     if overrides:
         where = f"{where} with preset_overrides"
+        _check_size(overrides, where)
         content = _replaced(content, overrides, where)
     return _preset(content, where)
 
 
+def _text(source: str | Path) -> bytes:
+    """The bytes of a file, up to one more than a recipe may have."""
+    try:
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise PresetError(f"no such preset file: {source}")
+        with path.open("rb") as file:
+            return file.read(MAX_YAML_CHARACTERS + 1)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a home folder that there is not
+        raise PresetError(f"the preset file {source} cannot be read: {error}") from None
+
+
+def _check_size(content: object, where: str) -> None:
+    level, count = [content], 0
+    for _ in range(MAX_DEPTH):
+        count += len(level)
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [value for values in inner if isinstance(values, (ValuesView, list, tuple)) for value in values]
+        if not level and count <= MAX_VALUES:
+            return
+        if count > MAX_VALUES:
+            break
+    raise PresetError(
+        f"{where}: more than {MAX_VALUES} values, or {MAX_DEPTH} within each other, and no recipe has as many"
+    )
+
+
 def _preset(content: Mapping[str, Any], where: str) -> Preset:
+    _check_size(content, where)
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}: `transforms")
@@ -102,7 +128,7 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
 
 def _view(content: object, where: str) -> View:
     if not isinstance(content, Mapping):
-        raise PresetError(f"{where}`: found {content!r}, allowed is a mapping with `transforms` and `count`")
+        raise PresetError(f"{where}`: found {shown(content)}, allowed is a mapping with `transforms` and `count`")
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}.transforms")
@@ -111,15 +137,15 @@ def _view(content: object, where: str) -> View:
 
 def _transforms(content: object, where: str) -> tuple[Any, ...]:
     if not isinstance(content, list):
-        raise PresetError(f"{where}`: found {content!r}, allowed is a list, such as [RandomHorizontalFlip]")
+        raise PresetError(f"{where}`: found {shown(content)}, allowed is a list, such as [RandomHorizontalFlip]")
     transforms, problems = [], []
     for number, each in enumerate(content):
         try:
             transforms.append(_transform(each, f"{where}[{number}]"))
         except PresetError as error:
-            problems.append(str(error))
+            problems += str(error).splitlines()
     if problems:
-        raise PresetError("\n".join(problems))
+        raise PresetError(in_lines(problems))
     return tuple(transforms)
 
 
@@ -132,11 +158,11 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
         raise PresetError(f"{where}`: {not_needed(name)}")
     if name not in (list(TRANSFORMS) if isinstance(name, str) else ()):
         raise PresetError(
-            f"{where}`: found {content!r}{did_you_mean(str(name), list(TRANSFORMS))}; allowed is a transform's name "
-            f"or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
+            f"{where}`: found {shown(content)}{did_you_mean(key_name(name), list(TRANSFORMS))}; allowed is a "
+            f"transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
         )
     if not isinstance(parameters, Mapping):
-        raise PresetError(f"{where}.{name}`: found {parameters!r}, allowed is a mapping of parameters to values")
+        raise PresetError(f"{where}.{name}`: found {shown(parameters)}, allowed is a mapping of parameters to values")
     parameters = dict(parameters)
     if "transforms" in parameters:
         parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
@@ -147,10 +173,12 @@ def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: s
     replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:
-            raise PresetError(f"{where}: `{key}` is no key of a recipe{_what_has_it(replaced, key, value)}")
+            raise PresetError(f"{where}: `{key_name(key)}` is no key of a recipe{_what_has_it(replaced, key, value)}")
         if key in TRANSFORMS:
             if value is not None and not isinstance(value, Mapping):
-                raise PresetError(f"{where}: `{key}`: found {value!r}, allowed is a mapping, or None to leave it out")
+                raise PresetError(
+                    f"{where}: `{key}`: found {shown(value)}, allowed is a mapping, or None to leave it out"
+                )
             found: list[str] = []
             replaced = _with_transform(replaced, key, value, found)
             if key not in found:
@@ -169,10 +197,10 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
     kinds = {name: TRANSFORMS[name] for name in found} | ({"mix": Mix} if content.get("mix") else {})
     owners = [name for name, kind in kinds.items() if key in [field.name for field in fields(kind)]]
     if owners:
-        overrides = either([repr({name: {key: value}}) for name in owners])
+        overrides = either([shown({name: {key: value}}) for name in owners])
         return f", but its {' and '.join(owners)} can have it: write {overrides}"
     keys = [field.name for field in fields(Preset)]
-    hint = did_you_mean(str(key), [*keys, *TRANSFORMS])
+    hint = did_you_mean(key_name(key), [*keys, *TRANSFORMS])
     return f"{hint}; allowed are {', '.join(keys)}, and the names of its transforms"
 
 
@@ -190,7 +218,7 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
         elif key in TRANSFORMS:
             found.append(key)
             inner = _with_transform(value, name, values, found)
-            emptied = inner != value and inner.get("transforms") == []
+            emptied = inner != value and isinstance(inner, Mapping) and inner.get("transforms") == []
             if emptied or (key == name and values is None):
                 del changed[key]
             elif key == name and isinstance(inner, Mapping):

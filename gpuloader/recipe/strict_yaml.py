@@ -7,19 +7,37 @@ from typing import Any
 
 import yaml
 
-from gpuloader.errors import PresetError
+from gpuloader.errors import PresetError, shown
 
-MAX_YAML_CHARACTERS = 1 << 20
+# A hundred times what the longest recipe has.
+MAX_YAML_CHARACTERS = 1 << 18
+MAX_VALUES = 10_000
+_MAX_VALUE_CHARACTERS = 1_000
+MAX_DEPTH = 64
 
 
 class _StrictLoader(yaml.SafeLoader):
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__(text)
+        self._values = self._depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.constructor.ConstructorError(None, None, "tags are not allowed", event.start_mark)
-        return super().compose_node(parent, index)
+        self._values += 1
+        self._depth += 1
+        if self._values > MAX_VALUES or self._depth > MAX_DEPTH:
+            problem = f"more than {MAX_VALUES} values, or {MAX_DEPTH} within each other"
+            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
+        if self.check_event(yaml.ScalarEvent) and len(event.value) > _MAX_VALUE_CHARACTERS:
+            problem = f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}"
+            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -39,14 +57,19 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
     """The mapping in a YAML text; `where` names it in errors.
 
     Raises:
-        PresetError: it is not YAML, not a mapping, or has a key twice, an alias or a tag.
+        PresetError: it is not YAML, not a mapping, has a key twice, an alias or a tag, or is larger than any recipe.
     """
     if len(text) > MAX_YAML_CHARACTERS:
-        raise PresetError(f"{where}: {len(text)} characters: a preset has at most {MAX_YAML_CHARACTERS}")
+        raise PresetError(f"{where}: it has more than {MAX_YAML_CHARACTERS} characters, and no recipe has as many")
     try:
         content = yaml.load(text, _StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the 32nd of a month, and the like
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:  # also the 32nd of a month and the like
         raise PresetError(f"{where} cannot be read as YAML: {error}") from None
     if not isinstance(content, dict):
-        raise PresetError(f"{where}: found {content!r}, allowed is a mapping of keys to values")
+        raise PresetError(f"{where}: found {shown(content)}, allowed is a mapping of keys to values")
     return content

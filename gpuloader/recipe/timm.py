@@ -14,7 +14,7 @@ from pydantic import Field
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
-from gpuloader.recipe.model import PixelTransform, Probability
+from gpuloader.recipe.model import Factor, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
@@ -57,14 +57,18 @@ class TimmRandAugment(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
 
-    magnitude: Annotated[float, Field(ge=0)] = 9.0
-    num_ops: Annotated[int, Field(ge=0)] = 2
+    magnitude: Annotated[float, Field(ge=0, le=1_000)] = 9.0
+    num_ops: Annotated[int, Field(ge=0, le=200)] = 2
     magnitude_std: Annotated[float, Field(ge=0, le=100)] = 0.5
     increasing: bool = True
     prob: Probability = 0.5
-    magnitude_max: Annotated[float, Field(gt=0)] = 10.0
+    magnitude_max: Annotated[float, Field(gt=0, le=1_000)] = 10.0
     interpolation: Sampling | Literal["random"] = "random"
     fill: Fill | None = (124.0, 116.0, 104.0)
+
+    @property
+    def steps(self) -> int:
+        return self.num_ops
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """`num_ops` steps.
@@ -129,7 +133,11 @@ class ThreeAugment(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.CHOICE
 
-    color_jitter: Annotated[float, Field(ge=0)] = 0.3
+    color_jitter: Factor = 0.3
+
+    @property
+    def steps(self) -> int:
+        return 4 if self.color_jitter else 1
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step, and the three of the jitter where it is not 0."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import Draw, Draws
+from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.crops import (
     CenterCrop,
     CornerCrop,
@@ -23,7 +24,7 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.placement import Ints, Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import MAX_SIDE, Ints, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
 from gpuloader.recipe.warps import mirror, warp
 
@@ -62,6 +63,7 @@ class ViewPlan:
         streams = [each.stream for each in transforms]
         self._occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)]
         self._check()
+        self._check_sides()
 
     def _check(self) -> None:
         in_order = [*self.placing, *self.pixels, *(each for each in (self.normalize, self.erasing) if each is not None)]
@@ -71,6 +73,8 @@ class ViewPlan:
                     f"{_name(each)} stands where it cannot: allowed are resizing, cropping, padding and flips first, "
                     f"then what changes pixels, then Normalize once, then RandomErasing once"
                 )
+        if max(self._occurrences, default=0) >= OCCURRENCES:
+            raise ValueError(f"a view may have {OCCURRENCES} transforms of one kind; this has more")
         names = [_name(each) for each in self.placing]
         resizing = [n for n, each in enumerate(self.placing) if isinstance(each, (Resize, RandomResizedCrop))]
         cutting = [n for n, each in enumerate(self.placing) if isinstance(each, _CROPS)]
@@ -92,6 +96,17 @@ class ViewPlan:
                 f"{', '.join(names) or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
                 f"take RandomResizedCrop, or Resize to [height, width]"
             )
+
+    def _check_sides(self) -> None:
+        sizes = [size for each in self.placing if isinstance(size := getattr(each, "size", None), dict)]
+        for height, width in (self.shape(epoch) for epoch in {0}.union(*sizes)):
+            if max(height, width) > MAX_SIDE:
+                raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps its program has."""
+        return sum(each.steps if isinstance(each, PixelTransform) else 1 for each in self.pixels)
 
     @cached_property
     def choices(self) -> tuple[frozenset[Op], ...]:

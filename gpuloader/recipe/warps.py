@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Number, Pair, PixelTransform, Probability, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
@@ -21,7 +21,7 @@ Matrices: TypeAlias = NDArray[np.float64]
 Sampling: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
 Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
-Four: TypeAlias = Annotated[tuple[float, float, float, float], Field(strict=False)]
+Four: TypeAlias = Annotated[tuple[Number, Number, Number, Number], Field(strict=False)]
 
 SAMPLINGS: dict[Sampling, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
@@ -151,7 +151,7 @@ class RandomRotation(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.ROTATION
 
-    degrees: float | Pair
+    degrees: Number | Pair
     interpolation: Sampling = "nearest"
     center: Pair | None = None
     fill: Fill | None = 0.0
@@ -195,10 +195,10 @@ class RandomAffine(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.AFFINE
 
-    degrees: float | Pair
+    degrees: Number | Pair
     translate: Pair | None = None
     scale: Pair | None = None
-    shear: float | Pair | Four | None = None
+    shear: Number | Pair | Four | None = None
     interpolation: Sampling = "nearest"
     fill: Fill | None = 0.0
     center: Pair | None = None
@@ -209,8 +209,8 @@ class RandomAffine(PixelTransform):
         _increasing("shear", self.shear or 0.0)
         if self.translate is not None and not all(0 <= share <= 1 for share in self.translate):
             raise ValueError(f"translate {list(self.translate)}: allowed are two shares from 0 to 1")
-        if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
-            raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high")
+        if self.scale is not None:
+            check_range("scale", self.scale, 0.001, 1000)
         return self
 
     @property

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuloader.errors import DataError
+from gpuloader.shards.regular_file import read_regular
 
 CLASSES_FILE = "classes.json"
+_MOST_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
 
 
 def read_class_names(folder: Path) -> dict[int, str]:
@@ -19,16 +21,20 @@ def read_class_names(folder: Path) -> dict[int, str]:
     """
     path = folder / CLASSES_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path, _MOST_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return dict(enumerate(content))
-    if isinstance(content, dict) and all(type(label) is int for label in content.values()):
+    if isinstance(content, dict) and all(map(_is_label, content.values())):
         return {label: name for name, label in content.items()}
-    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: label}}")
+    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: label}}, in 64 bits")
+
+
+def _is_label(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:

@@ -17,7 +17,8 @@
                   key_bytes u1: the keys in UTF-8 (surrogateescape), the i-th ending at key_end[i]
     last 32     BLAKE2b of all before
 
-A file whose checksum, version, shard size or time differs, or whose offsets lie outside the shard, is never used.
+A file whose checksum, version, shard size or time differs, or with any value that a scan cannot have written, is never
+used: the checksum guards against damage, and the checks of the values against a file that was forged.
 
 A sample is what shares a key: the member's path up to the first dot of its file name, as in WebDataset; the rest, in
 lower case, is the component's extension. The components of one key are joined wherever they stand in the tar.
@@ -28,14 +29,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
+from gpuloader.shards.regular_file import read_regular
 
 ARRAY_EXTENSION = "npy"
 """The extension of an image that is decoded already, see `gpuloader.shards.array_header`; of other arrays too."""
@@ -67,6 +71,12 @@ _COLUMNS = {
     "key_bytes": "key_bytes",
 }
 _DTYPES = {**_PER_SAMPLE, **_PER_COMPONENT, "key_bytes": "|u1"}
+_COUNTS = ("shard_bytes", "samples", "components", "key_bytes", "left_out_count")
+_HEADER = frozenset((*_COUNTS, "shard_mtime_ns", "extensions", "left_out"))
+_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # what surrogateescape makes of no byte
+
+_MOST_BYTES_PER_SHARD_BYTE = 8  # a byte of a name in the tar is six in JSON, and each member takes 512 bytes of the tar
+_MOST_BYTES_BESIDE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -192,15 +202,27 @@ class ShardIndex:
 
         Raises:
             IndexFileError: it is damaged, of another version, or the shard is not the one that was indexed.
+            OSError: it cannot be read, or is larger than an index of that shard can be.
         """
-        index = cls.parse(path.read_bytes(), str(path))
         stat = shard.stat()
+        index = cls.read(path, stat.st_size)
         found, expected = (stat.st_size, stat.st_mtime_ns), (index.shard_bytes, index.shard_mtime_ns)
         if found != expected:
             raise IndexFileError(
                 f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
             )
         return index
+
+    @classmethod
+    def read(cls, path: Path, shard_bytes: int) -> ShardIndex:
+        """Reads an index file, if it is not too large for a shard of that size, and checks it against itself alone.
+
+        Raises:
+            IndexFileError: it is damaged, or of another version.
+            OSError: it cannot be read, or is larger than an index of such a shard can be.
+        """
+        data = read_regular(path, _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE)
+        return cls.parse(data, str(path))
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> ShardIndex:
@@ -213,26 +235,29 @@ class ShardIndex:
             raise IndexFileError(f"{path} is not an index file of gpuloader")
         if data[7] != _MAGIC[7]:
             raise IndexFileError(f"{path} has format version {data[7]}, this gpuloader reads version {_MAGIC[7]}")
-        body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        body, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
         if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
             raise IndexFileError(f"{path} is damaged: its checksum is wrong")
         try:
-            index = cls._from_body(body)
-        except (KeyError, TypeError, ValueError) as error:  # it was not written by `save`
-            raise IndexFileError(f"{path} is damaged: {type(error).__name__}: {error}") from None
-        index._check_offsets(path)
-        return index
+            return cls._from_body(body)
+        except (ValueError, RecursionError) as error:  # it was not written by `save`
+            raise IndexFileError(f"{path} is damaged: {error}") from None
 
     @classmethod
-    def _from_body(cls, body: bytes) -> ShardIndex:
-        header_end = 16 + int.from_bytes(body[8:16], "little")
-        header = json.loads(body[16:header_end])
+    def _from_body(cls, body: memoryview) -> ShardIndex:
+        position = 16 + int.from_bytes(body[8:16], "little")
+        if position > len(body) or position % 8:
+            raise ValueError("its header has a wrong length")
+        header = _checked_header(json.loads(bytes(body[16:position])))
         columns = {}
-        position = header_end
         for name, length in _COLUMNS.items():
+            if position + np.dtype(_DTYPES[name]).itemsize * header[length] > len(body):
+                raise ValueError(f"it ends before its column {name}")
             columns[name] = np.frombuffer(body, _DTYPES[name], header[length], position)
             position += -(-columns[name].nbytes // 8) * 8
-        return cls(
+        if position != len(body):
+            raise ValueError("it does not end with its columns")
+        index = cls(
             shard_bytes=header["shard_bytes"],
             shard_mtime_ns=header["shard_mtime_ns"],
             extensions=tuple(header["extensions"]),
@@ -240,11 +265,62 @@ class ShardIndex:
             left_out_count=header["left_out_count"],
             **columns,
         )
+        index._check_columns()
+        return index
 
-    def _check_offsets(self, path: str) -> None:
+    def _check_columns(self) -> None:
         for offset, size in (
             (self.image_offset, self.image_size),
             (self.component_offset, self.component_size),
         ):
-            if (offset < 0).any() or (size < 0).any() or (size > self.shard_bytes - offset).any():
-                raise IndexFileError(f"{path} is damaged: it points outside the shard")
+            if min(offset.min(initial=0), size.min(initial=0)) < 0 or (size > self.shard_bytes - offset).any():
+                raise ValueError("it points outside the shard")
+        if (
+            min(self.height.min(initial=0), self.width.min(initial=0)) < 0
+            or ((self.height == 0) != (self.width == 0)).any()
+        ):
+            raise ValueError("an image has no possible height and width")
+        if not _are_ends(self.key_end, len(self.key_bytes)):
+            raise ValueError("its keys do not follow each other")
+        if not _are_ends(self.component_end, len(self.component_offset)):
+            raise ValueError("its samples' components do not follow each other")
+        numbers = self.component_extension
+        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(self.extensions):
+            raise ValueError("a component has an extension that is none")
+
+
+def _checked_header(header: object) -> dict[str, Any]:
+    """The header itself, if all in it is as `save` writes it; else a ValueError."""
+    if not isinstance(header, dict) or set(header) != _HEADER:
+        raise ValueError(f"its header needs {', '.join(sorted(_HEADER))}")
+    right = {name: _is_count(header[name]) for name in _COUNTS}
+    right["shard_mtime_ns"] = type(header["shard_mtime_ns"]) is int
+    extensions, left_out = header["extensions"], header["left_out"]
+    right["extensions"] = isinstance(extensions, list) and all(map(_is_name, extensions))
+    right["left_out"] = isinstance(left_out, list) and all(map(_is_left_out, left_out))
+    if wrong := [name for name, fits in right.items() if not fits]:
+        raise ValueError(f"its header has a wrong {', '.join(wrong)}")
+    if len(set(extensions)) < len(extensions):
+        raise ValueError("its header names an extension twice")
+    if len(left_out) > header["left_out_count"] or any(item[1] > header["shard_bytes"] for item in left_out):
+        raise ValueError("its header has a wrong left_out or left_out_count")
+    return header
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NO_BYTES.search(value) is None
+
+
+def _is_left_out(item: object) -> bool:
+    return isinstance(item, list) and len(item) == 3 and _is_name(item[0]) and _is_count(item[1]) and _is_name(item[2])
+
+
+def _are_ends(ends: NDArray[np.int64], total: int) -> bool:
+    """Whether parts that are not empty, and end there one behind the other, make up the whole."""
+    if len(ends) == 0:
+        return total == 0
+    return bool(ends[0] > 0 and ends[-1] == total and (ends[1:] > ends[:-1]).all())

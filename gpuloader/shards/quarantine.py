@@ -9,15 +9,17 @@ image's bytes in the shard.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import ConfigError, DataError
+from gpuloader.errors import ConfigError, DataError, shown
+from gpuloader.shards.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
 
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
+_MOST_BYTES = 256 << 20  # a line takes some 150
 
 
 def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> None:
@@ -46,33 +48,48 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
         DataError: the file cannot be read, or a line of it names no sample of these shards.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = read_regular(path, _MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the quarantine file {path} cannot be read: {error}") from None
+    entries = [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+    samples = _samples_at(shards, entries)
     found: dict[int, str] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            if not isinstance(entry, dict) or not all(isinstance(entry.get(key), of) for key, of in _TYPES.items()):
-                raise ValueError("it needs " + ", ".join(f"{key} ({of.__name__})" for key, of in _TYPES.items()))
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {line[:100]!r} is no entry of a quarantine: {error}") from None
-        samples = _samples_at(shards, entry["shard"], entry["key"], entry["offset"])
-        cause: str = entry["cause"]
-        if not samples:
+    for number, (name, key, offset, cause) in enumerate(entries, start=1):
+        if (name, key, offset) not in samples:
             raise DataError(
-                f"{path}, line {number}: no shard {entry['shard']!r} has an image of the key {entry['key']!r} at byte "
-                f"{entry['offset']}: the file is of other shards, or of these before they changed"
+                f"{path}, line {number}: no shard {shown(name)} has an image of the key {shown(key)} at byte "
+                f"{offset}: the file is of other shards, or of these before they changed"
             )
-        found |= dict.fromkeys(samples, cause)
+        found |= dict.fromkeys(samples[name, key, offset], cause)
     return found
 
 
-def _samples_at(shards: ShardSet, name: str, key: str, offset: int) -> list[int]:
-    samples, start = [], 0
+def _entry(line: str, where: str) -> tuple[str, str, int, str]:
+    """The values of a line."""
+    try:
+        entry = json.loads(line)
+        if not isinstance(entry, dict) or not all(type(entry.get(key)) is of for key, of in _TYPES.items()):
+            raise ValueError("it needs " + ", ".join(f"{key} ({of.__name__})" for key, of in _TYPES.items()))
+        if not 0 <= entry["offset"] < 2**63:
+            raise ValueError(f"its offset is {shown(entry['offset'])}")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: {line[:100]!r} is no entry of a quarantine: {error}") from None
+    return entry["shard"], entry["key"], entry["offset"], entry["cause"]
+
+
+def _samples_at(
+    shards: ShardSet, entries: Sequence[tuple[str, str, int, str]]
+) -> Mapping[tuple[str, str, int], list[int]]:
+    """The samples by their shard's name, key and offset, of those at which an entry may be."""
+    offsets: dict[str, set[int]] = {}
+    for name, _, offset, _ in entries:
+        offsets.setdefault(name, set()).add(offset)
+    samples: dict[tuple[str, str, int], list[int]] = {}
+    start = 0
     for shard, index in shards.indexes:
-        if shard.name == name:
-            rows = np.flatnonzero(index.image_offset == offset).tolist()
-            samples += [start + row for row in rows if index.key(row) == key]
+        asked = np.array(sorted(offsets.get(shard.name, ())), np.int64)
+        for row in np.flatnonzero(np.isin(index.image_offset, asked)).tolist():
+            place = shard.name, index.key(row), int(index.image_offset[row])
+            samples.setdefault(place, []).append(start + row)
         start += len(index)
     return samples

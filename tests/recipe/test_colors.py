@@ -167,8 +167,11 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
         (lambda: ColorJitter(gamma=1), "^`ColorJitter.gamma` is not a key there; allowed are brightness, contrast, "),
         (lambda: GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
         (lambda: GaussianBlur(-1), "found -1.*greater than or equal to 1"),
-        (lambda: GaussianBlur(3, 0), r"sigma 0.0: allowed is a number above 0, or \[low, high\] with 0 < low <= high"),
-        (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number above 0"),
+        (
+            lambda: GaussianBlur(3, 0),
+            r"sigma 0.0: allowed is a number from 0.001 to 200, or \[low, high\] with 0.001 <= low",
+        ),
+        (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
         (lambda: RandomSolarize(256), "found 256: .*less than or equal to 255"),
         # torchvision's, for values in [0, 1]; 0 inverts all in both units.
         (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is in units of 1, .* write threshold 128$"),

@@ -260,7 +260,7 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
             for scale in ((0.0, 1.0), (-0.1, 1.0), (0.5, 0.4), (0.5, 1.1))
         ),
         *(
-            (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 <")
+            (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
         (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]

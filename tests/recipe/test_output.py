@@ -150,7 +150,10 @@ def test_the_bounds_themselves_are_allowed() -> None:
             for scale in ((0.0, 0.3), (0.4, 0.3), (0.1, 1.1))
         ),
         *(
-            (lambda ratio=ratio: RandomErasing(ratio=ratio), r"ratio \[.*\]: allowed is \[low, high\] with 0 < low")
+            (
+                lambda ratio=ratio: RandomErasing(ratio=ratio),
+                r"ratio \[.*\]: allowed is \[low, high\] with 0.001 <= low",
+            )
             for ratio in ((0.0, 3.0), (3.0, 0.3))
         ),
         (lambda: RandomErasing(1.5), "found 1.5.*less than or equal to 1"),

@@ -296,7 +296,7 @@ def test_aug_mix_has_numbers_for_many_long_chains() -> None:
         (lambda: TrivialAugmentWide(1), "found 1.*greater than or equal to 2"),
         (lambda: AugMix(11), "found 11.*less than or equal to 10"),
         (lambda: AugMix(mixture_width=0), "found 0.*greater than or equal to 1"),
-        (lambda: AugMix(alpha=0.0), "found 0.0.*greater than 0"),
+        (lambda: AugMix(alpha=0.0), "found 0.0.*greater than or equal to 0.01"),
         (lambda: RandomApply([]), "at least 1 item"),
         (lambda: RandomApply([GaussianBlur(3)], 2), "found 2.*less than or equal to 1"),
         (lambda: RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]

@@ -78,6 +78,11 @@ def program(transform: PixelTransform, ids: np.ndarray, epoch: int = 1) -> Progr
 
 
 @everything
+def test_how_many_steps_there_are_is_known_before(transform: PixelTransform) -> None:
+    assert len(program(transform, np.arange(2)).choices) == transform.steps
+
+
+@everything
 def test_each_step_is_one_of_its_choices_and_each_choice_is_drawn(transform: PixelTransform) -> None:
     steps = program(transform, np.arange(3000))
     assert [set(column.tolist()) for column in steps.ops.T] == [set(choices) for choices in steps.choices]

@@ -95,6 +95,6 @@ def test_what_is_no_mapping_is_an_error_that_says_what_it_is(text: str, found: s
 
 def test_a_text_that_is_too_long_is_not_even_parsed() -> None:
     text = "a: [\n" + "#" * MAX_YAML_CHARACTERS  # which is no YAML
-    with pytest.raises(PresetError, match=rf"^f\.yaml: {len(text)} characters: .* at most {MAX_YAML_CHARACTERS}"):
+    with pytest.raises(PresetError, match=rf"^f\.yaml: it has more than {MAX_YAML_CHARACTERS} characters"):
         load_yaml(text, "f.yaml")
     assert load_yaml(text.replace("[", "1")[:MAX_YAML_CHARACTERS], "f.yaml") == {"a": 1}

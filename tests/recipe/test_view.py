@@ -10,7 +10,7 @@ import torch
 from oracle import functional
 from reference import run_program
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert
@@ -183,13 +183,17 @@ def test_a_sample_draws_the_same_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset",
-    [Preset([CROP, *[JITTER] * 17]), Preset([CROP, FLIP], views=65)],
-    ids=["17 of one kind", "65 views"],
+    ("make", "says"),
+    [
+        (lambda: Preset([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
+        (lambda: Preset([CROP, FLIP], views=65), "`Preset.views`: found 65: input should be less than or equal to 64"),
+        (lambda: Preset([TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
+        (lambda: Preset(views=[View([CROP]), View([CROP], 64)]), "a recipe may have 64 views; this has more"),
+    ],
 )
-def test_more_than_there_are_numbers_for_is_refused(preset: Preset) -> None:
-    with pytest.raises(ConfigError, match="a recipe may have 64 views, and 16 transforms of one kind in each"):
-        preset.arrays(DRAWS, *SIZES)
+def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Preset], says: str) -> None:
+    with pytest.raises(PresetError, match=says):
+        make()
 
 
 def test_as_many_as_there_are_numbers_for_are_allowed() -> None:

@@ -248,7 +248,10 @@ def test_perspective_is_done_as_often_as_said(p: float) -> None:
         (lambda: RandomRotation(3, expand=True), "^`RandomRotation.expand` is not a key there; allowed are degrees, "),
         (lambda: RandomRotation(math.nan), "finite number"),
         (lambda: RandomAffine(0, (0.5, 1.5)), r"translate \[0.5, 1.5\]: allowed are two shares from 0 to 1"),
-        (lambda: RandomAffine(0, scale=(0, 1)), r"scale \[0.0, 1.0\]: allowed is \[low, high\] with 0 < low <= high"),
+        (
+            lambda: RandomAffine(0, scale=(0, 1)),
+            r"scale \[0.0, 1.0\]: allowed is \[low, high\] with 0.001 <= low <= high <= 1000",
+        ),
         (lambda: RandomAffine(0, scale=(2, 1)), r"scale \[2.0, 1.0\]: allowed is"),
         (lambda: RandomAffine(0, shear=-1), "shear -1.0: allowed is a number from 0"),
         (lambda: RandomAffine(0, shear=(0, 1, 2, 1)), r"shear \(0.0, 1.0, 2.0, 1.0\): allowed is a number from 0"),

@@ -115,7 +115,12 @@ def of_another_size(path: Path) -> None:
     replace(index, shard_bytes=index.shard_bytes + 512).save(path)
 
 
-@pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size])
+def forged(path: Path) -> None:
+    index = scan(path.with_suffix(""))
+    replace(index, component_extension=index.component_extension + 1).save(path)
+
+
+@pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size, forged])
 def test_one_beside_the_shard_that_is_wrong_is_passed_over(
     server: Server, folder: Path, make_wrong: Callable[[Path], None]
 ) -> None:

@@ -1,0 +1,106 @@
+"""What others may write into our files: hostile values in the place of each value, told apart by a seed alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+Path: TypeAlias = tuple[Any, ...]
+
+DEEP = 5000
+TEXTS = (
+    *("null", "true", "0", "1", "-1", "0.5", "1e308", "1e999", "NaN", "-Infinity", '""', '"x"', "[]", "{}"),
+    *(str(2**bits + more) for bits in (31, 32, 53, 63, 64, 200) for more in (-1, 0)),
+    *(f"-{2**63}", "9" * 4300, "9" * 5000),  # the latter has more digits than Python reads or writes
+    *(r'"\udc80"', r'"\ud800"', r'"\u0000\u001b[31m\n\u202e"', f'"{"x" * 10_000}"', f"[{'1,' * 999}1]"),
+    *('[["a", 0, "b"]]', "[[0, null]]", '{"a": [{}]}', '{"": {"": ""}}'),
+    *("[" * 200 + "]" * 200, "[" * DEEP + "]" * DEEP, '{"a":' * 200 + "0" + "}" * 200),
+)
+"""Hostile values as JSON; some that Python's `json` refuses."""
+
+
+def _deep(levels: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
+def _read() -> Iterator[Any]:
+    for text in TEXTS:
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+
+
+VALUES = (*_read(), 10**5000, -(10**5000), 16**4096, _deep(DEEP), b"x", {1}, (1, "x"), {10**5000: 1}, object, ...)
+"""Hostile values as they come out of pickles and other files than JSON."""
+
+
+def paths(tree: object, start: Path = ()) -> Iterator[Path]:
+    """The places of all values in mappings and lists."""
+    yield start
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from paths(value, (*start, key))
+    elif isinstance(tree, list):
+        for place, value in enumerate(tree):
+            yield from paths(value, (*start, place))
+
+
+def replaced(tree: Any, path: Path, value: object) -> Any:  # noqa: ANN401
+    """A tree with another value in a place."""
+    if not path:
+        return value
+    copy = tree.copy()
+    copy[path[0]] = replaced(tree[path[0]], path[1:], value)
+    return copy
+
+
+def removed(tree: Any, path: Path) -> Any:  # noqa: ANN401
+    """A tree without the value in a place."""
+    copy = tree.copy()
+    if len(path) == 1:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = removed(tree[path[0]], path[1:])
+    return copy
+
+
+def mutated_trees(tree: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Each value replaced by each of `VALUES`, and left out; and each mapping with a key too many."""
+    for path in paths(tree):
+        yield from (replaced(tree, path, value) for value in VALUES)
+        if path:
+            yield removed(tree, path)
+
+
+def mutated_json(tree: Any) -> Iterator[str]:  # noqa: ANN401
+    """The same as JSON, with `TEXTS`."""
+    for path in paths(tree):
+        before, after = json.dumps(replaced(tree, path, "@here@")).split('"@here@"')
+        yield from (before + text + after for text in TEXTS)
+        if path:
+            yield json.dumps(removed(tree, path))
+
+
+def mutated_bytes(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
+    """Up to four bytes changed, a part removed, doubled or replaced."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+        match rng.randrange(5):
+            case 0:
+                yield data[:start] + data[end:]
+            case 1:
+                yield data[:end] + data[start:]
+            case 2:
+                yield data[:start] + bytes(end - start) + data[end:]
+            case _:
+                changed = bytearray(data)
+                for _ in range(rng.randint(1, 4)):
+                    changed[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+                yield bytes(changed)

@@ -1,0 +1,236 @@
+"""Recipes with hostile values: errors of ours, or a recipe that draws finite numbers; in bounded time and memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
+
+from gpuloader import Compose, ConfigError, PresetError
+from gpuloader.plan import Draws
+from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text
+from gpuloader.recipe.colors import GaussianBlur, Grayscale, RandomInvert
+from gpuloader.recipe.crops import (
+    CenterCrop,
+    FiveCrop,
+    Pad,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    TenCrop,
+)
+from gpuloader.recipe.model import PixelTransform
+from gpuloader.recipe.output import Normalize
+from gpuloader.recipe.policies import AugMix, RandAugment, RandomApply, RandomChoice
+from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
+from gpuloader.recipe.timm import TimmRandAugment
+from gpuloader.recipe.warps import RandomAffine, RandomRotation
+
+CROP, INVERT = CenterCrop(32), RandomInvert()
+NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
+    "Normalize": {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+    "GaussianBlur": {"kernel_size": 3},
+    "RandomSolarize": {"threshold": 128.0},
+    "RandomPosterize": {"bits": 4},
+    "RandomAdjustSharpness": {"sharpness_factor": 2.0},
+    "RandomRotation": {"degrees": 30.0},
+    "RandomAffine": {"degrees": 30.0},
+    "Pad": {"padding": 4},
+    "CornerCrop": {"size": 32, "corner": "top left"},
+    **{name: {"transforms": [INVERT, Grayscale()]} for name in ("RandomApply", "RandomChoice")},
+    **{
+        name: {"size": 32}
+        for name in ("Resize", "RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop", "TenCrop")
+    },
+}
+NUMBERS = (1e-320, 1e-300, 1e-9, 1e-4, 0.0009, 0.01, 0.1, 1.0, 2.5, 99.0, 999.0, 8192.0, 1e6, 1e7, 1e38, 1e300)
+LISTS = tuple([value] * count for value in (*NUMBERS, -1.0, -1e6, 8192, 2**40) for count in (2, 3, 4))
+SCHEDULES = ({0: 32, 2**70: 8}, {0: 32, -1: 8}, {10**5000: 8}, {0: 10**5000}, dict.fromkeys(range(2000), 8))
+
+
+def errors(make: Callable[[], Preset]) -> list[str]:
+    """What is wrong with a recipe; any error but PresetError goes on. One that is right is drawn from."""
+    try:
+        preset = make()
+    except PresetError as error:
+        return [str(error)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(preset)
+    return []
+
+
+def draw(preset: Preset) -> None:
+    assert len(preset.fingerprint) == 32
+    sizes = np.array([1, 64, 48, 3000]), np.array([70, 1, 48, 40])
+    try:
+        arrays = preset.arrays(Draws(1, 2, np.arange(4)), *sizes)
+    except ConfigError:  # a blur that does not fit into the image
+        return
+    for name, array in arrays.items():
+        assert array.nbytes < 10**6, name
+        assert np.isfinite(array).all(), name
+
+
+def recipe_of(name: str, parameters: dict[str, Any]) -> Preset:
+    """A recipe with that transform in its place."""
+    transform = TRANSFORMS[name](**parameters)
+    if isinstance(transform, PixelTransform) or name in ("Normalize", "RandomErasing"):
+        return Preset([CROP, transform])
+    if name == "Resize":
+        return Preset([transform, CROP])
+    return Preset([transform, *([CROP] if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip" else [])])
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_each_parameter_of_each_transform(name: str) -> None:
+    needed = NEEDED.get(name, {})
+    if name == "Pad":
+        return  # it needs a size that is known, see below
+    assert errors(lambda: recipe_of(name, needed)) == []
+    said = []
+    for field in fields(TRANSFORMS[name]):
+        for value in (*VALUES, *NUMBERS, *LISTS, *SCHEDULES):
+            said += errors(lambda: recipe_of(name, {**needed, field.name: value}))  # noqa: B023 - called at once
+    assert len(said) >= 50 * len(fields(TRANSFORMS[name]))
+    assert max(map(len, said), default=0) < 20_000
+
+
+def test_each_parameter_of_pad_mix_view_and_the_recipe() -> None:
+    crop = RandomResizedCrop(32)
+    said = []
+    for value in (*VALUES, *NUMBERS, *LISTS, *SCHEDULES):
+        said += errors(lambda: Preset([Resize((32, 32)), Pad(value)]))  # noqa: B023
+        said += errors(lambda: Preset([CROP], mix=Mix(value, 1.0)))  # noqa: B023
+        for name in ("mixup_alpha", "cutmix_alpha", "p", "switch_p", "per", "label_smoothing"):
+            given = {"mixup_alpha": 1.0, "cutmix_alpha": 1.0, name: value}
+            said += errors(lambda: Preset([CROP], mix=Mix(10, **given)))  # noqa: B023
+        said += errors(lambda: Preset(views=[View([crop], value)]))  # noqa: B023
+        said += errors(lambda: Preset(views=[View(value)]))  # noqa: B023
+        for field in fields(Preset):
+            said += errors(lambda: Preset(**{"transforms": [crop], field.name: value}))  # noqa: B023
+    assert len(said) > 1000
+    assert max(map(len, said)) < 20_000
+
+
+@pytest.mark.parametrize("name", ["simclr", "a1"])
+def test_files_with_hostile_values(tmp_path: Path, name: str) -> None:
+    """Each value of a preset replaced by each hostile one, as text and as an override, and bytes changed."""
+    tree, file = yaml.safe_load(preset_text(name)), tmp_path / "a.yaml"
+
+    def texts() -> Iterator[bytes]:
+        every = list(paths(tree))[1:]
+        for number, path in enumerate(every):
+            yield yaml.safe_dump(removed(tree, path)).encode()
+            before, after = yaml.safe_dump(replaced(tree, path, "@here@"), width=10**6).split("'@here@'")
+            for text in TEXTS[number % 12 :: 12]:
+                yield (before + text + after).encode()
+        yield from mutated_bytes(preset_text(name).encode(), 30)
+
+    said = []
+    for text in texts():
+        file.write_bytes(text)
+        said += errors(lambda: load_preset(file))
+    assert len(said) > 40
+    assert max(map(len, said)) < 20_000
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
+    def both(name: str, overrides: Any) -> list[str]:  # noqa: ANN401
+        return errors(lambda: load_preset(name, overrides))
+
+    said = both("simclr", {"transforms": value, "RandomApply": {"p": 0.5}}) + both("simclr", {"views": value})
+    said += both("simclr", {"RandomApply": value}) + both("simclr", {"RandomApply": {"transforms": [value]}})
+    said += both("simclr", {"RandomApply": {"transforms": [{"ColorJitter": value}]}, "Normalize": None})
+    said += both("simclr", {"views": [value]}) + both("simclr", {"views": [{"transforms": value}], "transforms": []})
+    said += both("a1", {"mix": value}) + both("a1", {"mix": {"num_classes": value}})
+    if isinstance(value, (str, int, float, bytes, type(None))):
+        said += both("a1", {value: 1}) + both("a1", {"mix": {value: 1}})
+    said += errors(lambda: load_preset(value, value))
+    assert len(said) >= 5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: load_preset("imagenet_train", {"views": 100_000_000}), "`views`: found 100000000: .* equal to 64"),
+        (lambda: load_preset("a1", {"mix": {"num_classes": 2**31}}), "found 2147483648: .* equal to 100000"),
+        (lambda: Preset([CROP, *[INVERT] * 60_000]), "at most 1000 items"),
+        (lambda: Preset(views=[View([TenCrop(8)] * 60)]), "a view may have one FiveCrop or TenCrop"),
+        (lambda: Preset([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
+        (lambda: Preset(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
+        (
+            lambda: Preset([CROP, RandomApply([INVERT] * 700), RandomChoice([INVERT] * 700)]),
+            "more than 1000 transforms",
+        ),
+        (lambda: RandomApply([RandomApply([INVERT] * 100)] * 100), "more than 1000 transforms"),
+        (lambda: Preset([CROP, RandAugment(200)] * 1 + [AugMix(mixture_width=100, chain_depth=9)]), "1203 steps"),
+        (lambda: Preset([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
+        (lambda: Preset([CROP, AugMix(mixture_width=300, chain_depth=300)]), "90303 steps"),
+        (lambda: Preset([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
+        (lambda: RandAugment(num_ops=2**31), "found 2147483648: .* equal to 200"),
+        (lambda: RandAugment(num_magnitude_bins=2**31), "found 2147483648: .* equal to 3100"),
+        (lambda: TimmRandAugment(num_ops=201), "found 201: .* equal to 200"),
+        (lambda: GaussianBlur(2**31 + 1), "found 2147483649: .* equal to 2300"),
+        (lambda: RandomRotation(1e300), "found 1e.300: .* equal to 1000000"),
+        (lambda: RandomAffine(0, scale=(1e-9, 1)), "0.001 <= low <= high <= 1000"),
+        (lambda: Normalize((0, 0, 0), (1, 1, 1e-300)), "std .*: allowed are numbers above 0, from 1e-09 on"),
+        (lambda: CenterCrop({0: 8, 2**32: 9}), "allowed are epochs from 0 on"),
+        (lambda: CenterCrop(16**5000), "found a int too large to show: .* equal to 8192"),
+        (lambda: CenterCrop(dict.fromkeys(range(5000), 8)), "of at most 1000"),
+        (lambda: Compose([CROP], **{"x" * 10_000: 1}), "is not a key there"),
+        (lambda: load_preset("~nobody_such/a.yaml"), "cannot be read"),
+        (lambda: load_preset("a" * 5000 + "/b.yaml"), "cannot be read"),
+    ],
+)
+def test_what_no_recipe_has_is_refused_at_once(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(PresetError, match=says) as caught:
+        make()
+    assert len(str(caught.value)) < 12_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: " + "1:59" * 50_000, "a value of 200000 characters"),  # sexagesimal numbers take quadratic time
+        ("a: 1" + ":59" * 300 + ".5", "int too large to convert to float"),
+        ("a: 0x" + "f" * 5000, "a value of 5002 characters"),
+        ("a: " + "9" * 5000, "a value of 5000 characters"),
+        ("x" * 5000 + ": 1", "a value of 5000 characters"),
+        ("transforms: [" + "RandomInvert, " * 12_000 + "]", "more than 10000 values"),
+        ("\n".join(f"a{number}: 1" for number in range(6000)), "more than 10000 values"),
+        ("a: " + "[" * 65 + "]" * 65, "64 within each other"),
+        ("a: 1\n" + "\n" * MAX_YAML_CHARACTERS, "it has more than 262144 characters"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_texts_that_are_larger_than_any_recipe_are_refused_at_once(text: str, says: str) -> None:
+    with pytest.raises(PresetError, match=says):
+        load_yaml(text, "a.yaml")
+
+
+def test_bounds_are_far_from_what_recipes_use() -> None:
+    for name in preset_names():
+        preset = load_preset(name)
+        assert sum(view.steps for view in preset.each_view) < 100
+        assert len(preset_text(name)) * 100 < MAX_YAML_CHARACTERS
+
+
+def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.yaml").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PresetError, match="it has more than 262144 characters"):
+        load_preset(tmp_path / "a.yaml")
+
+
+def test_flips_are_bounded_as_all_else() -> None:
+    with pytest.raises(PresetError, match="a view may have 16 transforms of one kind"):
+        Preset([RandomHorizontalFlip()] * 17 + [CROP])
