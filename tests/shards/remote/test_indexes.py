@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from making import jpeg, write_samples, write_shard
@@ -155,9 +156,9 @@ def test_a_shard_that_changes_while_it_is_scanned_is_an_error(
 ) -> None:
     path, read = large_shard(server.folder / "large.tar"), RemoteShard.read
 
-    def change_and_read(shard: RemoteShard, *arguments: int) -> bytes | None:
+    def change_and_read(shard: RemoteShard, *arguments: Any) -> bytes | None:  # noqa: ANN401
         os.utime(path, ns=(1, 1))
-        return read(shard, *arguments)  # type: ignore[arg-type]
+        return read(shard, *arguments)
 
     monkeypatch.setattr(RemoteShard, "read", change_and_read)
     with pytest.raises(ShardChangedError):
