@@ -514,8 +514,7 @@ def _status(error: Exception) -> int | None:
 
 def _holders(error: Exception) -> list[Any]:
     """What may know about an answer that is an error: s3fs raises errors of its own from those of boto."""
-    errors = [error, error.__cause__]
-    return [holder for each in errors for holder in (each, getattr(each, "response", None)) if holder is not None]
+    return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
 
 
 def _boto(holder: Any) -> Mapping[str, Any]:  # noqa: ANN401
