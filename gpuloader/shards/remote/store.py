@@ -216,6 +216,7 @@ class RemoteShard:
     ) -> Iterator[bytes]:
         start, size = file.seek(0, os.SEEK_END), _FIRST_BLOCK_BYTES
         while start < version.size_bytes:
+            check_wanted(wanted)
             end = min(start + min(size, _BLOCK_BYTES), version.size_bytes)
             yield _block(store, path, start, end, wanted)
             start, size = end, 2 * size
@@ -407,6 +408,7 @@ def _chunks(store: Any, response: Any, most_bytes: int | None, wanted: Wanted) -
     """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
     since, total_bytes, counted_bytes = time.monotonic(), 0, 0
     while chunk := _await(store, response.content.readany(), wanted, _REQUEST_SECONDS):
+        check_wanted(wanted)
         total_bytes += len(chunk)
         if most_bytes is not None and total_bytes > most_bytes:
             raise OSError(f"more bytes come than the {most_bytes} that were asked for")

@@ -40,9 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serves one object, that takes several blocks."""
-    monkeypatch.setattr(store, "_BLOCK_BYTES", 30_000)
+def server(folder: Path) -> Iterator[Server]:
+    """Serves one object."""
     with Server(folder) as running:
         yield running
 
@@ -159,7 +158,7 @@ def test_what_came_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.M
 def test_a_slow_server_gets_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(store, "_SLOWEST_BYTES_PER_SECOND", 1000)
-    server.bytes_per_second = 50_000  # a block of 30,000 would take 0.6 s
+    server.bytes_per_second = 50_000
     assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
 
 
