@@ -375,6 +375,15 @@ def test_what_is_not_wanted_any_more_ends_soon(
     assert time.monotonic() - started < 15  # not the 30 s that the server is silent, or the pause
 
 
+def test_a_download_that_is_not_wanted_any_more_ends_though_bytes_come(server: Server, folder: Path) -> None:
+    shard, came = RemoteShard(f"{server.url}/a.tar"), list[int]()
+    server.bytes_per_second = 400_000  # a piece comes before each look
+    with (folder / "out").open("ab", buffering=0) as file, pytest.raises(InterruptedError):
+        shard.download(shard.version(always), file, lambda: not came, came.append)
+    assert (folder / "out").read_bytes() == CONTENT[: sum(came)]
+    assert sum(came) < SIZE
+
+
 # --- secrets
 
 
