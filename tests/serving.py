@@ -13,6 +13,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 ALWAYS = 10**9
+ENDLESS_BYTES = 64 << 20
 
 
 class Server:
@@ -24,9 +25,11 @@ class Server:
         sent_bytes: of the content of each file.
         asked: how many requests of which method there were for each file.
         faults: for a method and a file, what goes wrong, and how often still:
-            a status such as "500"; "html", a page in place of the file; "redirect URL"; "silent", no answer;
-            "no length"; "long", more is announced than comes, or "drop", less comes than is announced; "less", the
-            answer is whole, but half of what was asked for.
+            a status such as "500", or "503 120" with that for Retry-After; "html", a page in place of the file;
+            "redirect URL"; "silent", no answer; "no length"; "long", more is announced than comes, or "drop", less
+            comes than is announced, or "drop 1000", after so many bytes; "less", the answer is whole, but half of what
+            was asked for; "endless", 64 MiB come behind it, of which nothing is announced; "elsewhere", another part
+            comes, and is said to; "etag", the answer is said to be of another version.
         bytes_per_second: 0 for as fast as it can.
     """
 
@@ -91,8 +94,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.of.folder / name
         self.of.asked[self.command, name] += 1
         fault = self.of.take_fault(self.command, name)
-        if fault and fault.isdigit():
-            return self.send_error(int(fault))
+        if fault and fault[0].isdigit():
+            status, _, pause = fault.partition(" ")
+            self.send_response(int(status))
+            self.send_header("Retry-After", pause or "0")
+            return self.end_headers()
         if fault == "html":
             return self.send_body(name, b"<!DOCTYPE html><html>Please log in</html>" * 50, with_body)
         if fault and fault.startswith("redirect "):
@@ -112,11 +118,16 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         headers |= {"Accept-Ranges": "bytes"} if self.of.ranges == "yes" else {}
         headers |= {"Accept-Ranges": "none"} if self.of.ranges == "refused" else {}
+        if fault == "etag":
+            headers["ETag"] = '"another"'
         status, asked = 200, self.headers.get("Range")
         if asked and self.of.ranges == "yes":
-            first, last = asked.removeprefix("bytes=").split("-")
+            first, last = map(int, asked.removeprefix("bytes=").split("-"))
+            if fault == "elsewhere":
+                first, last = max(first - 512, 0), last - 512
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-            status, data = 206, data[int(first) : int(last) + 1]
+            status, data = 206, data[first : last + 1]
+        data += bytes(ENDLESS_BYTES if fault == "endless" else 0)
         self.send_body(name, data, with_body, status, headers, fault)
         return None
 
@@ -132,7 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for header, value in (headers or {}).items():
             self.send_header(header, value)
-        self.send_header("Content-Length", str(len(data) + (100 if fault == "long" else 0)))
+        if fault != "endless":
+            self.send_header("Content-Length", str(len(data) + (100 if fault == "long" else 0)))
         if fault == "less":  # a whole answer, but of fewer bytes than were asked for
             data = data[: len(data) // 2]
             self._headers_buffer = [
@@ -142,10 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not with_body:
             return
-        if fault == "drop":
-            data = data[: len(data) // 2]
-        for start in range(0, len(data), 16384):
-            piece = data[start : start + 16384]
+        if fault and fault.startswith("drop"):
+            data = data[: int(fault.removeprefix("drop") or len(data) // 2)]
+        # 20 pieces a second
+        piece_bytes = max(1, min(16384, int(self.of.bytes_per_second / 20))) if self.of.bytes_per_second else 16384
+        for start in range(0, len(data), piece_bytes):
+            piece = data[start : start + piece_bytes]
             if self.of.bytes_per_second:
                 time.sleep(len(piece) / self.of.bytes_per_second)
             self.of.sent_bytes[name] += len(piece)  # before the client has it and may ask for the count
@@ -153,3 +167,5 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
             except OSError:
                 return
+        if fault and fault.startswith("drop "):
+            time.sleep(0.05)  # a client's library may lose what it has not passed on when the connection breaks

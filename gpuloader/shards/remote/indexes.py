@@ -1,8 +1,8 @@
 """The index of a shard on a store, from what is on the store and from what was downloaded of it.
 
 The store may have one beside the shard, `URL.gpuidx`, made where the shard was written. It is bound to the shard by
-size alone: times are not kept when files are copied to a store. So it is taken on trust until the shard is downloaded
-for the first time; a shard is scanned then, and an index that lay beside it must be what the scan finds.
+size alone: times are not kept when files are copied to a store. So it is taken on trust until the shard is downloaded,
+as is one that was made by range requests: what was downloaded is scanned, and must be what the loader's index says.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpuloader.shards.scan import scan_bytes
 _REQUEST_BYTES = 64 << 10
 _FIRST_BYTES = 1 << 20  # after so much it is seen whether reading parts pays
 _SPARED = 16  # it does where one in so many bytes has to be read
+_MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
 NO_TIME = 0
 """The time of shards in the cache, in ns: their names say which version they are."""
 
@@ -50,7 +51,7 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
     """The index that lies beside the shard on the store; None where there is no right one."""
     beside = entry.shard.beside(INDEX_SUFFIX)
-    data = beside.read_small(wanted)
+    data = beside.read_small(_MOST_GIVEN_BYTES, wanted)
     if data is None:
         return None
     try:
@@ -103,7 +104,8 @@ class _Parts:
     def _requested(self, start: int, end: int) -> bytes:
         if self._read_bytes > max(_FIRST_BYTES, start // _SPARED):
             raise _DoesNotPayError
-        data = self._entry.shard.read(start, min(end, self._entry.version.size_bytes), self._wanted)
+        version = self._entry.version
+        data = self._entry.shard.read(version, start, min(end, version.size_bytes), self._wanted)
         if data is None:
             raise _DoesNotPayError
         self._read_bytes += len(data)
@@ -117,26 +119,3 @@ def scan_descriptor(fd: int, entry: Entry) -> ShardIndex:
         TarError: it is no plain tar.
     """
     return scan_bytes(partial(os.pread, fd), os.fstat(fd).st_size, NO_TIME, str(entry.shard))
-
-
-def check_downloaded(fd: int, entry: Entry, own: Path, given: Path) -> None:
-    """Scans a shard when it is downloaded for the first time, keeps that, and compares.
-
-    Args:
-        own: the file of the index by scanning.
-        given: the file of the index that lay beside the shard on the store, if there was one.
-
-    Raises:
-        TarError: it is no plain tar.
-        IndexFileError: the index beside it is of another shard.
-    """
-    if load_index(own, entry) is not None:
-        return
-    index, expected = scan_descriptor(fd, entry), load_index(given, entry)
-    if expected is not None and expected.digest() != index.digest():
-        given.unlink(missing_ok=True)
-        raise IndexFileError(
-            f"{entry.shard.beside(INDEX_SUFFIX)} is the index of another shard: delete it on the store, or make it "
-            f"anew with `gpuloader index` where the shard was written, and upload it"
-        )
-    save_index(index, own, entry)

@@ -47,7 +47,10 @@ def open_remote(
     entries = [found[number][0] for number in missing]
     made = _each(entries, lambda entry, wanted: _made(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(found)}, **dict(zip(missing, made))}
-    return [(entry, index) for (entry, _), index in zip(found, indexes.values()) if index is not None]
+    opened = [(entry, index) for (entry, _), index in zip(found, indexes.values()) if index is not None]
+    for entry, index in opened:
+        cache.expect(entry, index)
+    return opened
 
 
 def _known(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:

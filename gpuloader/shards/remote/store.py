@@ -1,8 +1,9 @@
 """One object on a store: which version of it is there, and its bytes. Through fsspec, with retries and time limits.
 
-A version is told by size and tag: the store's ETag, or what else it has that changes with the content. An object is
-downloaded in blocks by range requests, so that a broken download goes on where it was; as a whole where an HTTP server
-does not know ranges.
+A version is told by size and tag: the store's ETag, or what else it has that changes with the content. What comes of an
+object is written as it comes, and a broken download goes on where it was, unless an HTTP server does not know ranges.
+No answer is read beyond what was asked for. Stores other than HTTP are asked for blocks, since their libraries give no
+answer before it is whole.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import asyncio
 import base64
 import hashlib
 import io
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from functools import cached_property, lru_cache
-from itertools import count
 from pathlib import PurePosixPath
 from queue import Empty, SimpleQueue
 from random import Random
@@ -27,7 +31,7 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import get_protocol
 
-from gpuloader.errors import ConfigError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, ShardNotFoundError
 
 PROTOCOLS = ("s3", "gs", "gcs", "http", "https", "hf")
 
@@ -37,19 +41,27 @@ Wanted: TypeAlias = Callable[[], bool]
 Answer = TypeVar("Answer")
 
 _MOST_TRIES = 5
+_PROGRESS_BYTES = 4 << 20  # tries are counted again once so much has come
 _FIRST_PAUSE_SECONDS = 0.5  # twice as long before each further try
+_LONGEST_PAUSE_SECONDS = 120.0  # that a store may ask for
 _REQUEST_SECONDS = 60.0
 _SILENT_SECONDS = 30.0  # an HTTP server that sends nothing for so long is given up
+_SLOWEST_BYTES_PER_SECOND = 10_000  # one that sends less, seen over _REQUEST_SECONDS, too
+_BUFFER_BYTES = 256 << 10
+_FIRST_BLOCK_BYTES = 512 << 10  # twice as many in each further one, so that a slow or bad connection gets on too
 _BLOCK_BYTES = 8 << 20
+_TOLD_PAUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _TAGS = ("ETag", "etag", "generation", "blob_id", "Last-Modified", "LastModified", "mtime", "updated", "created")
 _FORBIDDEN = (401, 403)
 _MISSING = (404, 410)
+_NO_SUCH_RANGE = 416
 _WORTH_A_RETRY = (408, 425, 429)
 # Trying again changes nothing; the second row's are of packages that may not be here.
 _FINAL = (PermissionError, IsADirectoryError, NotImplementedError, ValueError, TypeError)
 _FINAL_NAMES = frozenset(("NonHttpUrlClientError", "NoCredentialsError"))
 _random = Random()
+_log = logging.getLogger("gpuloader")
 
 
 @dataclass(frozen=True)
@@ -110,73 +122,144 @@ class RemoteShard:
         tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
         return Version(size, tag, _stated_checksum(info), info.get("partial") is not False)
 
-    def read(self, start: int, end: int, wanted: Wanted) -> bytes | None:
-        """The bytes from `start` to before `end`; None where the store gives no parts."""
+    def read(self, version: Version, start: int, end: int, wanted: Wanted) -> bytes | None:
+        """The bytes from `start` to before `end`; None where the store gives no parts.
+
+        Raises:
+            ShardChangedError: they are of another version.
+        """
 
         def part(store: Any, path: str) -> bytes | None:  # noqa: ANN401
-            if _is_http(self.url):
-                data = _await(store, _http_range(store, path, start, end), wanted, _REQUEST_SECONDS)
-            else:
-                data = _ask(store, "cat_file", path, start=start, end=end, wanted=wanted)
-            if data is not None and len(data) != end - start:
-                raise OSError(f"{len(data)} bytes came in place of the {end - start} that were asked for")
+            if not _is_http(self.url):
+                return _block(store, path, start, end, wanted)
+            with _answer(store, path, _range(start, end), wanted) as response:
+                if response.status != 206:
+                    return None
+                self._check_answer(response, version, start, end)
+                data = b"".join(_chunks(store, response, end - start, wanted))
+            _check_size(len(data), end - start)
             return data
 
         return self._tried(part, wanted)
 
-    def read_small(self, wanted: Wanted) -> bytes | None:
-        """All of a small object; None where there is none or it may not be read."""
+    def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
+        """All of a small object; None where there is none, it may not be read, or it is larger than `most_bytes`."""
+
+        def whole(store: Any, path: str) -> bytes:  # noqa: ANN401
+            if not _is_http(self.url):
+                return _beginning(store, path, most_bytes + 1, wanted)
+            data = bytearray()
+            with _answer(store, path, {}, wanted) as response:
+                for chunk in _chunks(store, response, None, wanted):
+                    data += chunk
+                    if len(data) > most_bytes:
+                        break
+            return bytes(data)
+
         try:
-            return self._tried(lambda store, path: _ask(store, "cat_file", path, wanted=wanted), wanted)
+            data = self._tried(whole, wanted)
         except (ShardNotFoundError, _ForbiddenError):
             return None
+        if len(data) > most_bytes:
+            _log.info("%s has more than %d bytes; it is passed over", self, most_bytes)
+            return None
+        return data
 
     def download(self, version: Version, file: io.FileIO, wanted: Wanted, came: Callable[[int], None]) -> None:
         """Writes what a file lacks of the object behind what it has; `came` is told of bytes as they come.
 
         Raises:
             ShardChangedError: the object has another version than is asked for.
+            DiskError: the file cannot be written.
         """
-        self.check_version(version, wanted)
-        ranges = version.ranges
-        start = file.seek(0, os.SEEK_END)
-        while start < version.size_bytes and ranges:
-            end = min(start + _BLOCK_BYTES, version.size_bytes)
-            data = self.read(start, end, wanted)
-            if ranges := data is not None:
+
+        def rest(store: Any, path: str) -> None:  # noqa: ANN401
+            bytes_from = self._bytes_by_http if _is_http(self.url) else self._bytes_in_blocks
+            for data in bytes_from(store, path, version, file, wanted):
                 _write(file, data)
-                came(end - start)
-                start = end
-        if not ranges and start < version.size_bytes:
-            self._tried(lambda store, path: self._download_whole(store, path, version, file, wanted), wanted)
-            came(version.size_bytes)
+                came(len(data))
+            _check_size(file.tell(), version.size_bytes)
+
+        self.check_version(version, wanted)
+        if file.seek(0, os.SEEK_END) > version.size_bytes:
+            file.truncate(0)
+        self._tried(rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
 
-    def _download_whole(self, store: Any, path: str, version: Version, file: io.FileIO, wanted: Wanted) -> None:  # noqa: ANN401
-        file.seek(0)
-        file.truncate()
-        _await(store, store._get_file(path, file, headers=_PLAIN), wanted, None)
-        if (size := file.tell()) != version.size_bytes:
-            raise OSError(f"{size} bytes came, it was said to have {version.size_bytes}")
+    def _bytes_by_http(
+        self,
+        store: Any,  # noqa: ANN401
+        path: str,
+        version: Version,
+        file: io.FileIO,
+        wanted: Wanted,
+    ) -> Iterator[bytes]:
+        """What the file lacks; all, and the file is emptied, where the server gives no parts."""
+        start = file.seek(0, os.SEEK_END)
+        if start == version.size_bytes:
+            return
+        asked = _range(start, version.size_bytes) if version.ranges else {}
+        with _answer(store, path, asked, wanted) as response:
+            start = start if response.status == 206 else 0
+            self._check_answer(response, version, start, version.size_bytes)
+            file.seek(start)
+            file.truncate()
+            yield from _chunks(store, response, version.size_bytes - start, wanted)
+
+    def _bytes_in_blocks(
+        self,
+        store: Any,  # noqa: ANN401
+        path: str,
+        version: Version,
+        file: io.FileIO,
+        wanted: Wanted,
+    ) -> Iterator[bytes]:
+        start, size = file.seek(0, os.SEEK_END), _FIRST_BLOCK_BYTES
+        while start < version.size_bytes:
+            check_wanted(wanted)
+            end = min(start + min(size, _BLOCK_BYTES), version.size_bytes)
+            yield _block(store, path, start, end, wanted)
+            start, size = end, 2 * size
+
+    def _check_answer(self, response: Any, version: Version, start: int, end: int) -> None:  # noqa: ANN401
+        """Raises ShardChangedError where an answer is of another version, OSError where it is of another part."""
+        name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
+        tag = response.headers.get(name, "")
+        if tag and version.tag and _strong(tag) != _strong(version.tag):
+            raise self._changed(f"has the {name} {tag} where it is read", version)
+        if response.status == 206:
+            found = response.headers.get("Content-Range", "")
+            expected = f"bytes {start}-{end - 1}/"
+            if found not in (f"{expected}{version.size_bytes}", f"{expected}*"):
+                raise OSError(f"the part {found!r} came in place of '{expected}{version.size_bytes}'")
+        if response.content_length is not None:
+            _check_size(response.content_length, end - start)
 
     def check_version(self, version: Version, wanted: Wanted) -> None:
         """Raises ShardChangedError where the store has another version now."""
         forget_listings([self])
         if (now := self.version(wanted)) != version:
-            raise ShardChangedError(
-                f"{self} has (size, tag) {(now.size_bytes, now.tag)}, it had {(version.size_bytes, version.tag)} when "
-                f"this loader was made. Make the loader anew when the shard is as it shall be"
-            )
+            raise self._changed(f"has (size, tag) {(now.size_bytes, now.tag)}", version)
 
-    def _tried(self, request: Callable[[Any, str], Answer], wanted: Wanted) -> Answer:
-        """What a request to the store gives, tried again while that may help."""
+    def _changed(self, found: str, version: Version) -> ShardChangedError:
+        return ShardChangedError(
+            f"{self} {found}, it had (size, tag) {(version.size_bytes, version.tag)} when this loader was made. Make "
+            f"the loader again when the shard is as it shall be"
+        )
+
+    def _tried(
+        self, request: Callable[[Any, str], Answer], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
+    ) -> Answer:
+        """What a request to the store gives, tried again while that may help, and while more and more is here."""
         store = file_system(self.url)
         path = store._strip_protocol(self.url)
-        for tries in count(1):
+        tries, counted_bytes = 0, here_bytes()
+        while True:
+            tries += 1
             check_wanted(wanted)
             try:
                 return request(store, path)
-            except (InterruptedError, ShardNotFoundError):
+            except (InterruptedError, DataError, DiskError):
                 raise
             except Exception as error:  # noqa: BLE001 - each store has errors of its own
                 failure = _underlying(error)
@@ -184,10 +267,14 @@ class RemoteShard:
                 raise ShardNotFoundError(f"no such object: {self}")
             if isinstance(failure, PermissionError) or _status(failure) in _FORBIDDEN:
                 raise _ForbiddenError(str(self), _said(failure, self.url), tries)
+            if (here := here_bytes()) - counted_bytes >= _PROGRESS_BYTES:
+                tries, counted_bytes = 1, here
             if tries == _MOST_TRIES or _is_final(failure):
                 raise RemoteError(str(self), _said(failure, self.url), tries)
-            pause(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1), wanted)
-        raise AssertionError
+            seconds = max(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1), _asked_pause(failure))
+            if seconds > _TOLD_PAUSE_SECONDS:
+                _log.info("%s: %s: it is asked again in %.0f s", self, _said(failure, self.url), seconds)
+            pause(seconds, wanted)
 
 
 @dataclass(frozen=True)
@@ -206,6 +293,10 @@ class Entry:
 
 class _ForbiddenError(RemoteError):
     """The store refuses: the credentials are missing or do not suffice."""
+
+
+class DiskError(OSError):
+    """Writing here failed; the store is not to blame."""
 
 
 def remote_protocol(source: str) -> str | None:
@@ -282,7 +373,8 @@ def _file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
 
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS)
             given = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
-            options["client_kwargs"] = {"timeout": limits, "trust_env": True, **given}
+            own = {"timeout": limits, "trust_env": True, "auto_decompress": False, "read_bufsize": _BUFFER_BYTES}
+            options["client_kwargs"] = {**own, **given}
     except ImportError as error:
         raise ConfigError(f"{protocol}:// needs packages that are not here: pip install 'gpuloader[remote]'") from error
     return fsspec.filesystem(protocol, **options)
@@ -291,13 +383,65 @@ def _file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
 _PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
 
-async def _http_range(store: Any, url: str, start: int, end: int) -> bytes | None:  # noqa: ANN401
-    """A part of a file; None from a server that would send all of it."""
-    session = await store.set_session()
-    headers = {**_PLAIN, "Range": f"bytes={start}-{end - 1}"}
-    async with session.get(store.encode_url(url), headers=headers) as response:
+def _range(start: int, end: int) -> Mapping[str, str]:
+    return {"Range": f"bytes={start}-{end - 1}"}
+
+
+@contextmanager
+def _answer(store: Any, url: str, headers: Mapping[str, str], wanted: Wanted) -> Iterator[Any]:  # noqa: ANN401
+    """aiohttp's response to GET, of which nothing is read yet."""
+
+    async def ask() -> Any:  # noqa: ANN401
+        session = await store.set_session()
+        given = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **_PLAIN, **headers}}
+        return await session.get(store.encode_url(url), **given)
+
+    response = _await(store, ask(), wanted, _REQUEST_SECONDS)
+    try:
         store._raise_not_found_for_status(response, url)
-        return await response.read() if response.status == 206 else None
+        yield response
+    finally:
+        store.loop.call_soon_threadsafe(response.close)
+
+
+def _chunks(store: Any, response: Any, most_bytes: int | None, wanted: Wanted) -> Iterator[bytes]:  # noqa: ANN401
+    """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
+    since, total_bytes, counted_bytes = time.monotonic(), 0, 0
+    while chunk := _await(store, response.content.readany(), wanted, _REQUEST_SECONDS):
+        check_wanted(wanted)
+        total_bytes += len(chunk)
+        if most_bytes is not None and total_bytes > most_bytes:
+            raise OSError(f"more bytes come than the {most_bytes} that were asked for")
+        yield chunk
+        if (seconds := time.monotonic() - since) > _REQUEST_SECONDS:
+            if total_bytes - counted_bytes < _SLOWEST_BYTES_PER_SECOND * seconds:
+                raise OSError(f"{total_bytes - counted_bytes} bytes came in {seconds:.0f} s: that is too slow")
+            since, counted_bytes = time.monotonic(), total_bytes
+
+
+def _block(store: Any, path: str, start: int, end: int, wanted: Wanted) -> bytes:  # noqa: ANN401
+    data: bytes = _ask(store, "cat_file", path, start=start, end=end, wanted=wanted) or b""
+    _check_size(len(data), end - start)
+    return data
+
+
+def _beginning(store: Any, path: str, size: int, wanted: Wanted) -> bytes:  # noqa: ANN401
+    try:
+        return _ask(store, "cat_file", path, start=0, end=size, wanted=wanted) or b""
+    except OSError as error:
+        if _status(error) == _NO_SUCH_RANGE:  # it is empty
+            return b""
+        raise
+
+
+def _check_size(found: int, expected: int) -> None:
+    if found != expected:
+        raise OSError(f"{found} bytes come in place of the {expected} that were asked for")
+
+
+def _strong(tag: str) -> str:
+    """An entity tag without the mark that says that it is a weak one: servers mark some answers only."""
+    return tag.removeprefix("W/")
 
 
 def _ask(store: Any, what: str, path: str, wanted: Wanted, **options: Any) -> Any:  # noqa: ANN401
@@ -339,10 +483,13 @@ async def _answered(
         answers.put((None, error))
 
 
-def _write(file: io.FileIO, data: bytes | None) -> None:
-    view = memoryview(data or b"")
-    while view:
-        view = view[file.write(view) :]
+def _write(file: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[file.write(view) :]
+    except OSError as error:
+        raise DiskError(error.errno, error.strerror) from None
 
 
 def _is_http(url: str) -> bool:
@@ -358,12 +505,38 @@ def _underlying(error: Exception) -> Exception:
 
 def _status(error: Exception) -> int | None:
     """The HTTP status, wherever the store's library keeps it."""
-    for name in ("status", "status_code", "code"):
-        for holder in (error, getattr(error, "response", None)):
+    for holder in _holders(error):
+        for name in ("status", "status_code", "code"):
             if isinstance(found := getattr(holder, name, None), int) and found:
                 return found
-    response = getattr(error, "response", None)  # that of boto is a dictionary
-    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+        if found := _boto(holder).get("HTTPStatusCode"):
+            return int(found)
+    return None
+
+
+def _holders(error: Exception) -> list[Any]:
+    """What may know about an answer that is an error: s3fs raises errors of its own from those of boto."""
+    return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
+
+
+def _boto(holder: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    return holder.get("ResponseMetadata", {}) if isinstance(holder, dict) else {}
+
+
+def _asked_pause(error: Exception) -> float:
+    """The seconds for which a store asks by Retry-After, as far as they are obeyed."""
+    found = (getattr(holder, "headers", None) or _boto(holder).get("HTTPHeaders") for holder in _holders(error))
+    headers = {str(name).lower(): value for each in found for name, value in (each or {}).items()}
+    text = str(headers.get("retry-after", "0")).strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        try:
+            until = parsedate_to_datetime(text)
+        except (ValueError, OverflowError):
+            return 0.0
+        seconds = (until.replace(tzinfo=until.tzinfo or timezone.utc) - datetime.now(timezone.utc)).total_seconds()
+    return max(0.0, min(seconds, _LONGEST_PAUSE_SECONDS))
 
 
 def _is_final(error: Exception) -> bool:
@@ -376,7 +549,7 @@ def _is_final(error: Exception) -> bool:
 def _said(error: Exception, url: str) -> str:
     """An error's words in one line, without secrets."""
     status, message = _status(error), getattr(error, "message", None)
-    said = f"HTTP {status} {message or ''}".strip() if status is not None else f"{type(error).__name__}: {error}"
+    said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
     return " ".join(without_secrets(said.replace(url, without_secrets(url))).split())
 
 

@@ -20,7 +20,7 @@ from making import write_samples
 from serving import Server
 
 from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, TarError
-from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, close_shard, store
+from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, close_shard
 
 ROOM = 10**9
 
@@ -40,8 +40,7 @@ def served(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def server(served: list[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(store, "_BLOCK_BYTES", 8192)
+def server(served: list[Path]) -> Iterator[Server]:
     with Server(served[0].parent) as running:
         yield running
 
@@ -157,7 +156,7 @@ def test_what_is_needed_next_goes_last(entries: list[Entry], folder: Path, size:
 
 
 def test_files_that_are_not_the_caches_stay_and_do_not_count(entries: list[Entry], folder: Path, size: int) -> None:
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     others = {folder / name: b"mine" for name in ("train-0000.tar", "a.b.tar", "mine.part", f"{entries[0].key}-1.tar")}
     for path, data in others.items():
         path.write_bytes(data)
@@ -231,9 +230,11 @@ def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
         ShardCache(tmp_path / "file", ROOM)
 
 
+@pytest.mark.parametrize("ranges", ["yes", "ignored"])
 def test_a_folder_that_is_full_is_an_error_and_leaves_what_can_go_on(
-    entries: list[Entry], folder: Path, size: int
+    entries: list[Entry], server: Server, folder: Path, size: int, ranges: str
 ) -> None:
+    server.ranges = ranges
     work = (
         "import resource, sys\n"
         "from pathlib import Path\n"
@@ -251,6 +252,55 @@ def test_a_folder_that_is_full_is_an_error_and_leaves_what_can_go_on(
     assert "ConfigError: cache=" in result.stderr
     assert "a shard cannot be written there: File too large" in result.stderr
     assert (folder / f"{entries[0].key}.{size}.part").stat().st_size == 10_000
+
+
+# --- what others put there
+
+
+PLACES = {
+    "lock": lambda entry: "lock",
+    "shard": lambda entry: f"{entry.key}.tar",
+    "part": lambda entry: f"{entry.key}.{entry.version.size_bytes}.part",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("kind", "says"), [("link", "it is a link"), ("folder", "a folder"), ("pipe", "a folder or a pipe")]
+)
+def test_what_is_no_file_in_the_place_of_one_is_an_error(
+    entries: list[Entry], folder: Path, tmp_path: Path, place: str, kind: str, says: str
+) -> None:
+    folder.mkdir(mode=0o700)
+    path, other = folder / PLACES[place](entries[0]), tmp_path / "precious"
+    other.write_bytes(b"mine")
+    {"link": lambda: path.symlink_to(other), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
+    with pytest.raises(ConfigError, match=f"{path.name}: a file of the cache cannot be opened: .*Remove it") as caught:
+        content(ShardCache(folder, ROOM), entries[0])
+    assert says in str(caught.value) or "Is a directory" in str(caught.value)
+    assert other.read_bytes() == b"mine"
+    if place != "lock":
+        assert ShardCache(folder, ROOM).held_bytes() == 0  # it is not the cache's
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "allowed"),
+    [(0o700, None, True), (0o755, None, True), (0o775, None, False), (0o777, None, False), (0o1777, None, False)]
+    + [(0o700, 12345, False)] * (os.geteuid() == 0),
+)
+def test_a_folder_that_others_may_write_to_is_refused(
+    folder: Path, mode: int, owner: int | None, allowed: bool
+) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    if owner is not None:
+        os.chown(folder, owner, owner)
+    if allowed:
+        ShardCache(folder, ROOM)
+    else:
+        with pytest.raises(ConfigError, match=rf"has owner \d+ and mode {mode:o}: .* Name one, or .*/cache/shards'"):
+            ShardCache(folder, ROOM)
+        assert ShardCache(folder / "shards", ROOM).folder.is_dir()  # as the error advises
 
 
 # --- what is wrong
@@ -303,16 +353,15 @@ def test_a_download_that_failed_goes_on(
     entries: list[Entry], served: list[Path], server: Server, folder: Path, size: int
 ) -> None:
     cache = ShardCache(folder, ROOM)
-    server.bytes_per_second = 200_000
+    server.bytes_per_second = 50_000
     with pytest.raises(InterruptedError):
         cache.open(entries[0], lambda: server.sent_bytes["train-0000.tar"] < size // 2)
     [part] = names(folder, ".part")
     here = (folder / part).stat().st_size
     assert 0 < here < size
     server.bytes_per_second = 0
-    before = server.sent_bytes["train-0000.tar"]
     assert content(cache, entries[0]) == served[0].read_bytes()
-    assert server.sent_bytes["train-0000.tar"] - before == size - here
+    assert cache.stats().downloaded_bytes == size
 
 
 def test_a_partial_download_counts_in_full_and_goes_like_the_others(
@@ -327,11 +376,47 @@ def test_a_partial_download_counts_in_full_and_goes_like_the_others(
     assert names(folder, ".tar") == {f"{entries[number].key}.tar" for number in (1, 2)}
 
 
+def test_what_a_machine_that_stopped_may_have_lost_is_downloaded_again(
+    entries: list[Entry], served: list[Path], folder: Path, size: int
+) -> None:
+    ShardCache(folder, ROOM)
+    (folder / "lock").write_text("another start of the machine")
+    part = folder / f"{entries[0].key}.{size}.part"
+    data = served[0].read_bytes()
+    last_image = data.rfind(b"\xff\xd8\xff")
+    part.write_bytes(data[: last_image + 100] + bytes(200))  # the last block was not written: no header is hurt
+    others = folder / "0.part"
+    others.write_bytes(b"mine")
+    cache = ShardCache(folder, ROOM)
+    assert not part.exists()
+    assert others.exists()
+    assert content(cache, entries[0]) == data
+    (folder / f"{entries[1].key}.{size}.part").write_bytes(served[1].read_bytes()[:1000])
+    content(ShardCache(folder, ROOM), entries[1])  # since the same start
+    assert ShardCache(folder, ROOM).held_bytes() == 2 * size
+    assert cache.stats().downloaded_bytes == size
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_what_was_here_of_a_shard_and_is_damaged_is_downloaded_again(
+    entries: list[Entry], served: list[Path], folder: Path, size: int, checksum: bool
+) -> None:
+    data = bytearray(served[0].read_bytes())
+    if checksum:
+        Path(f"{served[0]}.sha256").write_text(hashlib.sha256(data).hexdigest())
+    damaged = data.copy()
+    first = damaged.find(b"\xff\xd8\xff") if checksum else 0  # an image, or a header
+    damaged[first + 200 : first + 300] = bytes(100)
+    damaged[first : first + 4] = bytes(4)
+    cache = ShardCache(folder, ROOM)
+    (folder / f"{entries[0].key}.{size}.part").write_bytes(damaged[: size // 2])
+    assert content(cache, entries[0]) == data
+
+
 WORK = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, store\n"
-    "store._BLOCK_BYTES = 8192\n"
+    "from gpuloader.shards.remote import Entry, RemoteShard, ShardCache\n"
     "always = lambda: True\n"
     "shard = RemoteShard(sys.argv[1])\n"
     "entry = Entry(shard, shard.version(always))\n"

@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from making import jpeg, write_samples, write_shard
-from serving import Server
+from serving import ENDLESS_BYTES, Server
 
 from gpuloader.errors import IndexFileError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.shards import ShardIndex, ShardSet, open_index, resolve_shards
@@ -138,9 +139,47 @@ def test_one_beside_the_shard_that_is_of_other_content_is_an_error_once_that_com
     index = scan(shard)
     replace(index, label=index.label + 1).save(Path(f"{shard}.gpuidx"))
     shard_set = ShardSet.open([RemoteShard(f"{server.url}/{shard.name}")], cache=folder)
-    with pytest.raises(IndexFileError, match=r"train-0000\.tar\.gpuidx is the index of another shard: delete it on"):
-        shard_set.read_component(0, "cls")
+    for _ in range(2):  # also when it is asked again
+        with pytest.raises(
+            IndexFileError, match=r"train-0000\.tar\.gpuidx is the index of another shard: delete it on"
+        ):
+            shard_set.read_component(0, "cls")
     assert {path.name for path in folder.iterdir()} == {"lock"}
+
+
+def test_a_shard_that_is_not_what_was_read_of_it_before_is_an_error(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    shard = large_shard(server.folder / "large.tar")
+    urls = [RemoteShard(f"{server.url}/large.tar")]
+    indexed = ShardSet.open(urls, cache=folder)  # by parts
+    stat, data = shard.stat(), bytearray(shard.read_bytes())
+    place = int(indexed.indexes[0][1].image_offset[2]) - 512
+    data[place:] = bytes(len(data) - place)  # the archive ends before the third sample
+    shard.write_bytes(data)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # of the same size and tag
+    for _ in range(2):  # also when it is asked again, and its index is gone
+        with pytest.raises(IndexFileError, match=r"/large\.tar is not what its index says\. If the store has one, "):
+            indexed.read_component(0, "cls")
+        assert not [path for path in folder.iterdir() if path.name != "lock"]
+    again = ShardSet.open(urls, cache=folder)
+    assert len(again) == 2
+    assert again.read_component(0, "cls") == b"0"  # it is in the cache now
+    with pytest.raises(IndexFileError):
+        indexed.read_component(0, "cls")
+    assert again.read_component(0, "cls") == b"0"
+
+
+@pytest.mark.parametrize("suffix", [".gpuidx", ".sha256"])
+def test_what_lies_beside_a_shard_is_not_read_without_end(server: Server, folder: Path, suffix: str) -> None:
+    shard = server.folder / "train-0000.tar"
+    name = f"{shard.name}{suffix}"
+    (server.folder / name).write_bytes(b"a" * 64)
+    server.fault(name, "endless")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 20)
+        assert opened(server, folder, shard.name)[0].digest() == scan(shard).digest()
+    assert server.sent_bytes[name] < ENDLESS_BYTES / 2
 
 
 def test_shards_that_are_not_there_or_no_tars_are_errors(server: Server, folder: Path) -> None:
@@ -160,9 +199,9 @@ def test_a_shard_that_changes_while_it_is_scanned_is_an_error(
 ) -> None:
     path, read = large_shard(server.folder / "large.tar"), RemoteShard.read
 
-    def change_and_read(shard: RemoteShard, *arguments: int) -> bytes | None:
+    def change_and_read(shard: RemoteShard, *arguments: Any) -> bytes | None:  # noqa: ANN401
         os.utime(path, ns=(1, 1))
-        return read(shard, *arguments)  # type: ignore[arg-type]
+        return read(shard, *arguments)
 
     monkeypatch.setattr(RemoteShard, "read", change_and_read)
     with pytest.raises(ShardChangedError):

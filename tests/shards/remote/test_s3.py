@@ -92,6 +92,20 @@ def test_what_is_not_there_is_said(bucket: Any, tmp_path: Path, tar: str, says: 
         loader(tar, cache=tmp_path / "cache")
 
 
+@pytest.mark.parametrize("size", [0, 1 << 20], ids=["empty", "too large"])
+def test_files_beside_a_shard_that_cannot_be_right_are_passed_over(
+    bucket: Any,  # noqa: ANN401
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+) -> None:
+    monkeypatch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 19)
+    for suffix in (".gpuidx", ".sha256"):
+        bucket.pipe(f"bucket/data/train-0000.tar{suffix}", b"a" * size)
+    with loader("s3://bucket/data/train-0000.tar", cache=tmp_path / "cache") as batches:
+        assert sum(len(batch["label"]) for batch in batches) == 10
+
+
 def test_an_object_that_changes_is_an_error(bucket: Any, tmp_path: Path) -> None:  # noqa: ANN401
     with loader("s3://bucket/data/", cache=tmp_path / "cache") as batches:
         for file in (tmp_path / "cache").glob("*.tar"):
