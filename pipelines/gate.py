@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.nvimgcodec import CodeStream
 
-from gpuloader.shards.image_checks import cause_in_jpeg, cause_in_pnm, cause_in_size
+from gpuloader.shards.image_checks import cause_in_bytes, cause_in_jpeg, cause_in_pnm, cause_in_size
+from gpuloader.shards.image_claims import cause_in_claims
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
 _CHECKS = {"jpeg": cause_in_jpeg, "pnm": cause_in_pnm}
@@ -25,6 +26,8 @@ def gate(encoded: NDArray[np.uint8]) -> tuple[int, int] | str:
     """
     if len(encoded) == 0:
         return "the file is empty"
+    if cause := cause_in_bytes(len(encoded)) or cause_in_claims(encoded):
+        return cause
     try:
         stream = CodeStream(encoded)
         height, width, dtype, codec = stream.height, stream.width, stream.dtype, stream.codec_name
