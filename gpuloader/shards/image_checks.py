@@ -24,6 +24,9 @@ _START_OF_SCAN = b"\xff\xda"
 _END_OF_IMAGE = b"\xff\xd9"
 _MARKER = re.compile(rb"\xff+[^\xff]")  # fill bytes may stand before it
 _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the others belong to the scan
+_PNM_HEADER = re.compile(rb"P([1-6])\s+(\d+)\s+(\d+)(?:\s+(\d+))?")
+_HEADER_BYTES = 1 << 14  # comments may be long
+_TEXTS, _BITMAPS, _THREE_SAMPLES = (1, 2, 3), (1, 4), (3, 6)
 _AC, _QUANTISATION = 0x10, 0x20  # where the numbers of these tables begin, behind those of DC Huffman tables
 
 
@@ -101,17 +104,20 @@ def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
 
     DALI takes values as they are; where white is not the largest of 8 or 16 bits, they would have to be scaled.
     """
-    kind, *numbers = re.sub(rb"#[^\n]*", b"", encoded[:1024].tobytes()).split()[:4]
-    if kind not in (b"P1", b"P4") and numbers[2:] not in ([b"255"], [b"65535"]):
-        return f"its white is {b''.join(numbers[2:])[:10]!r}, allowed are 255 and 65535"
-    width, height = map(int, numbers[:2])
-    samples = height * width * (3 if kind in (b"P3", b"P6") else 1)
-    needed_bytes = {
-        b"P1": samples,
-        b"P2": 2 * samples - 1,  # a digit and a space
-        b"P3": 2 * samples - 1,
-        b"P4": height * ((width + 7) // 8),
-    }.get(kind, samples * (2 if numbers[2:] == [b"65535"] else 1))
+    head = re.sub(rb"#[^\n]*", b"", encoded[:_HEADER_BYTES].tobytes())
+    header = _PNM_HEADER.match(head)
+    if header is None:
+        return f"its header is {head[:20]!r}, no kind with width, height and white"
+    kind, width, height, white = int(header[1]), int(header[2]), int(header[3]), header[4] or b""
+    if kind not in _BITMAPS and white not in (b"255", b"65535"):
+        return f"its white is {white!r}, allowed are 255 and 65535"
+    samples = height * width * (3 if kind in _THREE_SAMPLES else 1)
+    if kind in _TEXTS:
+        needed_bytes = samples if kind in _BITMAPS else 2 * samples - 1  # a digit, and a space but for bits
+    elif kind in _BITMAPS:
+        needed_bytes = height * ((width + 7) // 8)
+    else:
+        needed_bytes = samples * (2 if white == b"65535" else 1)
     return cause_in_room(height, width, needed_bytes, len(encoded))
 
 
