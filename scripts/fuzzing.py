@@ -39,6 +39,9 @@ _BATCH = 8
 _SIZE = 32
 _HEADER_BYTES = 256
 _TIMEOUT_SECONDS = 120
+_LIMIT_OVER_SPARE = (
+    8  # an allocation that fails is no finding, as decoders take it for a broken image; one that does not is
+)
 _EXTREMES = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
 _TIFF_TAGS = (256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338, 339, 347, 530)
 _CHUNKS = {"png": (b"eXIf", b"iCCP", b"tRNS", b"PLTE", b"acTL", b"fdAT"), "webp": (b"EXIF", b"ICCP", b"ALPH", b"ANMF")}
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where offending inputs are saved")
-    parser.add_argument("--spare-mib", type=int, default=2048, help="memory that a worker may take beyond its start")
+    parser.add_argument("--spare-mib", type=int, default=1024, help="memory that a batch of inputs may take")
     options = parser.parse_args(arguments)
     jobs = [
         Job(kind, range(start, min(start + _BATCH, options.count)), options.seed)
@@ -194,13 +197,25 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     for kind in FORMATS:  # loads and compiles what the first batches would
         decoder.decode(list(seeds(kind)))
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + spare_bytes, used_bytes + spare_bytes))
+    most_bytes = used_bytes + _LIMIT_OVER_SPARE * spare_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     while (job := connection.recv()) is not None:
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        before_bytes = _peak_bytes()
         try:
             result = decoder.examine(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
             result = _given_up(job, f"{type(error).__name__}: {error}", job.numbers)
+        taken_bytes = _peak_bytes() - before_bytes
+        if taken_bytes > spare_bytes and not result.violation:
+            result = _given_up(job, f"{taken_bytes >> 20:,} MiB of memory taken by", job.numbers)
         connection.send(result)
+
+
+def _peak_bytes() -> int:
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak is not None
+    return int(peak[1]) << 10
 
 
 def _given_up(job: Job, violation: str, numbers: Sequence[int]) -> Result:
