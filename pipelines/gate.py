@@ -1,8 +1,9 @@
 """The gate before DALI: what it refuses never reaches the decoder.
 
 DALI 2.4 does not only raise on an image whose header it cannot parse or on a window outside the image: the process can
-end with a segmentation fault. The gate asks nvImageCodec, which is DALI's own parser, and adds what a parser of headers
-does not see: a JPEG that is cut or lacks a table, and images that take minutes or gigabytes to decode.
+end with a segmentation fault. The gate asks nvImageCodec, which is DALI's own parser, once it knows that this takes no
+gigabytes itself, and adds what a parser of headers does not see: a JPEG that is cut or lacks a table, and images that
+take minutes or gigabytes to decode.
 """
 
 from __future__ import annotations
