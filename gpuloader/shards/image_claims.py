@@ -60,7 +60,7 @@ def _cause_in_png(data: memoryview) -> str | None:
 
 def _cause_in_webp(data: memoryview) -> str | None:
     """The parser looks for EXIF where it is said to be, and reads it; what stands behind that is not walked."""
-    if data[12:16] != b"VP8X" or not data[20] & _EXIF_FLAG:
+    if data[12:16].tobytes() != b"VP8X" or not data[20] & _EXIF_FLAG:
         return None
     position = 12
     for _ in range(MAX_CHUNKS):
