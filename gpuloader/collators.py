@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
+from math import prod
+from tokenize import TokenError
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +26,7 @@ Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
 
 _BY_EXTENSION: dict[str, Collator] = {}
+_NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has
 
 
 def register_collator(extension: str) -> Callable[[Collator], Collator]:
@@ -113,8 +116,38 @@ def _float32(values: Sequence[Any]) -> NDArray[np.float32]:
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
     """A list of arrays of `.npy` components, which may differ in shape; objects are never unpickled."""
-    # Not by `np.load`, which takes other formats too.
-    return [np.lib.format.read_array(BytesIO(component), allow_pickle=False) for component in components]
+    return [_array(component) for component in components]
+
+
+def _array(component: bytes) -> NDArray[Any]:
+    """What `numpy.save` wrote. Its reader makes what a header says, before it finds that the bytes are fewer or none.
+
+    Raises:
+        ValueError: for whatever is wrong with it.
+    """
+    file = BytesIO(component)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read_header(file)
+    except (SyntaxError, TokenError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the header of the array cannot be parsed ({type(error).__name__}: {error})") from None
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which are never unpickled")
+    if dtype.itemsize == 0 or min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape} and dtype {dtype} ({dtype.itemsize} bytes) cannot be taken")
+    if (needed_bytes := prod(shape) * dtype.itemsize) > (left_bytes := len(component) - file.tell()):
+        raise ValueError(
+            f"its array of shape {shape}, {dtype}, has {needed_bytes:,} bytes, but there are {left_bytes:,}"
+        )
+    return np.lib.format.read_array(BytesIO(component), allow_pickle=False)  # not `np.load`: that takes other formats
+
+
+def _numbers(components: Sequence[bytes]) -> list[NDArray[Any]]:
+    arrays = as_arrays(components)
+    if others := sorted({str(array.dtype) for array in arrays if array.dtype.char not in _NUMBERS}):
+        raise ValueError(f"arrays of {others[:5]} cannot become a tensor: use `as_arrays` for this field")
+    return arrays
 
 
 @register_collator("npy")
@@ -122,9 +155,9 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
     """(B, ...) of `.npy` components of one shape, such as soft labels.
 
     Raises:
-        ValueError: they differ in shape.
+        ValueError: they differ in shape, or are not numbers.
     """
-    arrays = as_arrays(components)
+    arrays = _numbers(components)
     if len(shapes := sorted({array.shape for array in arrays})) > 1:
         raise ValueError(f"arrays of shapes {shapes[:5]} cannot be stacked: use `padded` or `as_arrays` for this field")
     return np.stack(arrays)
@@ -135,9 +168,9 @@ def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
     and "lengths" (B,) int64.
 
     Raises:
-        ValueError: they have no dimension, or differ in the others.
+        ValueError: they have no dimension, differ in the others, or are not numbers.
     """
-    arrays = as_arrays(components)
+    arrays = _numbers(components)
     if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = sorted({array.shape for array in arrays})
         raise ValueError(f"arrays of shapes {shapes[:5]} cannot be padded: they may differ in the first dimension only")

@@ -189,7 +189,7 @@ class Reader:
         return labels
 
     def _size_or_cause(self, sample: int, image: View, draws: Draws) -> tuple[int, int] | str:
-        size = self._known_bad.get(sample) or self._gate(image)
+        size = self._known_bad.get(sample) or self._shards.too_large.get(sample) or self._gate(image)
         if isinstance(size, str) or sample not in self._suspects:
             return size
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.

@@ -1,8 +1,9 @@
 """The gate before DALI: what it refuses never reaches the decoder.
 
 DALI 2.4 does not only raise on an image whose header it cannot parse or on a window outside the image: the process can
-end with a segmentation fault. The gate asks nvImageCodec, which is DALI's own parser, and adds what a parser of headers
-does not see: a JPEG that is cut or lacks a table, and images that take minutes or gigabytes to decode.
+end with a segmentation fault. The gate asks nvImageCodec, which is DALI's own parser, once it knows that this takes no
+gigabytes itself, and adds what a parser of headers does not see: a JPEG that is cut or lacks a table, and images that
+take minutes or gigabytes to decode.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.nvimgcodec import CodeStream
 
-from gpuloader.shards.image_checks import cause_in_jpeg, cause_in_pnm, cause_in_size
+from gpuloader.shards.image_checks import cause_in_bytes, cause_in_jpeg, cause_in_pnm, cause_in_size
+from gpuloader.shards.image_claims import cause_in_claims
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
 _CHECKS = {"jpeg": cause_in_jpeg, "pnm": cause_in_pnm}
@@ -25,6 +27,8 @@ def gate(encoded: NDArray[np.uint8]) -> tuple[int, int] | str:
     """
     if len(encoded) == 0:
         return "the file is empty"
+    if cause := cause_in_bytes(len(encoded)) or cause_in_claims(encoded):
+        return cause
     try:
         stream = CodeStream(encoded)
         height, width, dtype, codec = stream.height, stream.width, stream.dtype, stream.codec_name

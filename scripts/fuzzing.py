@@ -18,7 +18,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -34,12 +34,17 @@ from rich.table import Table
 if TYPE_CHECKING:  # only the workers load the library, and DALI with it
     from gpuloader.recipe import Preset
 
-FORMATS = ("jpeg", "png", "webp", "tiff")
+FORMATS = ("jpeg", "png", "webp", "tiff", "bmp", "pnm")
 _BATCH = 8
 _SIZE = 32
 _HEADER_BYTES = 256
 _TIMEOUT_SECONDS = 120
+_LIMIT_OVER_SPARE = (
+    8  # an allocation that fails is no finding, as decoders take it for a broken image; one that does not is
+)
 _EXTREMES = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
+_TIFF_TAGS = (256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338, 339, 347, 530)
+_CHUNKS = {"png": (b"eXIf", b"iCCP", b"tRNS", b"PLTE", b"acTL", b"fdAT"), "webp": (b"EXIF", b"ICCP", b"ALPH", b"ANMF")}
 
 
 class Job(NamedTuple):
@@ -72,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where offending inputs are saved")
-    parser.add_argument("--spare-mib", type=int, default=2048, help="memory that a worker may take beyond its start")
+    parser.add_argument("--spare-mib", type=int, default=1024, help="memory that a batch of inputs may take")
     options = parser.parse_args(arguments)
     jobs = [
         Job(kind, range(start, min(start + _BATCH, options.count)), options.seed)
@@ -192,13 +197,25 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     for kind in FORMATS:  # loads and compiles what the first batches would
         decoder.decode(list(seeds(kind)))
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + spare_bytes, used_bytes + spare_bytes))
+    most_bytes = used_bytes + _LIMIT_OVER_SPARE * spare_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     while (job := connection.recv()) is not None:
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        before_bytes = _peak_bytes()
         try:
             result = decoder.examine(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
             result = _given_up(job, f"{type(error).__name__}: {error}", job.numbers)
+        taken_bytes = _peak_bytes() - before_bytes
+        if taken_bytes > spare_bytes and not result.violation:
+            result = _given_up(job, f"{taken_bytes >> 20:,} MiB of memory taken by", job.numbers)
         connection.send(result)
+
+
+def _peak_bytes() -> int:
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak is not None
+    return int(peak[1]) << 10
 
 
 def _given_up(job: Job, violation: str, numbers: Sequence[int]) -> Result:
@@ -359,6 +376,48 @@ def rearrange(data: bytes, rng: random.Random) -> bytes:
     return first + b"".join(parts)
 
 
+def set_length(kind: str, data: bytes, rng: random.Random) -> bytes:
+    """The length of a chunk of a PNG or WebP is another, near what is left of the file or an extreme."""
+    places = list(chunks(kind, data))
+    if not places:
+        return data
+    place = rng.choice(places)
+    left = len(data) - place
+    return with_length(kind, data, place, rng.choice((*_EXTREMES, left - 12, left - 11, left - 8, left - 7, left)))
+
+
+def insert_chunk(kind: str, data: bytes, rng: random.Random) -> bytes:
+    """One more chunk of a PNG or WebP, which may be said to be longer than it is."""
+    place = rng.choice([*chunks(kind, data), len(data)])
+    content = rng.randbytes(rng.choice((0, 4, 8, 26)))
+    name = rng.choice(_CHUNKS[kind])
+    chunk = bytes(4) + name + content + bytes(4) if kind == "png" else name + bytes(4) + content
+    chunk = with_length(kind, chunk, 0, rng.choice((len(content), len(content), *_EXTREMES)))
+    result = bytearray(data[:place] + chunk + data[place:])
+    if kind == "webp" and result[12:16] == b"VP8X":
+        result[20] |= rng.choice((0, 2, 8, 0x10, 0x20))  # which chunks are said to be there
+    return bytes(result)
+
+
+def set_tag(data: bytes, rng: random.Random) -> bytes:
+    """In the directory of a TIFF, as Pillow writes it, a tag is another, or its type, count or value is."""
+    result = bytearray(data)
+    start = int.from_bytes(data[4:8], "little")
+    number = int.from_bytes(data[start : start + 2], "little")
+    for _ in range(rng.choice((1, 1, 2, 4)) if number and start + 2 + 12 * number <= len(data) else 0):
+        place = start + 2 + 12 * rng.randrange(number)
+        what = rng.choice(("tag", "type", "count", "value", "value"))
+        if what == "tag":
+            result[place : place + 2] = rng.choice(_TIFF_TAGS).to_bytes(2, "little")
+        elif what == "type":
+            result[place + 2 : place + 4] = rng.randrange(20).to_bytes(2, "little")
+        else:
+            offset = 4 if what == "count" else 8
+            value = rng.choice((*_EXTREMES, 16 * rng.randrange(10_000)))
+            result[place + offset : place + offset + 4] = value.to_bytes(4, "little")
+    return bytes(result)
+
+
 _MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     flip,
     flip_in_header,
@@ -371,7 +430,27 @@ _MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     set_field,
     set_last_field,
 )
-_MUTATIONS_OF = {"jpeg": (rearrange, rearrange, rearrange)}
+_MUTATIONS_OF: dict[str, tuple[Callable[[bytes, random.Random], bytes], ...]] = {
+    "jpeg": (rearrange, rearrange, rearrange),
+    "png": (partial(set_length, "png"), partial(insert_chunk, "png")),
+    "webp": (partial(set_length, "webp"), partial(insert_chunk, "webp")),
+    "tiff": (set_tag, set_tag, set_tag),
+}
+
+
+def chunks(kind: str, data: bytes) -> Iterator[int]:
+    """Where the chunks of a PNG or WebP begin, as far as they can be walked."""
+    position, order, offset, more = (8, "big", 0, 12) if kind == "png" else (12, "little", 4, 8)
+    while position + 8 <= len(data):
+        yield position
+        length = int.from_bytes(data[position + offset : position + offset + 4], order)
+        position += more + length + (length % 2 if kind == "webp" else 0)
+
+
+def with_length(kind: str, data: bytes, place: int, length: int) -> bytes:
+    """The chunk at a place is said to be so long."""
+    order, offset = ("big", 0) if kind == "png" else ("little", 4)
+    return data[: place + offset] + (length % 2**32).to_bytes(4, order) + data[place + offset + 4 :]
 
 
 def with_checksums(data: bytes) -> bytes:
@@ -403,7 +482,13 @@ def seeds(kind: str) -> tuple[bytes, ...]:
             (rgb.convert("CMYK"), {}),
         ],
         "png": [(rgb, {}), (gray, {}), (palette, {"transparency": 3}), (alpha, {}), (wide, {}), (rgb.convert("1"), {})],
-        "webp": [(rgb, {}), (rgb, {"lossless": True}), (alpha, {}), (rgb, {"exif": _exif()})],
+        "webp": [
+            (rgb, {}),
+            (rgb, {"lossless": True}),
+            (alpha, {}),
+            (rgb, {"exif": _exif()}),
+            (rgb, {"save_all": True, "append_images": [rgb.rotate(180)]}),
+        ],
         "tiff": [
             (rgb, {}),
             (rgb, {"compression": "tiff_lzw"}),
@@ -413,6 +498,8 @@ def seeds(kind: str) -> tuple[bytes, ...]:
             (palette, {}),
             (wide, {}),
         ],
+        "bmp": [(rgb, {}), (gray, {}), (palette, {}), (rgb.convert("1"), {}), (alpha, {})],
+        "pnm": [(rgb, {}), (gray, {}), (rgb.convert("1"), {}), (wide, {})],
     }
     return tuple(_encoded(image, kind, options) for image, options in images[kind])
 
@@ -425,7 +512,7 @@ def _exif() -> Image.Exif:
 
 def _encoded(image: Image.Image, kind: str, options: dict[str, object]) -> bytes:
     file = io.BytesIO()
-    image.save(file, kind, **options)
+    image.save(file, "ppm" if kind == "pnm" else kind, **options)
     return file.getvalue()
 
 

@@ -74,6 +74,10 @@ def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
             _STANDARD_TABLES, "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not"
         ),
         "jpeg-scan-bomb": "each scan takes as long as the whole picture",
+        "jpeg-large-of-many-scans": "each scan takes as long as the whole picture",
+        "png-data-behind-its-rows": "a decoder unpacks all that follows, however much that is",
+        "png-chunk-behind-file": "a decoder sets its length aside",
+        "webp-exif-behind-file": "the parser sets its length aside",
         "jpeg-app0-length-0": "DALI does not search for the next marker",
         "jpeg-app0-length-1": "DALI does not search for the next marker",
         "jpeg-app0-length-5": "DALI does not search for the next marker",
@@ -209,6 +213,7 @@ WIDE = Image.fromarray(np.asarray(GRAY, np.uint16) * 257)
 ALPHA = Image.merge("RGBA", [*PICTURE.split(), GRAY])
 PNG = encoded(PICTURE, "PNG")
 WEBP = encoded(PICTURE, "WEBP", quality=90)
+WEBP_X = encoded(PICTURE, "WEBP", quality=90, xmp=b"<x/>")  # the extended format
 TIFF = encoded(PICTURE, "TIFF")
 BMP = encoded(PICTURE, "BMP")
 JP2 = encoded(PICTURE, "JPEG2000")
@@ -372,6 +377,7 @@ def _good_others() -> dict[str, bytes]:
         "bmp-palette": encoded(PICTURE.convert("P"), "BMP"),
         "bmp-1-bit": encoded(PICTURE.convert("1"), "BMP"),
         "bmp-rgba": encoded(ALPHA, "BMP"),
+        "bmp-runs": bmp_of_runs(HEIGHT, WIDTH, _RUNS),
         "tiff-rgb": TIFF,
         "tiff-gray": encoded(GRAY, "TIFF"),
         "tiff-rgba": encoded(ALPHA, "TIFF"),
@@ -388,6 +394,9 @@ def _good_others() -> dict[str, bytes]:
         "tiff-big-endian": big_endian_tiff(),
         "tiff-fax": encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
         "tiff-ycbcr": encoded(PICTURE.convert("YCbCr"), "TIFF"),
+        "tiff-tiled": tiled_tiff(32, 48),
+        "tiff-tile-larger-than-image": tiled_tiff(256, 256),
+        "tiff-tiled-big-endian": tiled_tiff(16, 16, order=">"),
         "tiff-zstd": encoded(PICTURE, "TIFF", compression="zstd"),
         "tiff-16-bit-deflate": encoded(WIDE, "TIFF", compression="tiff_adobe_deflate"),
         "ppm-comment": encoded(PICTURE, "PPM").replace(b"P6\n", b"P6\n# a comment\n", 1),
@@ -436,6 +445,44 @@ def tiff_claiming(height: int, width: int) -> bytes:
     return data
 
 
+def tiff(tags: dict[int, tuple[int, ...]], data: bytes, order: str = "<") -> bytes:
+    """A TIFF of such data, which begin at byte 8, and of such tags."""
+    behind, entries = b"", b""
+    start = 8 + len(data) + 2 + 12 * len(tags) + 4
+    for tag, numbers in sorted(tags.items()):
+        kind, form = (3, "H") if tag in (258, 259, 262, 277) else (4, "I")
+        value = struct.pack(f"{order}{len(numbers)}{form}", *numbers)
+        if len(value) > 4:
+            value, behind = struct.pack(f"{order}I", start + len(behind)), behind + value
+        entries += struct.pack(f"{order}HHI", tag, kind, len(numbers)) + value.ljust(4, b"\0")
+    head = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, 8 + len(data))
+    return head + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + behind
+
+
+def tiled_tiff(tile_height: int, tile_width: int, order: str = "<") -> bytes:
+    """Deflated tiles; what they have beside the picture is black. Pillow writes none."""
+    down, right = -(-HEIGHT // tile_height), -(-WIDTH // tile_width)
+    pixels = np.zeros((down * tile_height, right * tile_width, 3), np.uint8)
+    pixels[:HEIGHT, :WIDTH] = np.asarray(PICTURE)
+    tiles = [
+        zlib.compress(pixels[y : y + tile_height, x : x + tile_width].tobytes())
+        for y in range(0, len(pixels), tile_height)
+        for x in range(0, pixels.shape[1], tile_width)
+    ]
+    sizes = tuple(len(tile) for tile in tiles)
+    starts = tuple(8 + sum(sizes[:number]) for number in range(len(sizes)))
+    tags = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (8,), 262: (2,), 277: (3,)}
+    return tiff({**tags, 322: (tile_width,), 323: (tile_height,), 324: starts, 325: sizes}, b"".join(tiles), order)
+
+
+def bmp_of_runs(height: int, width: int, runs: bytes) -> bytes:
+    """A gray BMP of such a size, run-length coded (RLE8), whatever the runs are. Pillow writes none."""
+    palette = b"".join(bytes([gray, gray, gray, 0]) for gray in range(256))
+    start = 54 + len(palette)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 0, 0)
+    return struct.pack("<2sIHHI", b"BM", start + len(runs), 0, 0, start) + header + palette + runs
+
+
 def big_endian_tiff() -> bytes:
     """The least that a TIFF of this picture needs, in Motorola's byte order."""
     pixels = PICTURE.tobytes()
@@ -464,12 +511,48 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + name + content + zlib.crc32(name + content).to_bytes(4, "big")
 
 
+_RUNS = b"".join(bytes([WIDTH, row, 0, 0]) for row in range(HEIGHT)) + b"\0\1"  # a row of one gray, and its end
+_ROWS = HEIGHT * (b"\0" + bytes(3 * WIDTH))
+
+
+def hostile() -> dict[str, bytes]:
+    """Files of a few bytes whose headers claim what takes gigabytes or minutes."""
+    header, end = PNG[:33], chunk(b"IEND", b"")
+    data = zlib.compress(bytes(400)) + bytes(400)
+    gray = {256: (64,), 257: (64,), 258: (8,), 259: (8,), 262: (1,), 277: (1,)}
+    tiled = {**gray, 324: (8,), 325: (400,)}
+    wide = {256: (9000,), 257: (9000,), 258: 32 * (16,), 277: (32,), 273: (8,), 278: (9000,), 279: (400,)}
+    scan = PROGRESSIVE[PROGRESSIVE.rindex(b"\xff\xda") : -2]
+    large = claiming(PROGRESSIVE, 4600, 4600, frame=0xC2)
+    said = 0xFFFFFF00
+    exif = b"EXIF" + said.to_bytes(4, "little") + b"II*\0"
+    with_exif = WEBP_X[:20] + b"\x08" + WEBP_X[21:]
+    return {
+        "jpeg-large-of-many-scans": large[:-2] + 88 * scan + b"\xff\xd9",
+        "png-chunk-behind-file": header + said.to_bytes(4, "big") + b"IDAT" + PNG[_IDAT + 4 :],
+        "png-77-bytes": (header + said.to_bytes(4, "big") + b"IDAT" + PNG[_IDAT + 4 :])[:65] + end,
+        "png-exif-behind-file": PNG[:-12] + said.to_bytes(4, "big") + b"eXIfII*\0" + end,
+        "png-data-behind-its-rows": header + chunk(b"IDAT", zlib.compress(_ROWS) + bytes(110_000)) + end,
+        "webp-exif-behind-file": with_exif + exif,
+        "tiff-tile-bomb": tiff({**tiled, 322: (37_840,), 323: (37_840,)}, data),
+        "tiff-tile-bomb-big-endian": tiff({**tiled, 322: (37_840,), 323: (37_840,)}, data, ">"),
+        "tiff-tile-tall": tiff({**tiled, 322: (64,), 323: (1 << 24,)}, data),
+        "tiff-of-32-samples": tiff({**gray, **wide}, data),
+        "bmp-runs-bomb": bmp_of_runs(9999, 10_000, b"\0\1"),
+        "bmp-bomb-within-the-bound": BMP[:18] + struct.pack("<ii", 10_000, 9999) + BMP[26:],
+        "ppm-bomb-within-the-bound": b"P6\n10000 9999\n255\n" + bytes(100),
+        "pgm-text-bomb": b"P2\n10000 9999\n255\n" + 100 * b"1 ",
+        "pbm-bomb": b"P4\n10000 9999\n" + bytes(100),
+    }
+
+
 def half(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
 def _bad_others() -> dict[str, bytes]:
     return {
+        **hostile(),
         "ppm-of-100-levels": b"P6\n%d %d\n100\n" % (WIDTH, HEIGHT) + (np.asarray(PICTURE) // 3).tobytes(),
         "empty": b"",
         "zeros": bytes(1000),

@@ -7,6 +7,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,16 @@ def npy(array: Any) -> bytes:  # noqa: ANN401
     return file.getvalue()
 
 
-def npy_header(shape: tuple[int, ...]) -> bytes:
+def npy_header(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:
     """An array file that is said to have some shape, and has 8 bytes."""
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     return file.getvalue() + bytes(8)
+
+
+def npy_text(header: str) -> bytes:
+    """An array file with some text as its header."""
+    return b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(8)
 
 
 def npz() -> bytes:
@@ -137,12 +143,25 @@ def test_a_collator_makes_what_it_says(collator: collators.Collator, components:
                 (b"text, not an array", "magic string"),
                 (npz(), "magic string"),
                 (pickle.dumps([1]), "magic string"),
-                (npy([1, 2])[:-1], "EOF"),
-                (npy_header((1000,)), "EOF"),
-                (npy_header((10**15,)), "Unable to allocate"),
-                (npy_header((10**30,)), "too large"),
-                (npy_header((-1,)), "negative"),
+                (npy([1, 2])[:-1], "int64, has 16 bytes, but there are 15"),
+                (npy_header((1000,)), "float32, has 4,000 bytes, but there are 8"),
+                (npy_header((10**12,)), "float32, has 4,000,000,000,000 bytes, but there are 8"),
+                (npy_header((10**30,)), "bytes, but there are 8"),
+                (npy_header((-1,)), r"shape \(-1,\) and dtype float32 \(4 bytes\) cannot be taken"),
+                # Nothing is read of these, and a copy of them never ends.
+                (npy_header((10**12,), "|V0"), r"shape \(1000000000000,\) and dtype \|V0 \(0 bytes\) cannot be taken"),
+                (npy_header((10**12,), "<U0"), r"dtype <U0 \(0 bytes\) cannot be taken"),
+                (npy_header((1,), "|O"), "Python objects, which are never unpickled"),
+                (npy_text("{'descr': '<f4', 'shape': (2,"), "header of the array cannot be parsed"),
+                (npy_text("  {'descr'\n x"), "header of the array cannot be parsed"),
+                (npy_text("{{}: 1}"), "header of the array cannot be parsed"),
+                (npy_text("-" * 9000 + "1"), "header of the array cannot be parsed"),
             )
+        ),
+        *(
+            (collator, npy(array), r"arrays of \[.*\] cannot become a tensor: use `as_arrays`")
+            for collator in (collators.stacked, collators.padded)
+            for array in (["ab", "c"], [b"x"], np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble), np.zeros(2, "i4,f4"))
         ),
         (collators.padded, npy(3), r"arrays of shapes \[\(\)\] cannot be padded"),
     ],
@@ -185,6 +204,26 @@ def test_components_that_do_not_fit_together_are_named_by_their_batch(
         collator(components)
     with pytest.raises(DataError, match=rf"the batch that begins with the \.data component of '0' in .*: {message}"):
         first_of(shard(tmp_path, "data", components), fields={"data": collator})
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")  # of Python 2, says numpy
+@pytest.mark.parametrize("collator", [collators.as_arrays, collators.stacked, collators.padded])
+def test_a_damaged_array_is_refused_or_is_one(collator: collators.Collator) -> None:
+    rng = np.random.default_rng(0)
+    whole = [npy([[1, 2], [3, 4]]), npy(["a", "bc"]), npy(np.zeros(2, "i4,f4"))]
+    for number in range(1000):
+        data = bytearray(whole[number % len(whole)])
+        for _ in range(1 + number % 3):
+            place = rng.integers(6, 80)  # behind the first six bytes, which every such file has, is the header
+            kind = rng.integers(3)
+            if kind == 0:
+                data[place] = rng.integers(256)
+            elif kind == 1:
+                del data[place : place + rng.integers(1, 5)]
+            else:
+                data[place:place] = rng.choice([b"(", b"'", b"\n", b" ", b"9999999999", b"|V0", b"-"])
+        with suppress(*REFUSALS):  # anything else fails the test
+            collator([bytes(data)])
 
 
 def test_a_sample_without_the_component_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from gpuloader.shards.image_header import MAX_SEGMENTS, NO_LENGTH
 
 MAX_PIXELS = 100_000_000
 MAX_SCANS = 100
+MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; the scans of a photograph are some ten
+MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes to each of the most pixels; photographs have a tenth of that
 
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
 _SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC5, 0xC9, 0xCD))
@@ -22,6 +24,9 @@ _START_OF_SCAN = b"\xff\xda"
 _END_OF_IMAGE = b"\xff\xd9"
 _MARKER = re.compile(rb"\xff+[^\xff]")  # fill bytes may stand before it
 _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the others belong to the scan
+_PNM_HEADER = re.compile(rb"P([1-6])\s+(\d+)\s+(\d+)(?:\s+(\d+))?")
+_HEADER_BYTES = 1 << 14  # comments may be long
+_TEXTS, _BITMAPS, _THREE_SAMPLES = (1, 2, 3), (1, 4), (3, 6)
 _AC, _QUANTISATION = 0x10, 0x20  # where the numbers of these tables begin, behind those of DC Huffman tables
 
 
@@ -34,6 +39,20 @@ def cause_in_size(height: int, width: int) -> str | None:
     return None
 
 
+def cause_in_bytes(size_bytes: int) -> str | None:
+    """Why a file of so many bytes is refused; None if it is not."""
+    if size_bytes > MAX_ENCODED_BYTES:
+        return f"it has {size_bytes:,} bytes, more than {MAX_ENCODED_BYTES:,}"
+    return None
+
+
+def cause_in_room(height: int, width: int, needed_bytes: int, size_bytes: int) -> str | None:
+    """Why a file is refused whose pixels need at least so many bytes; None if it is not."""
+    if needed_bytes > size_bytes:
+        return f"its header says {width}x{height} pixels, which its {size_bytes:,} bytes cannot hold"
+    return None
+
+
 def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     """Why a JPEG is refused, (bytes,) of the whole file; None if it is not.
 
@@ -41,7 +60,7 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     it is an error, a standard one, or still that of the image before.
     """
     data = memoryview(encoded)
-    frame, first_scan, several_scans = 0, None, False
+    frame, pixels, first_scan, several_scans = 0, 0, None, False
     quantisation: dict[int, set[int]] = {}  # of each component that had no scan yet
     defined: set[int] = set()
     for number, (marker, start, end) in enumerate(_segments(data)):
@@ -53,6 +72,9 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
             defined |= _huffman_tables(data[start:end])
         elif marker in _SEQUENTIAL or marker in _PROGRESSIVE:
             frame, quantisation = marker, _components(data[start:end])
+            pixels = int.from_bytes(data[start + 1 : start + 3], "big") * int.from_bytes(
+                data[start + 3 : start + 5], "big"
+            )
         elif marker == _SCAN:
             scan = data[start:end]
             used = _used_huffman_tables(frame, scan)
@@ -69,17 +91,34 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     # The thumbnail within the header has an end of its own: only one behind the first scan counts.
     if encoded[-2:].tobytes() != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
         return "a JPEG that is cut: it has no end-of-image marker"
-    if several_scans and (scans := 1 + encoded[first_scan:].tobytes().count(_START_OF_SCAN)) > MAX_SCANS:
+    scans = 1 + encoded[first_scan:].tobytes().count(_START_OF_SCAN) if several_scans else 1
+    if scans > MAX_SCANS:
         return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
+    if scans * pixels > MAX_PIXELS_TIMES_SCANS:
+        return f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}"
     return None
 
 
 def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
-    """DALI takes values as they are; where white is not the largest of 8 or 16 bits, they would have to be scaled."""
-    kind, *numbers = re.sub(rb"#[^\n]*", b"", encoded[:1024].tobytes()).split()[:4]
-    if kind not in (b"P1", b"P4") and numbers[2:] not in ([b"255"], [b"65535"]):
-        return f"its white is {b''.join(numbers[2:])[:10]!r}, allowed are 255 and 65535"
-    return None
+    """Why a PBM, PGM or PPM is refused, (bytes,) of the whole file that its parser takes; None if it is not.
+
+    DALI takes values as they are; where white is not the largest of 8 or 16 bits, they would have to be scaled.
+    """
+    head = re.sub(rb"#[^\n]*", b"", encoded[:_HEADER_BYTES].tobytes())
+    header = _PNM_HEADER.match(head)
+    if header is None:
+        return f"its header is {head[:20]!r}, no kind with width, height and white"
+    kind, width, height, white = int(header[1]), int(header[2]), int(header[3]), header[4] or b""
+    if kind not in _BITMAPS and white not in (b"255", b"65535"):
+        return f"its white is {white!r}, allowed are 255 and 65535"
+    samples = height * width * (3 if kind in _THREE_SAMPLES else 1)
+    if kind in _TEXTS:
+        needed_bytes = samples if kind in _BITMAPS else 2 * samples - 1  # a digit, and a space but for bits
+    elif kind in _BITMAPS:
+        needed_bytes = height * ((width + 7) // 8)
+    else:
+        needed_bytes = samples * (2 if white == b"65535" else 1)
+    return cause_in_room(height, width, needed_bytes, len(encoded))
 
 
 def _segments(data: memoryview) -> Iterator[tuple[int, int, int]]:

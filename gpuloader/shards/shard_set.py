@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
 from gpuloader.plan import Plan
+from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
@@ -166,6 +167,15 @@ class ShardSet:
             int(index.width.max(initial=0)) for index in self._indexes
         )
 
+    @cached_property
+    def too_large(self) -> dict[int, str]:
+        """The samples whose images have more bytes than an image may have, with the cause: they are not read."""
+        sizes = np.concatenate([index.image_size for index in self._indexes])
+        causes = (
+            (sample, cause_in_bytes(sizes[sample])) for sample in np.flatnonzero(sizes > MAX_ENCODED_BYTES).tolist()
+        )
+        return {sample: cause for sample, cause in causes if cause}
+
     def place(self, sample: int) -> Place:
         """Where a sample is."""
         shard, row = self._locate(sample)
@@ -188,7 +198,7 @@ class ShardSet:
         )
 
     def read_images(self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True) -> list[View]:
-        """The encoded images of some samples, as views into the arena.
+        """The encoded images of some samples, as views into the arena; nothing of those that are `too_large`.
 
         Raises:
             InterruptedError: they are not `wanted` any more; it is asked before each.
@@ -201,6 +211,7 @@ class ShardSet:
             (shard, int(self._indexes[shard].image_offset[row]), int(self._indexes[shard].image_size[row]))
             for shard, row in zip(shards.tolist(), rows, strict=True)
         ]
+        places = [(shard, offset, size if size <= MAX_ENCODED_BYTES else 0) for shard, offset, size in places]
         views = arena.views([size for _, _, size in places])
         rows = list(zip(places, views, strict=True))
         checked: set[int] = set()
@@ -211,7 +222,8 @@ class ShardSet:
                 if shard not in checked:
                     self._check_unchanged(shard, self._file(shard))
                     checked.add(shard)
-                os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
+                if size:  # 0 would be all that follows
+                    os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
             for (shard, offset, size), view in rows:
                 if not wanted():
                     raise InterruptedError("reading was given up")
@@ -219,11 +231,17 @@ class ShardSet:
         return views
 
     def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
-        """The bytes of a sample's component, None where it has none; raises what `read_images` does."""
+        """The bytes of a sample's component, None where it has none; raises what `read_images` does.
+
+        Raises:
+            DataError: it has more bytes than an image may have.
+        """
         shard, row = self._locate(sample)
         place = self._indexes[shard].component(row, extension)
         if place is None:
             return None
+        if cause := cause_in_bytes(place[1]):
+            raise DataError(f"the .{extension} component of {self.key(sample)!r} in {self._shards[shard]}: {cause}")
         view = np.empty(place[1], np.uint8)
         with self._lock:
             if self._cache is not None and shard in self._entries:

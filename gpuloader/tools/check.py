@@ -247,7 +247,7 @@ def _undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int
         for samples, images in _read(shards, runs(sizes.tolist(), batch_size, _READ_BYTES)):
             bad |= {samples[row]: cause for row, cause in decoding.bad(images).items()}
             advance(len(samples))
-    return bad
+    return bad | shards.too_large
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[View]]]:

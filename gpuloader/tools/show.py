@@ -225,7 +225,7 @@ class Gallery:
     def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
         """The file, or the array where it is decoded already; and its (height, width)."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
-        size = array_gate(view) if self._shards.decoded else gate(view)
+        size = self._shards.too_large.get(sample) or (array_gate(view) if self._shards.decoded else gate(view))
         if isinstance(size, str):
             raise BadImageError(*self._shards.place(sample), size)
         return pixels(view, size) if self._shards.decoded else view.tobytes(), size

@@ -2,16 +2,31 @@
 
 import io
 import re
+import struct
 import zlib
 
 import numpy as np
 import pytest
-from bad_images import PROGRESSIVE, frame_as, of_scans, patched, without, without_last
+from bad_images import (
+    PNG,
+    PROGRESSIVE,
+    WEBP_X,
+    bmp_of_runs,
+    chunk,
+    frame_as,
+    hostile,
+    of_scans,
+    patched,
+    tiff,
+    tiled_tiff,
+    without,
+    without_last,
+)
 from making import encoded, jpeg, picture
 from PIL import Image
 
 from gpuloader.pipelines import gate
-from gpuloader.shards.image_checks import MAX_PIXELS, MAX_SCANS
+from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, MAX_PIXELS, MAX_SCANS
 
 GOOD = jpeg(60, 80)
 
@@ -171,6 +186,104 @@ def test_a_scan_bomb_is_refused() -> None:
     refusal = check(progressive[:-2] + MAX_SCANS * last_scan + b"\xff\xd9")
     assert isinstance(refusal, str)
     assert "scans, more than 100" in refusal
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("jpeg-large-of-many-scans", "a JPEG of 21,160,000 pixels times 98 scans, more than 2,000,000,000"),
+        (
+            "png-chunk-behind-file",
+            "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes",
+        ),
+        ("png-77-bytes", "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes"),
+        ("png-exif-behind-file", "a PNG that ends within its chunk b'eXIf', which is said to have 4,294,967,040 bytes"),
+        ("png-data-behind-its-rows", "a PNG of 96x64 pixels with more data than they need"),
+        (
+            "webp-exif-behind-file",
+            "a WebP that ends within its chunk b'EXIF', which is said to have 4,294,967,040 bytes",
+        ),
+        ("tiff-tile-bomb", "a TIFF of 64x64 pixels with tiles of 37840x37840"),
+        ("tiff-tile-bomb-big-endian", "a TIFF of 64x64 pixels with tiles of 37840x37840"),
+        ("tiff-tile-tall", "a TIFF of 64x64 pixels with tiles of 64x16777216"),
+        ("tiff-of-32-samples", "a TIFF of 9000x9000 pixels of 512 bits each, more than 800,000,000 bytes"),
+        ("bmp-runs-bomb", "its header says 10000x9999 pixels, which its 1,080 bytes cannot hold"),
+        ("bmp-bomb-within-the-bound", "its header says 10000x9999 pixels, which its 18,486 bytes cannot hold"),
+        ("ppm-bomb-within-the-bound", "its header says 10000x9999 pixels, which its 118 bytes cannot hold"),
+        ("pgm-text-bomb", "its header says 10000x9999 pixels, which its 218 bytes cannot hold"),
+        ("pbm-bomb", "its header says 10000x9999 pixels, which its 114 bytes cannot hold"),
+    ],
+)
+def test_what_a_header_claims_is_bounded_by_the_files_bytes(name: str, cause: str) -> None:
+    assert check(hostile()[name]) == cause
+
+
+def big_tiff(tile: int) -> bytes:
+    """BigTIFF: 64 bits where TIFF has 32."""
+    tags = {256: 64, 257: 64, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 16, 325: 8}
+    entries = b"".join(struct.pack("<HHQQ", tag, 16, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHHHQQ", b"II", 43, 8, 0, 16, len(tags)) + entries + bytes(8)
+
+
+def with_tags(*tags: tuple[int, int, int, int]) -> bytes:
+    """A TIFF's beginning: each tag with its type, count and value."""
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + struct.pack("<QQ", 40_000, 40_000)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        big_tiff(40_000),
+        # Whatever the width of the number; one that is too wide for its place stands elsewhere.
+        with_tags((256, 3, 1, 64), (257, 3, 1, 64), (322, 3, 1, 40_000), (323, 3, 1, 40_000)),
+        with_tags((256, 3, 1, 64), (257, 3, 1, 64), (322, 16, 1, 62), (323, 16, 1, 70)),
+        # Decoders differ on which of two is meant.
+        with_tags((322, 4, 1, 16), (323, 4, 1, 16), (322, 4, 1, 40_000), (323, 4, 1, 40_000)),
+        with_tags((322, 4, 1, 40_000), (323, 4, 1, 40_000), (322, 4, 1, 16), (323, 4, 1, 16)),
+        # One that cannot be read does not hide the others.
+        with_tags((322, 4, 1, 40_000), (323, 4, 1, 40_000), (258, 3, 9, 0xFFFFFFF0)),
+    ],
+)
+def test_the_tiles_of_a_tiff_are_found_however_it_is_written(data: bytes) -> None:
+    cause = check(data)
+    assert isinstance(cause, str)
+    assert "with tiles of 40000x40000" in cause
+
+
+def test_a_tiff_of_many_tags_and_a_png_of_many_chunks_are_refused() -> None:
+    many = tiff(dict.fromkeys(range(1000, 1000 + 4097), (1,)), b"")
+    assert check(many) == "a TIFF of 4,097 tags, more than 4,096"
+    assert check(PNG[:33] + 1_000_001 * chunk(b"abCd", b"") + PNG[33:]) == "a PNG of more than 1,000,000 chunks"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PNG[:-4],  # readers stop at the name of the last chunk
+        PNG + struct.pack(">I4s", 0xFFFFFFFF, b"eXIf"),  # nor do they look behind it
+        PNG[:33] + 20_000 * chunk(b"abCd", b"") + PNG[33:],
+        # As stored as it can be: what deflate adds to 18 kB of rows, and the spare on top of that.
+        PNG[:33] + chunk(b"IDAT", zlib.compress(64 * bytes(1 + 3 * 96), 0) + bytes(60_000)) + chunk(b"IEND", b""),
+        WEBP_X + struct.pack("<4sI", b"EXIF", 0xFFFFFFFF),  # not looked for, where the header says that there is none
+        tiled_tiff(16, 16),
+        tiled_tiff(1024, 2048),
+        tiled_tiff(16, 16, order=">"),
+        bmp_of_runs(64, 96, b"".join(bytes([96, row, 0, 0]) for row in range(64)) + b"\0\1"),
+        b"P4\n# " + bytes([65] * 5000) + b"\n96 64\n" + bytes(12 * 64),
+        b"P1\n96 64\n1 " + b"1" * (96 * 64 - 1),  # bits need no space between them
+        b"P2\n96 64\n255\n" + b" ".join(96 * 64 * [b"1"]),
+    ],
+    ids=range(12),
+)
+def test_what_is_odd_but_whole_passes(data: bytes) -> None:
+    assert check(data) == (64, 96)
+
+
+def test_a_file_of_more_than_256_mib_is_refused() -> None:
+    data = np.zeros(MAX_ENCODED_BYTES + 1, np.uint8)  # no memory is taken until it is written to
+    data[:4] = tuple(b"P5\n9")
+    assert gate(data) == "it has 268,435,457 bytes, more than 268,435,456"
 
 
 def test_every_cut_of_a_jpeg_is_refused() -> None:

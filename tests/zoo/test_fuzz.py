@@ -32,14 +32,14 @@ def test_no_mutated_image_breaks_anything(run: subprocess.CompletedProcess[str])
     assert all((given_up, deaths) == (0, 0) for *_, given_up, deaths in rows(run.stdout).values())
 
 
-@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp", "tiff", "bmp", "pnm"])
 def test_every_input_is_accounted_for(run: subprocess.CompletedProcess[str], image_format: str) -> None:
     mutated, *outcomes, deaths = rows(run.stdout)[image_format]
     assert mutated == sum(outcomes) == 150
     assert deaths == 0
 
 
-@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp", "tiff", "bmp", "pnm"])
 def test_the_mutations_reach_the_gate_the_decoder_and_the_end(
     run: subprocess.CompletedProcess[str], image_format: str
 ) -> None:

@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from gpuloader.errors import ConfigError
 from gpuloader.shards.array_header import array_gate, pixels
 from gpuloader.shards.image_checks import cause_in_jpeg, cause_in_pnm, cause_in_size
+from gpuloader.shards.image_claims import cause_in_claims
 from gpuloader.shards.index import ARRAY_EXTENSION
 from gpuloader.shards.pack.records import BadPictureError
 
@@ -100,7 +101,7 @@ def _decoded(data: bytes, extension: str | None) -> tuple[Image.Image, int | Non
         return Image.fromarray(pixels(encoded, size)), None
     try:
         picture: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        orientation, cause = None, cause_in_size(picture.height, picture.width)
+        orientation, cause = None, cause_in_size(picture.height, picture.width) or cause_in_claims(encoded)
         if picture.format in ("JPEG", "MPO"):
             cause = cause or cause_in_jpeg(encoded)
         elif picture.format == "PPM":

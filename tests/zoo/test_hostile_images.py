@@ -1,0 +1,104 @@
+"""Files whose headers claim gigabytes: what they take, and files that are gigabytes."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bad_images import hostile
+from delivering import process
+from making import jpeg
+
+from gpuloader import BadImageError, DataError, GPULoader
+from gpuloader.pipelines import WholeDecoder, gate
+from gpuloader.shards import Arena, ShardSet
+from gpuloader.tools.check import check_shards
+from gpuloader.tools.show import Gallery
+
+LARGE = 5 << 30  # more than one read gives
+CAUSE = "it has 5,368,709,120 bytes, more than 268,435,456"
+MOST_MIB = 64
+
+
+def taken_mib(files: dict[str, bytes]) -> dict[str, int]:
+    """What refusing each file takes at its peak, or decoding it where the gate lets it pass."""
+    decoder = WholeDecoder(1, 1, None)
+    decoder.failures([np.frombuffer(jpeg(64, 64), np.uint8)])
+    taken = {}
+    for name, data in files.items():
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        before = peak_mib()
+        encoded = np.frombuffer(data, np.uint8)
+        if not isinstance(gate(encoded), str):
+            decoder.failures([encoded])
+        taken[name] = peak_mib() - before
+    return taken
+
+
+def peak_mib() -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) >> 10
+
+
+def test_a_hostile_header_takes_no_memory() -> None:
+    with process() as executor:
+        taken = executor.submit(taken_mib, hostile()).result()
+    assert {name: mib for name, mib in taken.items() if mib > MOST_MIB} == {}
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tar of some kB on the disk: the image, and a component, of the second sample have 5 GiB of nothing."""
+    path = tmp_path_factory.mktemp("sparse") / "sparse.tar"
+    small = jpeg(40, 40)
+    with path.open("wb") as file:
+        for name, size in (("0.jpg", 0), ("1.jpg", LARGE), ("2.jpg", 0), ("2.txt", LARGE), ("3.jpg", 0)):
+            member = tarfile.TarInfo(name)
+            member.size = size or len(small)
+            file.write(member.tobuf(tarfile.GNU_FORMAT) + (b"" if size else small))
+            end = file.tell() + size
+            file.seek(end + -end % 512)
+        file.truncate(file.tell() + 1024)
+    return path
+
+
+def loader(tar: Path, **options: object) -> GPULoader:
+    overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+    given = {"preset": "imagenet_eval", "preset_overrides": overrides, "label_from": None, "output": "dict"}
+    return GPULoader(tar, 4, None, **given, **options)
+
+
+def test_an_image_of_gigabytes_is_replaced(sparse: Path) -> None:
+    with loader(sparse, on_error="replace", max_bad=1) as batches:
+        [batch] = batches
+        assert batch["valid"].tolist() == [True, False, True, True]
+        assert dict(batches.stats().bad) == {1: CAUSE}
+
+
+def test_an_image_of_gigabytes_is_named(sparse: Path) -> None:
+    with loader(sparse) as batches, pytest.raises(BadImageError, match=CAUSE) as caught:
+        next(iter(batches))
+    assert caught.value.key == "1"
+
+
+def test_an_image_of_gigabytes_is_not_read(sparse: Path) -> None:
+    views = ShardSet.open([sparse]).read_images(np.arange(4), Arena())
+    assert [len(view) > 0 for view in views] == [True, False, True, True]
+
+
+def test_an_image_of_gigabytes_is_found_by_check(sparse: Path) -> None:
+    assert [(bad.key, bad.cause) for bad in check_shards(sparse).bad] == [("1", CAUSE)]
+
+
+def test_an_image_of_gigabytes_cannot_be_shown(sparse: Path) -> None:
+    with pytest.raises(BadImageError, match=CAUSE):
+        Gallery(sparse, label_from=None).size(1)
+
+
+def test_a_component_of_gigabytes_is_named(sparse: Path) -> None:
+    with pytest.raises(DataError, match=rf"^the \.txt component of '2' in .*sparse\.tar: {CAUSE}"):
+        ShardSet.open([sparse]).read_component(2, "txt")
