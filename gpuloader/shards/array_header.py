@@ -11,6 +11,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.shards.image_checks import cause_in_size
+
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
 _MOST_BYTES = 256  # numpy's headers of such arrays have 128
@@ -29,7 +31,9 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
 def array_gate(member: NDArray[np.uint8]) -> tuple[int, int] | str:
     """(height, width) of a decoded image from all of its bytes; or why it is none."""
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
-    return size if size != (0, 0) else "not an array of uint8 (height, width, 3) as numpy.save writes it"
+    if size == (0, 0):
+        return "not an array of uint8 (height, width, 3) as numpy.save writes it"
+    return cause_in_size(*size) or size
 
 
 def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuloader.shards.image_header import MAX_SEGMENTS, NO_LENGTH
 
 MAX_PIXELS = 100_000_000
+MAX_SIDE = 2**18 - 1  # with the shorter side resized to 8,192, the most, the longer one stays within 32 bits
 MAX_SCANS = 100
 MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; the scans of a photograph are some ten
 MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes to each of the most pixels; photographs have a tenth of that
@@ -36,6 +37,8 @@ def cause_in_size(height: int, width: int) -> str | None:
         return f"its header says {width}x{height} pixels"
     if height * width > MAX_PIXELS:
         return f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}"
+    if max(height, width) > MAX_SIDE:
+        return f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}"
     return None
 
 

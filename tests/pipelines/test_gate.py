@@ -106,6 +106,7 @@ def test_images_pass_with_their_size(data: bytes) -> None:
         (claiming(60, 0), "header"),
         (claiming(32_000, 32_000), f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
         (png_claiming(60_000, 50_000), f"50000x60000 pixels, more than {MAX_PIXELS:,}"),
+        (png_claiming(2, 2**18), "262144x2 pixels, a side of more than 262,143"),
         (encoded(Image.fromarray(np.zeros((60, 80), np.float32)), "TIFF"), "allowed are uint8 and uint16"),
     ],
 )

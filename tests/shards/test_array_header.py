@@ -51,6 +51,11 @@ def test_what_is_no_such_image_is_refused(member: bytes) -> None:
     assert cause == "not an array of uint8 (height, width, 3) as numpy.save writes it"
 
 
+def test_an_image_whose_resized_side_would_not_fit_into_32_bits_is_refused() -> None:
+    member = np.frombuffer(saved(np.zeros((1, 2**18, 3), np.uint8)), np.uint8)
+    assert array_gate(member) == "its header says 262144x1 pixels, a side of more than 262,143"
+
+
 def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> None:
     vector = saved(np.zeros(512, np.float32))
     samples = [
