@@ -95,7 +95,7 @@ def _text(source: str | Path) -> bytes:
             raise PresetError(f"no such preset file: {source}")
         with path.open("rb") as file:
             return file.read(MAX_YAML_CHARACTERS + 1)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a home folder that there is not
+    except (OSError, RuntimeError) as error:  # RuntimeError: no such home folder
         raise PresetError(f"the preset file {source} cannot be read: {error}") from None
 
 
