@@ -51,7 +51,9 @@ def test_pickles_stay_bytes(tmp_path: Path, extension: str) -> None:
 def test_an_array_of_pickled_objects_is_an_error(tmp_path: Path) -> None:
     file = io.BytesIO()
     np.save(file, np.array([Opens(tmp_path / "opened")], object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"the \.npy component of 'a'.*an array of Python objects, which are never unpickled"):
+    with pytest.raises(
+        DataError, match=r"the \.npy component of 'a'.*an array of Python objects, which are never unpickled"
+    ):
         load(shard(tmp_path, **{"a.npy": file.getvalue()}), fields=["npy"])
     assert not (tmp_path / "opened").exists()
 
