@@ -29,14 +29,14 @@ from gpuloader.errors import (
     TarError,
     TooManyBadImagesError,
 )
-from gpuloader.late_imports import import_late
+from gpuloader.helpers.late_imports import import_late
 
 if TYPE_CHECKING:
-    from gpuloader.compose import Compose
-    from gpuloader.loader import GPULoader
-    from gpuloader.mixed import MixedLoader
-    from gpuloader.stats import Stats
-    from gpuloader.watching import WaitMonitor
+    from gpuloader.loading.compose import Compose
+    from gpuloader.loading.loader import GPULoader
+    from gpuloader.loading.mixed_loader import MixedLoader
+    from gpuloader.loading.monitor import WaitMonitor
+    from gpuloader.loading.stats import Stats
 
 __version__ = "0.1.0"
 
@@ -67,11 +67,11 @@ __all__ = [
 ]
 
 _LATE = {
-    "Compose": "gpuloader.compose",
-    "GPULoader": "gpuloader.loader",
-    "MixedLoader": "gpuloader.mixed",
-    "Stats": "gpuloader.stats",
-    "WaitMonitor": "gpuloader.watching",
+    "Compose": "gpuloader.loading.compose",
+    "GPULoader": "gpuloader.loading.loader",
+    "MixedLoader": "gpuloader.loading.mixed_loader",
+    "Stats": "gpuloader.loading.stats",
+    "WaitMonitor": "gpuloader.loading.monitor",
 }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lightning.pytorch import Callback, LightningDataModule
 
-from gpuloader.datamodule import TrainerLoaders
-from gpuloader.wait_callback import WaitLogging
+from gpuloader.trainers.datamodule import TrainerLoaders
+from gpuloader.trainers.wait_callback import WaitLogging
 
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
-    """A `GPULoader` for each stage of a Trainer; `gpuloader.datamodule.TrainerLoaders` has its arguments."""
+    """A `GPULoader` for each stage of a Trainer; `gpuloader.trainers.datamodule.TrainerLoaders` has its arguments."""
 
 
 class GPULoaderWaitMonitor(WaitLogging, Callback):
-    """Logs how long training waits for data; `gpuloader.wait_callback.WaitLogging` has its arguments."""
+    """Logs how long training waits for data; `gpuloader.trainers.wait_callback.WaitLogging` has its arguments."""

@@ -1,4 +1,4 @@
-"""The kernel of `augment_kernel` as an operator of the graph."""
+"""The kernel of `kernels.augment` as an operator of the graph."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
 
-from gpuloader.pipelines import augment_kernel, colour_kernel, compiled, filter_kernel, simd, warp_kernel
-from gpuloader.pipelines.augment_kernel import augment_image
+from gpuloader.pipelines.kernels import augment as augment_kernel
+from gpuloader.pipelines.kernels import colours, compiled, filters, simd, warps
+from gpuloader.pipelines.kernels.augment import augment_image
 from gpuloader.recipe import program
 from gpuloader.recipe.program import PARAMETERS
 
@@ -57,7 +58,7 @@ def augment(
     )
 
 
-_SOURCES = compiled.sources(augment_kernel, colour_kernel, filter_kernel, warp_kernel, simd, compiled, program)
+_SOURCES = compiled.sources(augment_kernel, colours, filters, warps, simd, compiled, program)
 
 
 @cache  # DALI keeps the address of what is compiled, which lives as long as the function

@@ -19,7 +19,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.late_imports import import_late
+from gpuloader.helpers.late_imports import import_late
 from gpuloader.pipelines.operators import (
     Nodes,
     cut_region,

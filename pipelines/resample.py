@@ -1,4 +1,4 @@
-"""The kernel of `resample_kernel` as an operator of the graph: it runs in DALI's threads, without Python's lock."""
+"""The kernel of `kernels.resample` as an operator of the graph: it runs in DALI's threads, without Python's lock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
 
-from gpuloader.pipelines import compiled, resample_kernel, simd
-from gpuloader.pipelines.resample_kernel import resample_image
+from gpuloader.pipelines.kernels import compiled, simd
+from gpuloader.pipelines.kernels import resample as resample_kernel
+from gpuloader.pipelines.kernels.resample import resample_image
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # by the kernel's numbers
 _PADDINGS = ("constant", "edge", "reflect", "symmetric")

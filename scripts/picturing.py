@@ -30,7 +30,7 @@ from running import draw, run_views  # noqa: E402
 from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
-from gpuloader.mixing import mix_images  # noqa: E402
+from gpuloader.loading.blending import mix_images  # noqa: E402
 from gpuloader.recipe import Mixing, Preset, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402

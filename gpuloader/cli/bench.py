@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json
-from gpuloader.units import bytes_said
+from gpuloader.helpers.units import bytes_said
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import DeviceFigures

@@ -9,7 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Preset, Shards
 from gpuloader.cli.printing import print_json
-from gpuloader.units import bytes_said
+from gpuloader.helpers.units import bytes_said
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Info, Spread

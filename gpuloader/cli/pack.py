@@ -66,7 +66,7 @@ def pack(
 
     Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
     """
-    from gpuloader.shards.pack import pack as pack_pictures
+    from gpuloader.pack import pack as pack_pictures
 
     result = pack_pictures(
         source,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from webdataset import ShardWriter
 
-from gpuloader.cores import available_cores
+from gpuloader.helpers.cores import available_cores
 
 Floats = NDArray[np.floating]  # float32 throughout
 Shape = Callable[[Floats, Floats], Floats]

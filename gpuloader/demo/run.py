@@ -14,12 +14,12 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from gpuloader.demo.network import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.loader import GPULoader
-from gpuloader.progress import progress_bar
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.loading.loader import GPULoader
+from gpuloader.tools.small_net import small_net
 
 TRAIN_PICTURES = 1200
 VAL_PICTURES = 300

@@ -18,7 +18,7 @@ from gpuloader.recipe.plain import plain
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
 
-_FOLDER = Path(__file__).resolve().parents[1] / "configs"
+_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
 TRANSFORMS: dict[str, type[Any]] = {
     name: kind

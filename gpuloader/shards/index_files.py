@@ -17,7 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from gpuloader.errors import IndexFileError
-from gpuloader.progress import progress_bar
+from gpuloader.helpers.progress import progress_bar
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.scan import scan
 

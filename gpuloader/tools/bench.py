@@ -16,12 +16,12 @@ from typing import Any, Literal
 import torch
 
 from gpuloader.errors import BadImageError, ConfigError
-from gpuloader.loader import GPULoader
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead
+from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep, build, is_decode_failure
 from gpuloader.plan import Cursor
-from gpuloader.progress import progress_bar
-from gpuloader.reader import EncodedBatch, ReadAhead
-from gpuloader.sampling import Sources
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures

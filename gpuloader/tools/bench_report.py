@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import bytes_said
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
-from gpuloader.units import bytes_said
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
 _AXIS = "seconds for 1,000 images, each stage with all before it (less is better)"

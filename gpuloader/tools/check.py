@@ -16,10 +16,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.arguments import resolve_device
-from gpuloader.cores import available_cores
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
-from gpuloader.progress import progress_bar
+from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.loading.arguments import resolve_device
+from gpuloader.loading.world import World
 from gpuloader.shards import (
     Arena,
     ShardIndex,
@@ -33,9 +34,8 @@ from gpuloader.shards import (
 )
 from gpuloader.shards.index import NO_LABEL
 from gpuloader.shards.tar import members
-from gpuloader.tools.decoding import Decoding, runs
+from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
-from gpuloader.world import World
 
 _IMAGES_PER_THREAD = 16
 _READ_BYTES = 64 << 20

@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.cores import cgroup_limits, usable_cores
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.cores import cgroup_limits, usable_cores
+from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
 from gpuloader.shards.index_files import index_file
 from gpuloader.tools.disk import measure_disk
-from gpuloader.world import World
 
 _GB = 1e9
 _NVIDIA_PCI = "0x10de"

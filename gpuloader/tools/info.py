@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.memory import MemoryEstimate, estimate_memory
+from gpuloader.loading.memory import MemoryEstimate, estimate_memory
 from gpuloader.recipe import load_preset
 from gpuloader.shards import Shard, ShardSet, Tar, make_labels, read_class_names, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL

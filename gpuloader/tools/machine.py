@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from gpuloader.cores import available_cores, cgroup_limits
-from gpuloader.units import bytes_said
+from gpuloader.helpers.cores import available_cores, cgroup_limits
+from gpuloader.helpers.units import bytes_said
 
 _PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numba", "numpy")
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from gpuloader.errors import ConfigError
-from gpuloader.loader import Batch, GPULoader
-from gpuloader.sampling import Sources
+from gpuloader.loading.loader import Batch, GPULoader
+from gpuloader.loading.selection import Sources
 from gpuloader.tools.limits import Cost
 
 LARGEST_BATCH = 128

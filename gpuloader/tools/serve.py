@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader import __version__
-from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
+from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Preset, load_preset, preset_names
 from gpuloader.shards import Tar
 from gpuloader.tools.show import Device, Gallery, Picture, printable

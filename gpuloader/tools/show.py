@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader import __version__
-from gpuloader.arguments import resolve_device
-from gpuloader.compose import Compose
-from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
+from gpuloader.loading.arguments import resolve_device
+from gpuloader.loading.compose import Compose
+from gpuloader.loading.compose import Image as Encoded
+from gpuloader.loading.world import World
 from gpuloader.pipelines import gate
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import DrawnView, Preset, explain
@@ -41,7 +42,6 @@ from gpuloader.shards import (
     resolve_shards,
 )
 from gpuloader.transforms import Normalize, Resize
-from gpuloader.world import World
 
 Picture: TypeAlias = Image.Image
 Device: TypeAlias = "int | Literal['auto'] | None"

@@ -11,10 +11,10 @@ from statistics import median
 import torch
 from torch import nn
 
-from gpuloader.demo.network import small_net
 from gpuloader.errors import ConfigError
-from gpuloader.loader import GPULoader
+from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.measuring import images_of
+from gpuloader.tools.small_net import small_net
 
 _ROUNDS = 5
 _CLASSES = 1000

@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeAlias
 import yaml
 
 from gpuloader.errors import ConfigError
-from gpuloader.loader import GPULoader
-from gpuloader.progress import progress_bar
-from gpuloader.sampling import Sources
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import count_samples, fitting_batch_size, loaded, measure, plain
 from gpuloader.tools.outputs import check_output

@@ -9,7 +9,7 @@ import pytest
 from making import jpeg
 from packing import content, samples_of, write_class_folders
 
-from gpuloader.shards.pack import pack
+from gpuloader.pack import pack
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noq
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[1] / "support"
 
 # Lightning's own: of its use of torch, and of checkpoints that are resumed without the callback that saved them.
 no_validation = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")

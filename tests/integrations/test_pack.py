@@ -16,8 +16,8 @@ from making import jpeg, picture
 from packing import CLASSES, content, samples_of, write_class_folders
 
 from gpuloader.errors import ConfigError, LabelError, PackError
-from gpuloader.shards.pack import pack
-from gpuloader.shards.pack.running import run
+from gpuloader.pack import pack
+from gpuloader.pack.running import run
 
 # --- Ray: a cluster of two nodes on this machine
 

@@ -13,8 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
-TESTS = Path(__file__).resolve().parents[1]
-SCRIPT = TESTS.parent / "scripts" / "train_imagenet.py"
+TESTS = Path(__file__).resolve().parents[1] / "support"
+SCRIPT = TESTS.parents[1] / "scripts" / "train_imagenet.py"
 
 
 def strike(number: int) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from random import Random
 from typing import TypeVar
 
-from gpuloader.progress import progress_bar
+from gpuloader.helpers.progress import progress_bar
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts

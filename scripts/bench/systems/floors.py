@@ -12,9 +12,9 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.pipelines import gate
 from gpuloader.plan import Cursor, Plan
-from gpuloader.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Arena, ShardSet
 from systems.common import SIZE, Images, Loader, Task, main

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader import GPULoader
-from gpuloader.shards.pack import pack
+from gpuloader.pack import pack
 from systems.common import SIZE, Images, Loader, Task, main
 from systems.tars import one_tar
 

@@ -24,7 +24,7 @@ from naming import named
 from serving import Server
 
 from gpuloader import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError
-from gpuloader.loader import GPULoader
+from gpuloader.loading.loader import GPULoader
 
 SAMPLES = 40
 SHARDS = 5

@@ -1,0 +1,1 @@
+"""Small helpers that know nothing of images: cores, late imports, progress bars, units."""

@@ -1,0 +1,178 @@
+"""`Compose`: a recipe written in Python, and one that can be run on images at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError, DataError
+from gpuloader.helpers.cores import available_cores
+from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset, load_preset, preset_from_torchvision, preset_yaml
+
+Image: TypeAlias = "NDArray[np.uint8] | bytes"
+"""A decoded image, uint8 (height, width, 3), also as Pillow has it; or the bytes of a file."""
+
+
+class Compose(Preset):
+    """Transforms, named and set as in `torchvision.transforms.v2`: the `preset` of a loader, or run by itself.
+
+    compose = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std)])
+    loader = GPULoader(shards, 256, preset=compose)
+    tensor = compose(image)
+
+    `print(compose)` shows it as YAML. The arguments are those of `gpuloader.recipe.Preset`.
+    """
+
+    @classmethod
+    def load(cls, preset: str | Path | Preset, overrides: Mapping[str, Any] | None = None) -> Compose:
+        """A recipe that comes with the library, by name, or one of a YAML file, with values replaced.
+
+        Raises:
+            PresetError: there is none, or it is wrong.
+        """
+        return cls._of(load_preset(preset, overrides))
+
+    @classmethod
+    def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
+        """What a transform of torchvision's, v1 or v2, does, done here.
+
+        Args:
+            transform: a transform, a `Compose` of them, or a list.
+            options: of the recipe, such as `layout`.
+
+        Raises:
+            PresetError: it has parts that this library lacks; the message names all of them.
+        """
+        return cls._of(preset_from_torchvision(transform, **options))
+
+    def __call__(
+        self,
+        images: Image | list[Image],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        sample: int = 0,
+        device_id: int | None = None,
+    ) -> torch.Tensor | list[torch.Tensor]:
+        """The recipe's tensor of one image, (3, h, w), or of a list of them, (n, 3, h, w); several views are a list.
+
+        It is the graph that a loader runs, on the CPU or a GPU, with the draws of the samples `sample`, `sample` + 1
+        and so on in an epoch of a run with that seed. `mix` takes a batch and labels, and is left to the loader.
+
+        Raises:
+            ConfigError: an image that is no uint8 array of (height, width, 3), or a number out of range.
+            DataError: bytes that cannot be decoded.
+        """
+        one = not isinstance(images, list)
+        encoded, arrays, sizes = _decoded_or_not(images if isinstance(images, list) else [images])
+        for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
+            if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
+                raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
+        draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
+        drawn = self.arrays(draws, sizes[:, 0], sizes[:, 1], whole=not encoded and device_id is None)
+        graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
+        key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
+        try:
+            graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
+            views = graph.run(self, arrays, drawn)
+        except RuntimeError as error:
+            causes = undecodable(self, arrays, drawn, device_id) if encoded and is_decode_failure(str(error)) else {}
+            if causes:
+                bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
+                raise DataError("; ".join(bad)) from None
+            raise
+        if self.layout == "channels_last":
+            views = [view.permute(0, 3, 1, 2) for view in views]
+        views = [view[0] for view in views] if one else views
+        return views[0] if len(views) == 1 else views
+
+    def __str__(self) -> str:
+        return preset_yaml(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_graphs"}  # each process has its own
+
+    @classmethod
+    def _of(cls, preset: Preset) -> Compose:
+        return cls(**{name: getattr(preset, name) for name in Preset.__dataclass_fields__})
+
+
+class _Graph:
+    """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe."""
+
+    def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
+        self._batch: list[Any] = []
+        self._lock = Lock()
+        self._pipeline: Any = None
+        self._options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "num_threads": min(batch_size, available_cores()),
+            "device_id": device_id,
+            "prefetch": 1,
+            "decoded": not encoded,
+        }
+        _alive.add(self)
+
+    def run(
+        self, preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]
+    ) -> list[torch.Tensor]:
+        with self._lock:
+            batch = self._batch
+            batch[:] = [list(images), *arrays.values()]
+            self._pipeline = self._pipeline or build(preset, arrays, lambda: tuple(batch), **self._options)
+            try:
+                return [torch.utils.dlpack.from_dlpack(output.as_tensor()).clone() for output in self._pipeline.run()]
+            except BaseException:
+                self._pipeline = None  # one that failed is of no use any more
+                raise
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, which makes its own."""
+        if self._pipeline is not None:
+            disown(self._pipeline)
+        self._pipeline, self._lock = None, Lock()
+
+
+_alive: WeakSet[_Graph] = WeakSet()
+
+
+def _after_fork() -> None:
+    for graph in list(_alive):
+        graph.leave_to_the_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _decoded_or_not(images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
+    """(whether they are files, the arrays that the graph takes, their (n, 2) heights and widths)."""
+    encoded = [isinstance(image, (bytes, bytearray)) for image in images]
+    if not images or any(encoded) != all(encoded):
+        raise ConfigError(
+            f"images: found {len(images)}, {sum(encoded)} of them bytes: give arrays, or bytes, at least one"
+        )
+    arrays = [np.frombuffer(image, np.uint8) if encoded[0] else np.ascontiguousarray(image) for image in images]
+    sizes = []
+    for number, array in enumerate(arrays):
+        if encoded[0]:
+            size = gate(array)
+            if isinstance(size, str):
+                raise DataError(f"image {number} cannot be decoded: {size}")
+            sizes.append(size)
+        elif array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size:
+            sizes.append(array.shape[:2])
+        else:
+            raise ConfigError(
+                f"image {number} is {array.dtype} of shape {array.shape}: allowed is uint8 (height, width, 3), RGB"
+            )
+    return encoded[0], arrays, np.array(sizes, np.int64)

@@ -1,0 +1,161 @@
+"""`DecodedBatches`: a running DALI pipeline behind a reader, batch after batch; it ends with the first error."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from gpuloader.errors import LoaderError
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.pipelines import build, is_decode_failure
+from gpuloader.plan import Cursor, Plan
+from gpuloader.recipe import Preset
+from gpuloader.shards import Ahead, Arena
+
+
+class DecodeError(Exception):
+    """DALI failed on a batch."""
+
+    def __init__(self, batch: EncodedBatch, message: str) -> None:
+        super().__init__(batch, message)
+        self.batch = batch
+        self.message = message
+
+
+def is_out_of_memory(message: str) -> bool:
+    """Whether an error of DALI's, nvJPEG's or torch's says that a device has no memory left."""
+    return (
+        re.search(r"allocation failed|ALLOCATOR_FAILURE|bad_alloc|out of memory|MemoryAllocation", message) is not None
+    )
+
+
+class DecodedBatches:
+    """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
+
+    Attributes:
+        cursor: the place of the batch that `next` gives next; None once a step was begun and not finished.
+        pipeline: DALI's.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        batches: ReadAhead,
+        ahead: Ahead | None,
+        plan: Plan,
+        preset: Preset,
+        *,
+        num_threads: int,
+        device_id: int | None,
+        prefetch: int,
+        largest_image: tuple[int, int],
+        decoder_knobs: Mapping[str, float],
+        decoded: bool,
+    ) -> None:
+        self._plan = plan
+        self._reader = reader
+        self._batches = batches
+        self._ahead = ahead
+        self._feed = _Feed(batches)
+        self.cursor: Cursor | None = batches.cursor
+        self.pipeline = build(
+            preset,
+            reader.arrays_of_one(),
+            self._feed,
+            batch_size=plan.batch_size,
+            num_threads=num_threads,
+            device_id=device_id,
+            prefetch=prefetch,
+            largest_image=largest_image,
+            decoder_knobs=decoder_knobs,
+            decoded=decoded,
+        )
+        self._views = [str(view.number) for view in preset.each_view]
+        self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
+        self._empty = partial(_empty_images, preset, device_id)
+
+    def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
+        """The next batch and its images; raises what reading it raised, or DecodeError."""
+        cursor, self.cursor = self.cursor, None  # DALI goes on after an error, with images that are not the batch's
+        assert cursor is not None
+        first, end = self._plan.share(cursor)
+        if first == end:  # DALI takes no batch without samples
+            batch, images = self._reader.read(cursor, Arena()), self._empty(cursor.epoch)
+        else:
+            images = self._run()
+            batch = self._feed.in_flight.popleft()
+            self._batches.release(batch)
+        self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
+        return batch, images
+
+    @property
+    def ready_batches(self) -> int:
+        """The batches that are read and wait for being decoded."""
+        return self._batches.ready
+
+    def close(self) -> None:
+        """Ends the threads and drops the pipeline."""
+        self._batches.close()
+        if self._ahead is not None:
+            self._ahead.close()
+        del self._iterator, self.pipeline
+
+    def _run(self) -> list[torch.Tensor]:
+        # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
+        failure: Exception
+        try:
+            outputs = next(self._iterator)[0]
+        except StopIteration:
+            failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
+        except RuntimeError as error:
+            failure = error.with_traceback(None)
+            if is_decode_failure(str(error)) and self._feed.in_flight:
+                failure = DecodeError(self._feed.in_flight[0], str(error))
+        else:
+            return [outputs[view] for view in self._views]
+        failure.__context__ = None
+        raise failure
+
+
+class _Feed:
+    """What the pipeline calls for its next batch. Apart from `DecodedBatches`, so that no cycle holds the pipeline.
+
+    Attributes:
+        in_flight: the batches that were read and not handed out yet, in order.
+        failure: what ended the feed.
+    """
+
+    def __init__(self, batches: ReadAhead) -> None:
+        self._batches = batches
+        self.in_flight: deque[EncodedBatch] = deque()
+        self.failure: Exception | None = None
+
+    def __call__(self) -> tuple[Any, ...]:
+        """The encoded images and the arrays of the next batch.
+
+        DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
+        waits in `failure` until the caller has had those.
+        """
+        try:
+            batch = self._batches.next()
+        except Exception as error:  # noqa: BLE001 - kept, and raised by DecodedBatches when its turn comes
+            # Less the frames of this thread, here and in `next`: they hold DALI's, which called, and so the pipeline.
+            trace = error.__traceback__
+            for _ in range(2):
+                trace = trace and trace.tb_next
+            self.failure = error.with_traceback(trace)
+            raise StopIteration from None
+        self.in_flight.append(batch)
+        return (batch.images, *batch.arrays.values())
+
+
+def _empty_images(preset: Preset, device_id: int | None, epoch: int) -> list[torch.Tensor]:
+    dtype, device = getattr(torch, preset.dtype), "cpu" if device_id is None else f"cuda:{device_id}"
+    shapes = ((0, 3, *shape) if preset.layout == "nchw" else (0, *shape, 3) for shape in preset.shapes(epoch))
+    return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]

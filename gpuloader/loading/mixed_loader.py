@@ -1,0 +1,274 @@
+"""`MixedLoader`: the batches of several loaders in one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count, cycle, islice
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from gpuloader.errors import ConfigError, LoaderError, StateError, shown
+from gpuloader.loading.loader import Batch, GPULoader
+from gpuloader.loading.selection import is_weight
+from gpuloader.loading.world import agree
+from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
+
+Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
+Stop: TypeAlias = Literal["first", "longest", "cycle"]
+
+STATE_VERSION = 1
+_PASSES = 1000
+_AT_ONCE = 1024
+
+
+class MixedLoader:
+    """Goes through several loaders in one loop and gives `(name, batch)`.
+
+    Whose turn it is at a step is a function of seed, epoch and step, so every rank has the same. To mix within a batch,
+    give one loader several sources.
+
+    Args:
+        loaders: by name. Their own epochs do not matter: each begins the one that the mixed epoch asks for.
+        strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
+            "sequential" all batches of the first, then all of the second, and so on; "alternate" a whole epoch of one
+            loader in each epoch, in turn.
+        weights: by name, for "weighted".
+        stop: when an epoch of "weighted" or "round_robin" ends: "first", when it is the turn of a loader that has no
+            batch left; "longest", when none has one left, those without being passed over; "cycle", when each has been
+            gone through at least once, those without beginning again. A loader's epoch is the mixed one; with "cycle",
+            1,000 times that, and the pass.
+        seed: of "weighted", in [0, 2**64).
+
+    Raises:
+        ConfigError: loaders, strategy, weights, stop or seed that cannot be meant, or that differ between ranks.
+    """
+
+    def __init__(
+        self,
+        loaders: Mapping[str, GPULoader],
+        strategy: Strategy = "round_robin",
+        *,
+        weights: Mapping[str, float] | None = None,
+        stop: Stop = "first",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
+            raise ConfigError(f"loaders={loaders!r}: allowed are loaders by name, such as {{'photos': GPULoader(...)}}")
+        for name, loader in loaders.items():
+            if not isinstance(loader, GPULoader):
+                kind = f"{type(loader).__module__}.{type(loader).__name__}"
+                raise ConfigError(f"loaders: {name!r} is a {kind}: allowed is a GPULoader")
+        if len(set(map(id, loaders.values()))) < len(loaders):
+            raise ConfigError("loaders: one is there under two names: make one for each")
+        for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
+            if value not in allowed:
+                raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+        if stop != "first" and strategy in ("sequential", "alternate"):
+            raise ConfigError(f'stop={stop!r}: it is for the strategies "weighted" and "round_robin", got {strategy!r}')
+        self.loaders = dict(loaders)
+        self._strategy = strategy
+        self._stop = stop
+        self._seed = check_seed(seed)
+        self._weights = _checked(weights, self.loaders, strategy)
+        self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
+        world = next(iter(self.loaders.values())).world
+        if world.world_size > 1:
+            agree(world, self._identity())
+        self._epoch = 0
+        self._next_epoch = 0
+        self._step = 0
+        self._resumed = False
+        self._running: object | None = None
+
+    def __len__(self) -> int:
+        """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
+        return self._steps(self._next_epoch)
+
+    def __iter__(self) -> Iterator[tuple[str, Batch]]:
+        """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
+        return _Epoch(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next iteration runs; a running one is not disturbed.
+
+        An epoch that `load_state_dict` restored goes on where it was left.
+        """
+        epoch = check_epoch(epoch)
+        if epoch != self._next_epoch:
+            self._next_epoch, self._resumed = epoch, False
+        if self._running is None and not self._resumed:
+            self._epoch, self._step = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, in plain JSON types, with the states of the loaders."""
+        return {
+            **self._identity(),
+            "epoch": self._epoch,
+            "step": self._step,
+            "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on where the state was taken, at the same global batch sizes.
+
+        Raises:
+            StateError: it is of other loaders, of another order of them, or of other strategy, weights, stop or seed.
+        """
+        mine = self._identity()
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"this is no state of a MixedLoader but {shown(state)}: pass what its state_dict() returned"
+            )
+        if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
+            raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
+        for name, value in mine.items():
+            if state[name] != value:
+                raise StateError(
+                    f"the state has {name}={shown(state[name])}, this MixedLoader has {name}={value!r}: "
+                    f"make it as it was when the state was saved, or start again without the state"
+                )
+        if not isinstance(state["loaders"], Mapping):
+            raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
+        epoch, step = state["epoch"], state["step"]
+        if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
+            raise StateError(
+                f"the state's place, epoch={shown(epoch)} and step={shown(step)}, is none of these loaders'"
+            )
+        self._resumed, self._running = False, None
+        for name, loader in self.loaders.items():
+            try:
+                loader.load_state_dict(state["loaders"].get(name, {}))
+            except StateError as error:
+                raise StateError(f"loader {name!r}: {error}") from None
+        self._epoch = self._next_epoch = epoch
+        self._step, self._resumed = step, True
+
+    def close(self) -> None:
+        """Closes the loaders."""
+        for loader in self.loaders.values():
+            loader.close()
+
+    def __enter__(self) -> MixedLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
+        """The next turn of the running epoch; StopIteration at its end."""
+        if epoch.turns is None:
+            self._epoch, self._step = self._next_epoch, self._step if self._resumed else 0
+            epoch.turns = islice(self._turns(self._epoch), self._step, None)
+            self._next_epoch, self._resumed, self._running = self._epoch + 1, False, epoch.token
+        if epoch.token is not self._running:
+            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
+        epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
+        if epoch.turn is None:
+            self._epoch, self._step, self._running = self._next_epoch, 0, None
+            raise StopIteration
+        name, number = epoch.turn
+        loader = self.loaders[name]
+        passes, index = divmod(number, self._lengths[name])
+        if index == 0:
+            epoch.begun[name] = loader._from(Cursor(self._epoch_of(passes)))
+        elif name not in epoch.begun:  # after a resume, which restored the loader to this place
+            epoch.begun[name] = iter(loader)
+        batch = next(epoch.begun[name], None)
+        if batch is None:
+            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin anew")
+        self._step += 1
+        epoch.turn = None
+        return name, batch
+
+    def _epoch_of(self, passes: int) -> int:
+        if self._strategy == "alternate":
+            return self._epoch // len(self.loaders)
+        return (self._epoch * _PASSES + passes) % 2**32 if self._stop == "cycle" else self._epoch
+
+    def _steps(self, epoch: int) -> int:
+        return sum(1 for _ in self._turns(epoch))
+
+    def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
+        """For each step of an epoch, whose turn it is, and how many batches it gave before in that epoch."""
+        lengths = self._lengths
+        names = list(lengths)
+        if self._strategy == "alternate":
+            names = [names[epoch % len(names)]]
+        if self._strategy in ("sequential", "alternate"):
+            yield from ((name, number) for name in names for number in range(lengths[name]))
+            return
+        given = dict.fromkeys(names, 0)
+        for name in self._drawn(epoch) if self._strategy == "weighted" else cycle(names):
+            exhausted = given[name] >= lengths[name]
+            if exhausted and self._stop == "first":
+                return
+            if all(given[each] >= lengths[each] for each in names):
+                return
+            if not exhausted or self._stop == "cycle":
+                yield name, given[name]
+                given[name] += 1
+
+    def _drawn(self, epoch: int) -> Iterator[str]:
+        assert self._weights is not None
+        names, weights = list(self._weights), np.array(list(self._weights.values()))
+        bounds = np.cumsum(weights / weights.sum())
+        for first in count(0, _AT_ONCE):
+            steps = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE))
+            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # other numbers than those of the samples
+            yield from (names[place] for place in np.searchsorted(bounds[:-1], uniform, side="right"))
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "strategy": self._strategy,
+            "stop": self._stop,
+            "seed": self._seed,
+            "weights": self._weights,
+            "lengths": [[name, length] for name, length in self._lengths.items()],  # their order counts
+        }
+
+
+class _Epoch:
+    """One iteration over a MixedLoader. Not a generator: one ends where it raises, and the loop with it.
+
+    Attributes:
+        token: says whether it is the newest.
+        turns: those to come; None before the first.
+        turn: the one that is to be given next, where it is known.
+        begun: the iterators of the loaders' epochs, by name.
+    """
+
+    def __init__(self, mixed: MixedLoader) -> None:
+        self._mixed: MixedLoader | None = mixed
+        self.token = object()
+        self.turns: Iterator[tuple[str, int]] | None = None
+        self.turn: tuple[str, int] | None = None
+        self.begun: dict[str, Iterator[Batch]] = {}
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> tuple[str, Batch]:
+        if self._mixed is None:
+            raise StopIteration
+        try:
+            return self._mixed._next(self)
+        except StopIteration:
+            self._mixed = None
+            raise
+
+
+def _checked(
+    weights: Mapping[str, float] | None, loaders: Mapping[str, GPULoader], strategy: Strategy
+) -> dict[str, float] | None:
+    if strategy != "weighted":
+        if weights is not None:
+            raise ConfigError(f'weights={weights!r}: they are for the strategy "weighted", got {strategy!r}')
+        return None
+    if not isinstance(weights, Mapping) or set(weights) != set(loaders) or not all(map(is_weight, weights.values())):
+        raise ConfigError(f"weights={weights!r}: allowed is a number above 0 for each of {', '.join(loaders)}")
+    return {name: float(weights[name]) for name in loaders}

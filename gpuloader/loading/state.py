@@ -1,0 +1,125 @@
+"""What a loader's state holds beside its place: the run it belongs to, in enough detail to say what differs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from gpuloader.errors import StateError, shown
+from gpuloader.loading.arguments import is_integer
+from gpuloader.plan import Cursor
+from gpuloader.recipe import Preset
+from gpuloader.shards import ShardSet
+
+_DIGITS_PER_SHARD = 4
+_MOST_SHOWN = 5
+_ABSENT = object()
+
+
+def describe_run(recipe: Preset, shards: ShardSet) -> dict[str, Any]:
+    """What `check_identity` tells differences by: the recipe in plain JSON types, and some digits of each shard."""
+    digits = (digest.hex()[:_DIGITS_PER_SHARD] for digest in shards.digests)
+    return {"recipe": json.loads(json.dumps(recipe.pixels)), "shards": "".join(digits)}
+
+
+def check_identity(
+    state: object, identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
+) -> Mapping[str, Any]:
+    """The state, if it belongs to the run of that identity, which `described` describes.
+
+    Raises:
+        StateError: it is none, or belongs to another run; it names the transform, shard or argument that differs.
+    """
+    if not isinstance(state, Mapping):
+        raise StateError(f"this is no state of a GPULoader but {shown(state)}: pass what its state_dict() returned")
+    if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
+        raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
+    saved = state.get("described")
+    saved = saved if isinstance(saved, Mapping) else {}
+    for name, value in identity.items():
+        if state[name] == value:
+            continue
+        problem = f"the state has {name}={shown(state[name])}, this loader has {name}={value!r}"
+        if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
+            differences = _differences(saved["recipe"], described["recipe"])
+            if differences:
+                problem = f"the state was saved with another recipe: {_listed(differences, '; ')}"
+        if name == "dataset" and isinstance(saved.get("shards"), str):
+            difference = _shard_difference(saved["shards"], described["shards"], shards)
+            problem = f"the state was saved with other data: {difference}"
+        raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
+    return state
+
+
+def check_place(state: Mapping[str, Any], samples: int) -> Cursor:
+    """The place of a state in an epoch of so many samples."""
+    epoch, delivered = state["epoch"], state["delivered"]
+    if not (is_integer(epoch, 2**32) and is_integer(delivered, samples + 1)):
+        raise StateError(
+            f"the state's place, epoch={shown(epoch)} and delivered={shown(delivered)}, lies outside the data of "
+            f"{samples} samples"
+        )
+    return Cursor(epoch, delivered)
+
+
+def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
+    """Sample id -> cause, from a state's list of pairs of those."""
+    pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
+    if not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) and isinstance(pair[1], str)
+        for pair in pairs
+    ):
+        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
+    return dict(pairs)
+
+
+def _differences(saved: object, mine: object, where: str = "") -> list[str]:
+    """A sentence for each value that differs between two trees of plain JSON types."""
+    if saved == mine:
+        return []
+    if isinstance(saved, Mapping) and isinstance(mine, Mapping):
+        pairs = [
+            (f"{where}.{_name(key)}" if where else _name(key), saved.get(key, _ABSENT), mine.get(key, _ABSENT))
+            for key in {**saved, **mine}
+        ]
+    elif isinstance(saved, list) and isinstance(mine, list):
+        both = zip_longest(saved, mine, fillvalue=_ABSENT)
+        pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
+    else:
+        return [f"{where} was {_shown(saved)}, is {_shown(mine)}"]
+    return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
+
+
+def _name(key: object) -> str:
+    return key[:80] if isinstance(key, str) else shown(key)
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is _ABSENT else shown(value, 200)
+
+
+def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
+    """Which shards differ, by their digits in order."""
+    step = _DIGITS_PER_SHARD
+    before, now = ([text[start : start + step] for start in range(0, len(text), step)] for text in (saved, mine))
+    names = [str(shard) for shard, _ in shards.indexes]
+    gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
+    if not gone and not new:
+        moved = [name for name, was, here in zip(names, before, now) if was != here]
+        return f"the same shards in another order; at other places are {_listed(moved)}" if moved else "other samples"
+    lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
+    added = [name for name, digits in zip(names, now) if digits in new]
+    return "; ".join(
+        [
+            f"it had {len(before)} shards, this loader has {len(now)}",
+            *([f"missing or changed here are its numbers {_listed(lacking)}, counted from 0"] if lacking else []),
+            *([f"new or changed here are {_listed(added)}"] if added else []),
+        ]
+    )
+
+
+def _listed(parts: Sequence[str], separator: str = ", ") -> str:
+    return f"{separator.join(parts[:_MOST_SHOWN])}{' ...' if len(parts) > _MOST_SHOWN else ''}"

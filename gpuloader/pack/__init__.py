@@ -1,0 +1,6 @@
+"""Packing: any source of labelled pictures to WebDataset shards."""
+
+from gpuloader.pack.packing import PackResult, pack
+from gpuloader.pack.writing import LeftOutPicture
+
+__all__ = ["LeftOutPicture", "PackResult", "pack"]

@@ -1,0 +1,122 @@
+"""A Hugging Face dataset on disk as a source, as `Dataset.save_to_disk` writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
+from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a dataset, opened by each process for itself.
+
+    Attributes:
+        folder: absolute path of the dataset.
+        image, label: the columns of these.
+    """
+
+    folder: str
+    image: str
+    label: str
+
+    def row(self, number: int) -> Mapping[str, Any]:
+        return _open(self.folder, self.image)[number]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """One row."""
+
+    rows: Rows
+    number: int
+    size_bytes: int | None
+    label: int
+
+    @property
+    def name(self) -> str:
+        return f"row {self.number} of {self.rows.folder}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.number:08d}"
+
+    def read(self) -> Sample:
+        row = dict(self.rows.row(self.number))
+        image = row.pop(self.rows.image)
+        row.pop(self.rows.label)
+        if image is None:
+            raise BadPictureError("the row has no image")
+        fields = {"cls": b"%d" % self.label}
+        if row:
+            try:
+                fields["json"] = json.dumps(row, ensure_ascii=False).encode()
+            except TypeError as error:
+                raise PackError(f"{self.name}: {error}: remove that column, which JSON cannot hold") from None
+        return Sample(image["bytes"] or Path(image["path"]).read_bytes(), None, fields)
+
+
+def hugging_face(folder: Path) -> Source:
+    """A row with an Image column and a ClassLabel or integer column `label`; other columns go into its `json`.
+
+    Raises:
+        ConfigError: `datasets` is not installed, or it is not clear which columns are meant.
+        LabelError: rows without a label.
+    """
+    if (folder / "dataset_dict.json").exists():
+        splits = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
+        raise ConfigError(f"{folder} is a dataset of several splits, pack one at a time: {folder}/SPLIT of {splits}")
+    try:
+        import pyarrow.compute
+        from datasets import ClassLabel, Image, Value
+    except ImportError as error:
+        raise ConfigError(f"{folder} needs the package datasets: pip install 'gpuloader[datasets]' ({error})") from None
+    features = _load(str(folder)).features
+    images = [name for name, feature in features.items() if isinstance(feature, Image)]
+    if len(images) != 1:
+        raise ConfigError(f"{folder} has the Image columns {images}: there must be one; remove the others")
+    named = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+    label = "label" if "label" in features or len(named) != 1 else named[0]
+    kind = features.get(label)
+    if not (isinstance(kind, ClassLabel) or (isinstance(kind, Value) and "int" in kind.dtype)):
+        raise ConfigError(
+            f"{folder} has the columns {', '.join(features)}: one must be called label and be a ClassLabel or an "
+            "integer; rename_column does it"
+        )
+    rows = Rows(str(folder.absolute()), images[0], label)
+    table = _open(rows.folder, rows.image).data
+    labels = table.column(label).to_pylist()
+    if not labels:
+        raise NoSamplesError(f"{folder} has no rows")
+    if None in labels or (isinstance(kind, ClassLabel) and min(labels) < 0):
+        row = next(i for i, value in enumerate(labels) if value is None or value < 0)
+        raise LabelError(f"row {row} of {folder} has no label ({labels[row]}): filter such rows out")
+    encoded = pyarrow.compute.struct_field(table.column(rows.image), "bytes")
+    sizes = pyarrow.compute.binary_length(encoded).to_pylist()
+    records = [RowRecord(rows, i, size, value) for i, (size, value) in enumerate(zip(sizes, labels, strict=True))]
+    classes = tuple(kind.names) if isinstance(kind, ClassLabel) else None
+    identity = (f"{record.size_bytes} {record.label}\n".encode() for record in records)
+    return Source(records, fingerprint(identity, classes), classes)
+
+
+@cache
+def _open(folder: str, image: str) -> Any:  # noqa: ANN401 - a Dataset
+    """The dataset with its images as bytes."""
+    from datasets import Image
+
+    return _load(folder).cast_column(image, Image(decode=False))
+
+
+def _load(folder: str) -> Any:  # noqa: ANN401
+    from datasets import load_from_disk
+
+    try:
+        return load_from_disk(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise PackError(f"{folder} cannot be read as a Hugging Face dataset: {error}") from None

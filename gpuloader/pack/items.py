@@ -1,0 +1,158 @@
+"""Datasets of torchvision's kind as a source: whatever gives (image, label) for a number."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from PIL import Image
+
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
+from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, labelled_files
+
+TORCHVISION = "torchvision:"
+
+
+class Items(Protocol):
+    """A dataset that a process can open after it was pickled to there."""
+
+    def open(self) -> Sequence[Any]:
+        """The dataset."""
+
+
+@dataclass(frozen=True)
+class GivenItems:
+    """A dataset that the caller gave. It travels as a whole."""
+
+    items: Sequence[Any]
+
+    def open(self) -> Sequence[Any]:
+        return self.items
+
+
+@dataclass(frozen=True)
+class TorchvisionItems:
+    """A dataset of torchvision's, opened by each process for itself.
+
+    Attributes:
+        name: of its class.
+        root: absolute path of its files.
+        options: its further arguments, as `train=False`.
+    """
+
+    name: str
+    root: str
+    options: tuple[str, ...]
+
+    def open(self) -> Sequence[Any]:
+        return _open(self)
+
+
+@cache
+def _open(items: TorchvisionItems) -> Sequence[Any]:
+    try:
+        from torchvision import datasets
+    except (ImportError, RuntimeError) as error:  # the latter where it does not fit the torch that is installed
+        raise PackError(f"{TORCHVISION}{items.name} needs torchvision, which cannot be imported: {error}") from None
+    kind = getattr(datasets, items.name, None)
+    if not isinstance(kind, type):
+        raise PackError(f"torchvision.datasets has no {items.name!r}")
+    options = {name: _value(value) for name, _, value in (option.partition("=") for option in items.options)}
+    try:
+        return kind(items.root, **options)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise PackError(f"torchvision.datasets.{items.name}({items.root!r}, **{options}): {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """One item of a dataset."""
+
+    items: Items
+    number: int
+    size_bytes: None = None
+
+    @property
+    def name(self) -> str:
+        return f"item {self.number}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.number:08d}"
+
+    def read(self) -> Sample:
+        try:
+            item = self.items.open()[self.number]
+        except (OSError, SyntaxError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's, where Pillow's about an image has no number
+            raise BadPictureError(f"its dataset cannot decode it: {error}") from None
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise PackError(f"{self.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
+        image, label = item
+        if isinstance(image, (str, os.PathLike)):
+            image = Path(image).read_bytes()
+        if not isinstance(image, (bytes, Image.Image)):
+            raise PackError(
+                f"{self.name} of the dataset has a {type(image).__name__} as its image: allowed are PIL images, "
+                "encoded bytes and paths"
+            )
+        try:
+            number = operator.index(label)
+        except TypeError:
+            raise LabelError(f"{self.name} of the dataset has the label {label!r}: it must be an integer") from None
+        return Sample(image, None, {"cls": b"%d" % number})
+
+
+def torchvision_dataset(text: str) -> Source:
+    """`torchvision:NAME:ROOT`, with `:OPTION=VALUE` behind it for each further argument of the dataset's.
+
+    Raises:
+        ConfigError: it does not read so.
+        PackError: torchvision or the dataset is not there.
+    """
+    name, _, rest = text.removeprefix(TORCHVISION).partition(":")
+    root, *options = rest.split(":")
+    if not name or not root or not all("=" in option for option in options):
+        raise ConfigError(f"{text!r}: allowed is torchvision:NAME:ROOT, or torchvision:CIFAR10:ROOT:train=False")
+    return _source(TorchvisionItems(name, str(Path(root).expanduser().absolute()), tuple(options)))
+
+
+def given_dataset(items: Sequence[Any]) -> Source:
+    """A dataset as an object: a sequence of (image, label)."""
+    return _source(GivenItems(items))
+
+
+def _source(items: Items) -> Source:
+    dataset = items.open()
+    if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
+        raise ConfigError("the dataset has transforms, which would be packed: make it without transform= and the like")
+    classes = getattr(dataset, "classes", None)
+    names = tuple(map(_name, classes)) if isinstance(classes, (list, tuple)) else None
+    samples = getattr(dataset, "samples", None)
+    if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder's: files to be copied
+        paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
+        root = str(Path(getattr(dataset, "root", "/")).absolute())
+        return labelled_files(root, paths, [label for _, label in samples], names, place=lambda i: f"item {i}")
+    if not len(dataset):
+        raise NoSamplesError("the dataset is empty")
+    identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()
+    return Source([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
+
+
+def _name(name: object) -> str:
+    """A class's name; ImageNet's have several, of which the first is the usual one."""
+    return str(name[0] if isinstance(name, tuple) else name)
+
+
+def _value(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

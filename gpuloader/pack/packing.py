@@ -1,0 +1,294 @@
+"""`pack`: any source of labelled pictures to WebDataset shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
+from gpuloader.pack.files import remove_leftovers, write_once
+from gpuloader.pack.pictures import Rendering
+from gpuloader.pack.records import Source, unique_keys
+from gpuloader.pack.running import run
+from gpuloader.pack.sources import PictureSource, open_source
+from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
+from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
+
+MANIFEST = "pack-{prefix}.json"
+LEFT_OUT = "left_out"
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """What is in the destination now, by this call and those before it.
+
+    Attributes:
+        destination: the folder.
+        shards: the file names of the finished shards.
+        missing: those that other parts, or another call, have yet to write.
+        written: how many of the finished ones this call wrote.
+        samples: in the finished shards.
+        bytes: of the finished shards.
+        left_out: the pictures that were bad, and are in no finished shard.
+        passed_over: files or members of the source that are in no sample, such as a README.
+        classes: the classes' names, as in classes.json; None where labels are bare numbers.
+    """
+
+    destination: Path
+    shards: tuple[str, ...]
+    missing: tuple[str, ...]
+    written: int
+    samples: int
+    bytes: int
+    left_out: tuple[LeftOutPicture, ...]
+    passed_over: int
+    classes: tuple[str, ...] | None
+
+
+def pack(
+    source: PictureSource,
+    destination: str | os.PathLike[str],
+    *,
+    samples_per_shard: int | None = None,
+    shard_bytes: int | str | None = None,
+    seed: int = 0,
+    shuffle: bool = True,
+    val_share: float = 0.0,
+    prefix: str = "train",
+    max_size: int | None = None,
+    quality: int | None = None,
+    decoded: int | None = None,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    workers: int | None = None,
+    part: tuple[int, int] = (0, 1),
+    ray: str | None = None,
+    progress: bool = False,
+) -> PackResult:
+    """Packs labelled pictures into WebDataset shards: an image, `cls`, and `json` where there are further fields.
+
+    The same source and arguments give the same bytes, on any number of workers and machines. A call that was killed is
+    continued by the same call: finished shards stay. Several packs may share a destination, each with its own prefix:
+    they number the classes alike, by the first one's classes.json.
+
+    Args:
+        source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, `torchvision:NAME:ROOT`,
+            or a sequence of (image or path, label).
+        destination: the folder that the shards go to, made if it is not there.
+        samples_per_shard: 1000 unless `shard_bytes` is given.
+        shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
+            a unit, such as "4096B".
+        seed: draws the order and which samples are held out.
+        shuffle: False keeps the source's order.
+        val_share: the share of the samples that go to val-000000.tar and on.
+        prefix: what the other shards' names begin with.
+        max_size: pictures whose shorter side has more pixels are downsized to that and become JPEGs. None copies all.
+        quality: of those JPEGs, 90 unless it is given.
+        decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized where its shorter side has
+            more pixels than this.
+        classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None takes
+            those of the destination's classes.json, or where there is none the sorted names that occur.
+        workers: processes; None for as many as there are cores.
+        part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
+        ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"), instead of
+            processes here.
+        progress: shows a bar on stderr.
+
+    Raises:
+        ConfigError: arguments that cannot be meant.
+        PackError: a source that is not there or cannot be read, or a worker that died.
+        LabelError: a sample without a label, or with a class that is not known.
+        NoSamplesError: no picture, or no good one.
+        StateError: the destination has shards of another pack under the same prefix, or shards that are of no pack, or
+            other classes.
+        DataError: its classes.json has no names of classes in it.
+        OSError: such as a full disk.
+    """
+    size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
+    layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
+    rendering = Rendering(max_size, quality, decoded)
+    index, parts = part
+    if not 0 <= index < parts:
+        raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
+    if workers is not None and (workers < 1 or ray is not None):
+        raise ConfigError(f"workers={workers}: allowed is an integer from 1 on, and none beside ray")
+    folder = Path(destination).expanduser().absolute()
+    _check_apart(source, folder)
+    opened = _open(source, folder, _class_names(classes), progress)
+    keys = unique_keys(opened.records)
+    shards = assign(keys, [record.size_bytes for record in opened.records], layout)
+    _claim(folder, opened, layout, rendering, shards)
+    own = shards[index::parts]
+    tasks = [
+        ShardTask(
+            folder / shard.name,
+            _left_out_file(folder, shard.name),
+            [keys[i] for i in shard.samples.tolist()],
+            [opened.records[i] for i in shard.samples.tolist()],
+            rendering,
+        )
+        for shard in own
+        if not (folder / shard.name).exists()
+    ]
+    with _leftovers_removed(folder, own), progress_bar(progress and bool(tasks)) as bar:
+        shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
+        for count in run(write_shard, tasks, workers, ray):
+            bar.advance(shown, count)
+    return _result(folder, opened, shards, len(tasks))
+
+
+def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], written: int) -> PackResult:
+    done = [shard for shard in shards if (folder / shard.name).exists()]
+    left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
+    samples = sum(len(shard.samples) for shard in done) - len(left_out)
+    if samples == 0 and len(done) == len(shards):
+        raise NoSamplesError(f"not one good picture of {len(left_out)}: {left_out[0].name}: {left_out[0].why}")
+    finished = {shard.name for shard in done}
+    return PackResult(
+        destination=folder,
+        shards=tuple(shard.name for shard in done),
+        missing=tuple(shard.name for shard in shards if shard.name not in finished),
+        written=written,
+        samples=samples,
+        bytes=sum((folder / shard.name).stat().st_size for shard in done),
+        left_out=tuple(left_out),
+        passed_over=source.passed_over,
+        classes=source.classes,
+    )
+
+
+def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
+    """The source, its labels numbered by `classes`, else as the destination's shards are."""
+    there = as_list(read_class_names(folder)) if classes is None and folder.is_dir() else None
+    try:
+        return open_source(source, classes, progress, there)
+    except LabelError as error:
+        if there is None:
+            raise
+        raise LabelError(
+            f"{error} (labels are numbered by {folder / CLASSES_FILE}, as those of the other shards there)"
+        ) from None
+
+
+def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]) -> None:
+    """Makes the folder's shards of these prefixes this pack's, or sees that they are already.
+
+    Raises:
+        ConfigError: a file is in the folder's place.
+        StateError: they are another's, or do not go together with what is there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"a file is in the place of the destination {folder}: take another folder") from None
+    tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, which are written before tars
+    manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
+    wanted = {
+        "version": 1,
+        "source": source.fingerprint,
+        "samples": len(source.records),
+        "classes": source.classes and len(source.classes),
+        **asdict(layout),
+        **asdict(rendering),
+        "shards": len(shards),
+    }
+    text = json.dumps(wanted, indent=1).encode() + b"\n"
+    for manifest in manifests:
+        if manifest.exists():
+            _check_same(manifest, manifest.read_bytes(), wanted, text)
+    _check_others(folder, manifests, source)
+    own = {shard.name for shard in shards}
+    for tar in tars:
+        manifest = _manifest(folder, tar.rpartition("-")[0])
+        if not manifest.exists() or (manifest in manifests and tar not in own):
+            raise StateError(
+                f"{folder} has tars that are of no pack, such as {tar}: move them, or take an empty folder"
+            )
+    if source.classes is not None:
+        write_once(folder / CLASSES_FILE, json.dumps(source.classes, indent=1).encode() + b"\n")
+        if as_list(read_class_names(folder)) != source.classes:
+            raise StateError(
+                f"{folder / CLASSES_FILE} has other classes than the source: take another folder; if another pack has "
+                "just begun there, run this again"
+            )
+    for manifest in manifests:
+        _check_same(manifest, write_once(manifest, text), wanted, text)
+
+
+def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: bytes) -> None:
+    if there != text:
+        raise StateError(
+            f"{manifest}: its shards were begun by another pack ({_differences(there, wanted)}): repeat that one's "
+            "arguments and source to continue it, or take another prefix or folder"
+        )
+
+
+def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> None:
+    """Sees that labels have names in all packs of a folder, or in none: its classes.json speaks for all of them."""
+    for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
+        try:
+            named = json.loads(manifest.read_bytes())["classes"] is not None
+        except (ValueError, KeyError, TypeError):
+            raise StateError(f"{manifest} is of no pack: take another folder") from None
+        if named != (source.classes is not None):
+            theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
+            raise StateError(
+                f"{manifest} is of a pack whose labels are {theirs}, here they are {ours}: take another folder"
+            )
+
+
+def _manifest(folder: Path, prefix: str) -> Path:
+    return folder / MANIFEST.format(prefix=prefix)
+
+
+@contextmanager
+def _leftovers_removed(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[None]:
+    """Removes what killed writers of these shards have left, those of earlier runs and those of this one."""
+    paths = [path for shard in shards for path in (folder / shard.name, _left_out_file(folder, shard.name))]
+    remove_leftovers(paths)
+    try:
+        yield
+    finally:
+        remove_leftovers(paths)
+
+
+def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
+    try:
+        found = json.loads(there)
+    except ValueError:
+        return "it is not JSON"
+    pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
+    return ", ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
+
+
+def _check_apart(source: PictureSource, folder: Path) -> None:
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source).expanduser().absolute()
+        if path.is_dir() and (path == folder or path in folder.parents):
+            raise ConfigError(f"the destination {folder} lies in the source {path}: take a folder elsewhere")
+
+
+def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    names: Any = classes
+    if isinstance(classes, (str, os.PathLike)):
+        try:
+            names = json.loads(Path(classes).expanduser().read_bytes())
+        except ValueError as error:
+            raise ConfigError(f"classes={os.fspath(classes)!r} is not JSON: {error}") from None
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file of one")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"classes={classes!r}: a name occurs twice")
+    return tuple(names)
+
+
+def _left_out_file(folder: Path, shard: str) -> Path:
+    return folder / LEFT_OUT / shard.replace(".tar", ".jsonl")

@@ -1,0 +1,73 @@
+"""What the caller names -> the source of pictures that it is."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gpuloader.errors import ConfigError, PackError
+from gpuloader.pack import tables
+from gpuloader.pack.folders import class_folders
+from gpuloader.pack.hugging_face import hugging_face
+from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
+from gpuloader.pack.records import Source
+from gpuloader.pack.tars import tars
+from gpuloader.shards.paths import resolve_local
+
+PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
+"""A folder, a table, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
+
+
+def open_source(
+    source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
+) -> Source:
+    """The samples that `source` has, listed and labelled, but not read.
+
+    Args:
+        classes: the names that labels are numbered by; only for a source that has names, not numbers.
+        default_classes: the same for any source: it plays no part where labels are numbers already.
+        progress: show a bar on stderr where listing them means reading.
+
+    Raises:
+        ConfigError: it is not clear what is meant.
+        PackError: it is not there or cannot be read.
+        LabelError: a sample without a label, or with a class that is not known.
+        NoSamplesError: it has no pictures.
+        TarError: a tar that is none.
+    """
+    names = default_classes if classes is None else classes
+    if not isinstance(source, (str, os.PathLike)):
+        if isinstance(source, (list, tuple)) and source and all(_is_path_pair(item) for item in source):
+            return tables.pairs(source, names)
+        return _numbered_already(given_dataset(source), classes)
+    text = os.fspath(source)
+    if text.startswith(TORCHVISION):
+        return _numbered_already(torchvision_dataset(text), classes)
+    path = Path(text).expanduser()
+    if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
+        return tables.table(path, names)
+    if path.is_dir():
+        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+            return _numbered_already(hugging_face(path), classes)
+        if not any(path.glob("*.tar")):
+            return class_folders(path, names)
+    elif not (path.exists() or glob.has_magic(text) or "{" in text or "://" in text):
+        raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
+    elif path.is_file() and path.suffix.lower() != ".tar":
+        raise PackError(f"{text} is no source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
+    return _numbered_already(tars(resolve_local(text), progress), classes)
+
+
+def _is_path_pair(item: object) -> bool:
+    return isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], (str, os.PathLike))
+
+
+def _numbered_already(source: Source, classes: Sequence[str] | None) -> Source:
+    if classes is not None:
+        raise ConfigError(
+            "classes numbers the names of class folders and tables; the labels of this source are numbers"
+        )
+    return source

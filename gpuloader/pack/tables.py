@@ -1,0 +1,95 @@
+"""Tables of pictures: CSV and JSON Lines with the columns path and label, and pairs of the two."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gpuloader.errors import NoSamplesError, PackError
+from gpuloader.pack.records import Source, labelled_files
+
+SUFFIXES = (".csv", ".jsonl")
+
+_INTEGER = re.compile("[+-]?[0-9]{1,18}")
+
+
+def table(file: Path, classes: Sequence[str] | None) -> Source:
+    """One picture a row; columns other than path and label become the fields of its `json`.
+
+    Raises:
+        PackError: it cannot be read, or a row lacks a path or label; the line is named.
+        LabelError: labels that are neither all integers nor all names, or that `classes` lacks.
+        NoSamplesError: it has no rows.
+    """
+    folder = str(file.absolute().parent)
+    lines: list[int] = []
+    paths: list[str] = []
+    labels: list[object] = []
+    fields: list[bytes | None] = []
+    try:
+        for line, row in _csv_rows(file) if file.suffix.lower() == ".csv" else _json_rows(file):
+            path, label = row.get("path"), row.get("label")
+            if not isinstance(path, str) or not path or label is None:
+                raise PackError(
+                    f"{file}, line {line}: no path or no label: its columns are {', '.join(map(repr, row))}"
+                )
+            further = {name: value for name, value in row.items() if name not in ("path", "label")}
+            lines.append(line)
+            paths.append(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118 - Path is slow for millions
+            labels.append(label)
+            fields.append(json.dumps(further, ensure_ascii=False).encode() if further else None)
+    except (UnicodeError, csv.Error) as error:
+        raise PackError(f"{file} cannot be read as a table in UTF-8: {error}") from None
+    if not paths:
+        raise NoSamplesError(f"{file} has no rows")
+    if file.suffix.lower() == ".csv":
+        labels = _numbers_if_all_are(labels, classes)
+    return labelled_files(folder, paths, labels, classes, place=lambda i: f"{file}, line {lines[i]}", fields=fields)
+
+
+def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> Source:
+    """Paths and labels as a list of pairs."""
+    paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
+    return labelled_files(folder, paths, [label for _, label in items], classes, place=lambda i: f"item {i}")
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        columns = reader.fieldnames or []
+        if not {"path", "label"} <= set(columns):
+            raise PackError(
+                f"{file} has the columns {', '.join(map(repr, columns))}: its first line must name path and label"
+            )
+        for row in reader:
+            if None in row or None in row.values():
+                raise PackError(
+                    f"{file}, line {reader.line_num}: it has not {len(columns)} columns, as the first line has"
+                )
+            yield reader.line_num, row
+
+
+def _json_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise PackError(f"{file}, line {number} is not JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise PackError(f"{file}, line {number} is not an object such as {{'path': 'a.jpg', 'label': 3}}")
+            yield number, row
+
+
+def _numbers_if_all_are(labels: Sequence[object], classes: Sequence[str] | None) -> list[object]:
+    """CSV has text alone: labels that all read as integers are such, unless they are names that were given."""
+    texts = [str(label) for label in labels]
+    named = classes is not None and set(texts) <= set(classes)
+    return [*map(int, texts)] if not named and all(map(_INTEGER.fullmatch, texts)) else [*texts]

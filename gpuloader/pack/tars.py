@@ -1,0 +1,79 @@
+"""Existing shards as a source: their members are copied as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuloader.errors import ShardChangedError
+from gpuloader.pack.records import Sample, Source
+from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
+from gpuloader.shards.shard_set import ShardSet
+
+
+@dataclass(frozen=True, slots=True)
+class TarRecord:
+    """A sample of a tar.
+
+    Attributes:
+        shard: the tar's path.
+        components: extension, byte offset and size of each member, the image first.
+    """
+
+    shard: str
+    key: str
+    components: tuple[tuple[str, int, int], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.key} in {self.shard}"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for _, _, size in self.components)
+
+    def read(self) -> Sample:
+        fd = os.open(self.shard, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            members = {extension: os.pread(fd, size, offset) for extension, offset, size in self.components}
+        finally:
+            os.close(fd)
+        if sum(map(len, members.values())) != self.size_bytes:
+            raise ShardChangedError(f"{self.shard} ends within {self.key!r}: it changed since it was indexed")
+        extension = self.components[0][0]
+        return Sample(members.pop(extension), extension, members)
+
+
+def tars(shards: Sequence[Path], progress: bool) -> Source:
+    """The samples of shards, in their order; with a bar on stderr while they are scanned, if `progress`.
+
+    Raises:
+        TarError: one is no plain tar.
+        NoSamplesError: there is no image in them.
+    """
+    paths = [shard.absolute() for shard in shards]
+    shard_set = ShardSet.open(paths, progress)
+    records = [record for path, (_, index) in zip(paths, shard_set.indexes) for record in _records(path, index)]
+    passed_over = sum(index.left_out_count for _, index in shard_set.indexes)
+    return Source(records, shard_set.fingerprint, passed_over=passed_over)
+
+
+def _records(shard: Path, index: ShardIndex) -> Iterator[TarRecord]:
+    ranks = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
+    start = 0
+    for row, end in enumerate(index.component_end.tolist()):
+        components = sorted(
+            (
+                (
+                    index.extensions[index.component_extension[i]],
+                    int(index.component_offset[i]),
+                    int(index.component_size[i]),
+                )
+                for i in range(start, end)
+            ),
+            key=lambda component: ranks.get(component[0], len(ranks)),
+        )
+        yield TarRecord(str(shard), index.key(row), tuple(components))
+        start = end

@@ -1,0 +1,108 @@
+"""One shard, from its records to its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from webdataset import TarWriter
+
+from gpuloader.errors import PackError
+from gpuloader.pack.files import whole_file
+from gpuloader.pack.pictures import Rendering, render
+from gpuloader.pack.records import BadPictureError, Record, Sample
+from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+
+
+@dataclass(frozen=True)
+class LeftOutPicture:
+    """A picture that is in no shard.
+
+    Attributes:
+        name: the file, row or item of the source.
+        key: what its sample would have been called.
+        why: what is wrong with it.
+    """
+
+    name: str
+    key: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to be written.
+
+    Attributes:
+        path: the shard.
+        left_out: the file that lists the pictures left out, where there are any.
+        keys, records: of its samples, in its order.
+        rendering: what becomes of each picture.
+    """
+
+    path: Path
+    left_out: Path
+    keys: Sequence[str]
+    records: Sequence[Record]
+    rendering: Rendering
+
+
+def write_shard(task: ShardTask) -> int:
+    """Writes a shard, and before it the list of what is left out; gives the number of records.
+
+    The bytes depend on the task's samples alone: times, users and modes are fixed.
+
+    Raises:
+        PackError: a sample that cannot be stored as asked, or another process at work on the same shard.
+    """
+    left_out: list[LeftOutPicture] = []
+    with _naming(task.path), whole_file(task.path) as file:
+        with TarWriter(file, encoder=False, keep_meta=True, mtime=0, format="PAX_FORMAT") as writer:
+            for key, record in zip(task.keys, task.records, strict=True):
+                try:
+                    with _naming(record.name):
+                        members = _members(record.read(), task.rendering, record.name)
+                except BadPictureError as error:
+                    left_out.append(LeftOutPicture(record.name, key, str(error)))
+                else:
+                    writer.write({"__key__": key, **members})
+        write_left_out(task.left_out, left_out)
+    return len(task.records)
+
+
+@contextmanager
+def _naming(path: Path | str) -> Iterator[None]:
+    """Names the file in an error of the operating system: for a full disk, say, Python does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _members(sample: Sample, rendering: Rendering, name: str) -> dict[str, bytes]:
+    extension, image = render(sample.image, sample.extension, rendering)
+    if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
+        raise PackError(f"{name} has .{others[0]} beside its image, which a decoded sample must not have")
+    return {**sample.fields, extension: image}
+
+
+def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
+    """One JSON object a line; no file where there are none."""
+    if not pictures:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(exist_ok=True)
+    with whole_file(path) as file:
+        file.writelines(json.dumps(asdict(picture)).encode() + b"\n" for picture in pictures)
+
+
+def read_left_out(path: Path) -> list[LeftOutPicture]:
+    """What `write_left_out` wrote; nothing where it did not."""
+    if not path.exists():
+        return []
+    return [LeftOutPicture(**json.loads(line)) for line in path.read_text().splitlines()]

@@ -1,0 +1,54 @@
+"""What `GPULoaderWaitMonitor` does, in whichever package Lightning comes: `lightning` or `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gpuloader.errors import ConfigError
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.monitor import WaitMonitor
+
+
+class WaitLogging:
+    """The hooks of a Lightning callback: logs the share of the training's time that is spent waiting for data.
+
+    It is logged as `waiting_for_data`, in [0, 1], and warned of once with the likely cause: `WaitMonitor` says how.
+    Training must read from a `GPULoader`, through the data module or as the Trainer's `train_dataloaders`.
+
+    Args:
+        every_steps: how many batches are looked at together. At least 1.
+        warn_above: the share above which a warning is logged.
+
+    Raises:
+        ConfigError: when training begins: it reads from something else, or `every_steps` is below 1.
+    """
+
+    def __init__(self, every_steps: int = 50, warn_above: float = 0.1) -> None:
+        super().__init__()
+        self._every_steps = every_steps
+        self._warn_above = warn_above
+        self._monitor: WaitMonitor | None = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """Looks at the epoch's loader, which the Trainer may have made anew."""
+        given = trainer.train_dataloader
+        loader = getattr(given, "loader", given)
+        if not isinstance(loader, GPULoader):
+            raise ConfigError(
+                f"{type(self).__name__}: training reads from a {type(loader).__name__}, allowed is a GPULoader: train "
+                f"with datamodule=GPULoaderDataModule(...) or train_dataloaders=GPULoader(...), or leave this callback "
+                f"out"
+            )
+        if self._monitor is None or self._monitor.loader is not loader:
+            log = partial(pl_module.log, "waiting_for_data")
+            self._monitor = WaitMonitor(loader, self._every_steps, log, self._warn_above)
+
+    def on_train_batch_end(self, *_: Any) -> None:  # noqa: ANN401
+        """Counts a step."""
+        if self._monitor is not None:
+            self._monitor.step()
+
+    def teardown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        """Lets go of the loader."""
+        self._monitor = None

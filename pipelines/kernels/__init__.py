@@ -1,0 +1,1 @@
+"""The CPU's kernels: what happens to pixels there, compiled."""

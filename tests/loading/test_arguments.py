@@ -1,0 +1,204 @@
+"""What people bring from torch's DataLoader: each word is taken, or an error says what it is called here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from making import encoded, write_shard
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError
+from gpuloader.loading.decoding import is_out_of_memory
+
+SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+
+
+def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    return GPULoader(
+        tar, batch_size, **{"device_id": None, "preset": "imagenet_eval", "preset_overrides": SMALL, **kwargs}
+    )
+
+
+def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
+    with loader(tar, output="dict", **kwargs) as batches:
+        return [index for batch in batches for index in batch["index"].tolist()]
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"num_workers": 8}, "num_workers: there are no worker processes here: use num_threads="),
+        ({"pin_memory": True}, "pin_memory: not needed here, leave it out: batches are on loader.device already"),
+        ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
+        ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),
+        ({"collate_fn": list}, 'collate_fn: use fields={extension: collator} with output="dict"'),
+        ({"sampler": None}, "sampler: use subset=, sample_weights=, or shuffle= with a function"),
+        ({"batch_sampler": None}, "batch_sampler: use shuffle=, with a function"),
+        ({"generator": None}, "generator: use seed=: every random number is a function of seed, epoch and sample"),
+        ({"device": "cuda"}, "device: it is called device_id here"),
+        ({"persistent_workers": True}, "persistent_workers: not needed here, leave it out"),
+        ({"prefetch_factor": 2}, "prefetch_factor: use prefetch="),
+        ({"worker_init_fn": print}, "worker_init_fn: not needed here"),
+        ({"timeout": 3, "in_order": True}, "timeout: not needed here, leave it out: batches are made in threads"),
+        ({"bach_size": 3}, "bach_size: GPULoader has no such argument; did you mean batch_size?"),
+        ({"zzz": 3}, "zzz: GPULoader has no such argument; allowed are tar, batch_size, device_id, preset"),
+    ],
+)
+def test_arguments_of_torchs_dataloader_have_counterparts_here(
+    shards: list[Path], argument: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loader(shards, **argument)
+    assert says in str(caught.value)
+
+
+def test_every_argument_of_torchs_dataloader_is_known(shards: list[Path]) -> None:
+    ours = {"dataset": "tar", "batch_size": "batch_size", "shuffle": "shuffle"}
+    for argument in set(DataLoader.__init__.__annotations__) - {"return", *ours}:
+        with pytest.raises(ConfigError) as caught:
+            loader(shards, **{argument: None})
+        assert "no such argument" not in str(caught.value)
+
+
+def test_shuffle_is_true_or_false_as_in_torch(shards: list[Path]) -> None:
+    assert order(shards, shuffle=False) == order(shards, shuffle="none") == list(range(40))
+    assert order(shards, shuffle=True) == order(shards, shuffle="full") != list(range(40))
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
+def test_the_cpu_has_torchs_names(shards: list[Path], device: object) -> None:
+    with loader(shards, device_id=device) as batches:
+        assert batches.device == torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 1), 0])
+def test_a_gpu_has_torchs_names(shards: list[Path], device: object) -> None:
+    with pytest.raises(DeviceError) as caught:
+        loader(shards, device_id=device)
+    assert str(caught.value) == f"device_id={device!r} but no CUDA device; use device_id=None for the CPU"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:-1", torch.device("meta"), -1, 1.0, True])
+def test_other_devices_are_refused(shards: list[Path], device: object) -> None:
+    with pytest.raises(ConfigError, match='allowed are a GPU\'s number, "cuda:0"'):
+        loader(shards, device_id=device)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", 0])
+def test_no_gpu_is_used_in_a_process_that_was_forked_after_cuda_began(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, device: object
+) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)  # which needs a GPU to be true
+    with pytest.raises(DeviceError, match=r"forked after CUDA began in its parent.*get_context\(\"spawn\"\)"):
+        loader(shards, device_id=device)
+    loader(shards, device_id=None).close()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Error when executing Mixed operator ImageDecoder encountered:\nCUDA allocation failed", True),
+        ('[nvjpeg_decoder.h:355] NVJPEG error "5" : NVJPEG_STATUS_ALLOCATOR_FAILURE', True),
+        ("Error in thread 0: std::bad_alloc", True),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        ("CUDA runtime API error cudaErrorMemoryAllocation (2)", True),
+        ("nvImageCodec failure: '#8'", False),
+        ("an illegal memory access was encountered", False),
+    ],
+)
+def test_errors_that_say_that_memory_is_out(message: str, expected: bool) -> None:
+    assert is_out_of_memory(message) == expected
+
+
+def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
+    large = encoded(Image.new("RGB", (6000, 6000)), "JPEG")
+    shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])
+    script = (
+        "import resource, sys; from gpuloader import DeviceError, GPULoader\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', num_threads=1, prefetch=1)\n"
+        "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**29,) * 2)\n"
+        "try: next(iter(loader))\n"
+        "except DeviceError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, shard], stdout=subprocess.PIPE, text=True, check=True)
+    assert result.stdout.startswith("cpu has no memory left for batch_size=8, prefetch=1 and images of up to 6000x6000")
+    assert "for decoded images. Take a smaller batch_size or prefetch, or smaller images" in result.stdout
+
+
+# --- what a loader is not
+
+
+def test_a_loader_has_no_items_and_is_no_iterator_and_says_so(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        with pytest.raises(LoaderError, match="no items by number: loop over it"):
+            batches[0]
+        with pytest.raises(LoaderError, match=r"is no iterator: loop over it, or call next\(\) on one"):
+            next(batches)
+        with pytest.raises(LoaderError, match="do not put it into a DataLoader"):
+            next(iter(DataLoader(batches)))  # type: ignore[arg-type]
+
+
+class InWorkers(IterableDataset[int]):
+    """Makes a loader where it is iterated, as people do who wrap one."""
+
+    def __init__(self, tar: list[Path], shared: bool) -> None:
+        self._tar = tar
+        self._shared = shared
+
+    def __iter__(self) -> Any:  # noqa: ANN401
+        worker = get_worker_info()
+        share = {"rank": worker.id, "world_size": worker.num_workers} if self._shared else {}
+        with loader(self._tar, output="dict", **share) as batches:
+            yield from (index for batch in batches for index in batch["index"].tolist())
+
+
+@pytest.mark.parametrize(
+    ("workers", "shared", "samples"),
+    [(1, False, list(range(40))), (2, True, list(range(40)))],
+    ids=["one worker", "two workers that share"],
+)
+def test_a_loader_in_torchs_workers_gives_each_sample_once(
+    shards: list[Path], workers: int, shared: bool, samples: list[int]
+) -> None:
+    batches = DataLoader(InWorkers(shards, shared), None, num_workers=workers, multiprocessing_context="spawn")
+    assert sorted(int(index) for index in batches) == samples
+
+
+def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Path]) -> None:
+    with pytest.raises(ConfigError, match=r"in worker 0 of 2 of a torch DataLoader, and each of them would give all"):
+        list(DataLoader(InWorkers(shards, shared=False), None, num_workers=2))
+
+
+# --- what a loader tells of itself
+
+
+def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
+    with loader(shards, 16, subset=slice(30), last_batch="partial") as batches:
+        assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
+        assert (len(batches.dataset), batches.dataset.classes) == (40, None)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({}, "recipe imagenet_eval, shuffle none, last batch partial, rank 0 of 1"),
+        ({"shuffle": True, "rank": 1, "world_size": 2}, "shuffle full, last batch partial, rank 1 of 2"),
+        ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
+        ({"sample_weights": "balanced"}, "shuffle by weights, last batch"),
+    ],
+)
+def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
+    with loader(shards, **kwargs) as batches:
+        assert repr(batches).startswith(f"GPULoader(40 samples, {len(batches)} steps of 8, cpu, recipe ")
+        assert says in repr(batches)

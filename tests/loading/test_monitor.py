@@ -1,0 +1,219 @@
+"""WaitMonitor: the share of the time that a loop waits, what it says of that, and torch's profiler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpuloader import ConfigError, GPULoader, Stats, WaitMonitor
+from gpuloader.loading.monitor import likely_cause, waiting_share
+
+OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+
+
+def loader(tar: Any, batch_size: int = 4, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    given = {"preset": "imagenet_eval", "preset_overrides": OVERRIDES, **kwargs}
+    return GPULoader(tar, batch_size, None, **given)
+
+
+class MadeUp:
+    """A loader whose statistics are made up: each step takes a second, of which some share is waited."""
+
+    def __init__(self, begun_with: Stats | None = None) -> None:
+        self.now = begun_with or Stats()
+
+    def stats(self) -> Stats:
+        return self.now
+
+    def batch(self, share: float, **seconds: float) -> None:
+        spent = {"elapsed_seconds": 1.0, "waiting_seconds": share, "decoding_seconds": share, **seconds}
+        self.now = self.now.after(Stats(batches=1, samples=4, **spent))
+
+
+def shares_of(monitor: WaitMonitor, made_up: MadeUp, waited: list[float]) -> list[float | None]:
+    shares = []
+    for share in waited:
+        made_up.batch(share)
+        shares.append(monitor.step())
+    return shares
+
+
+# --- shares
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "share"),
+    [
+        (Stats(), Stats(elapsed_seconds=4.0, waiting_seconds=1.0), 0.25),
+        (Stats(elapsed_seconds=4.0, waiting_seconds=1.0), Stats(elapsed_seconds=6.0, waiting_seconds=3.0), 1.0),
+        (Stats(elapsed_seconds=4.0, waiting_seconds=1.0), Stats(elapsed_seconds=8.0, waiting_seconds=1.0), 0.0),
+        (Stats(), Stats(), 0.0),
+    ],
+)
+def test_the_share_is_the_waiting_of_the_time_between(before: Stats, now: Stats, share: float) -> None:
+    assert waiting_share(before, now) == share
+
+
+def test_a_share_is_given_when_its_steps_are_full() -> None:
+    made_up = MadeUp()
+    logged: list[float] = []
+    monitor = WaitMonitor(made_up, every_steps=2, log=logged.append)  # type: ignore[arg-type]
+    assert shares_of(monitor, made_up, [0.5, 0.25, 0.0, 0.5, 1.0]) == [None, 0.375, None, 0.25, None]
+    assert logged == [0.375, 0.25]
+
+
+def test_what_the_loader_did_before_does_not_count() -> None:
+    made_up = MadeUp(Stats(batches=1000, elapsed_seconds=1000.0, waiting_seconds=900.0))
+    monitor = WaitMonitor(made_up, every_steps=2)  # type: ignore[arg-type]
+    assert shares_of(monitor, made_up, [0.25, 0.25]) == [None, 0.25]
+
+
+def test_steps_that_were_not_reported_are_in_the_next_share() -> None:
+    made_up = MadeUp()
+    monitor = WaitMonitor(made_up, every_steps=2)  # type: ignore[arg-type]
+    for share in (0.5, 0.5, 0.0, 0.0):
+        made_up.batch(share)
+    assert monitor.step() == 0.25
+    assert monitor.step() is None
+
+
+@pytest.mark.parametrize("every_steps", [0, -1])
+def test_no_steps_are_refused(every_steps: int) -> None:
+    with pytest.raises(ConfigError, match=f"every_steps={every_steps}: allowed is at least 1"):
+        WaitMonitor(MadeUp(), every_steps=every_steps)  # type: ignore[arg-type]
+
+
+# --- log and warning
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "gpuloader" and record.levelno == level]
+
+
+def test_the_share_is_logged_where_no_log_is_given(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpuloader")
+    made_up = MadeUp()
+    shares_of(WaitMonitor(made_up, every_steps=1, warn_above=1), made_up, [0.25, 0.0625])  # type: ignore[arg-type]
+    assert messages(caplog, logging.INFO) == [
+        "waiting for data: 25.0% of the time",
+        "waiting for data: 6.2% of the time",
+    ]
+    assert messages(caplog, logging.WARNING) == []
+
+
+@pytest.mark.parametrize(
+    ("waited", "warnings"),
+    [
+        ([0.9, 0.05, 0.05], []),  # the first steps fill caches
+        ([0.125, 0.125, 0.125], []),  # above, not at
+        ([0.0, 0.5, 0.0, 0.75], ["50%"]),  # once
+        ([0.75, 0.25, 0.75], ["25%"]),
+    ],
+)
+def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
+    caplog: pytest.LogCaptureFixture, waited: list[float], warnings: list[str]
+) -> None:
+    made_up = MadeUp()
+    monitor = WaitMonitor(made_up, every_steps=1, log=lambda share: None, warn_above=0.125)  # type: ignore[arg-type]
+    shares_of(monitor, made_up, waited)
+    said = messages(caplog, logging.WARNING)
+    cause = likely_cause(Stats(), made_up.now)
+    assert said == [f"waiting for data: {share} of the time. {cause}" for share in warnings]
+
+
+# --- the cause
+
+DECODING = "Decoding is behind: give it more cores"
+DELIVERING = "Most of that goes into handing batches out"
+READING = "Reading the shards takes nearly all of the time: put them on a faster disk"
+FIELDS = "Labels or fields take nearly all of the time: ask for fewer `fields`"
+
+
+@pytest.mark.parametrize(
+    ("spent", "cause"),
+    [
+        ({"waiting_seconds": 5.0}, DECODING),
+        ({"waiting_seconds": 5.0, "reading_seconds": 4.0, "gating_seconds": 3.0}, DECODING),
+        ({"waiting_seconds": 5.0, "reading_seconds": 9.0, "gating_seconds": 1.0}, READING),
+        ({"waiting_seconds": 5.0, "reading_seconds": 1.0, "gating_seconds": 9.0}, FIELDS),
+        ({"waiting_seconds": 5.0, "delivering_seconds": 3.0, "reading_seconds": 9.0}, DELIVERING),
+        ({"waiting_seconds": 5.0, "delivering_seconds": 2.0, "reading_seconds": 9.0}, READING),
+        ({"waiting_seconds": 0.0}, DECODING),
+    ],
+)
+def test_the_likely_cause_is_where_the_time_went(spent: dict[str, float], cause: str) -> None:
+    before = Stats(elapsed_seconds=100.0, waiting_seconds=90.0, reading_seconds=90.0, delivering_seconds=80.0)
+    now = replace(before, elapsed_seconds=110.0)
+    now = replace(now, **{name: getattr(before, name) + seconds for name, seconds in spent.items()})
+    assert likely_cause(before, now).startswith(cause)
+
+
+# --- real loops
+
+
+def slowly(do: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401
+    time.sleep(seconds)
+    return do()
+
+
+def slow_field(seconds: float) -> dict[str, Callable[[Any], list[None]]]:
+    return {"json": lambda components: slowly(lambda: [None] * len(components), seconds)}
+
+
+def test_a_loop_that_waits_is_told_from_one_that_works(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    with loader(shards) as batches:
+        next(iter(batches))  # compiles the kernels if need be, which is logged too
+    caplog.clear()
+    with loader(shards, output="dict", fields=slow_field(0.03)) as batches:
+        monitor = WaitMonitor(batches, every_steps=5)
+        waiting = [monitor.step() for _ in range(2) for _ in batches]
+    assert [share is None for share in waiting] == [True, True, True, True, False] * 4
+    assert min(share for share in waiting if share is not None) > 0.5
+    assert len(messages(caplog, logging.WARNING)) == 1
+    assert FIELDS in messages(caplog, logging.WARNING)[0]
+
+    caplog.clear()
+    with loader(shards) as batches:
+        monitor = WaitMonitor(batches, every_steps=5, warn_above=0.5)
+        working = [slowly(monitor.step, 0.2) for _ in range(2) for _ in batches]
+    assert max(share for share in working[5:] if share is not None) < 0.5
+    assert messages(caplog, logging.WARNING) == []
+
+
+def test_the_time_between_epochs_is_not_in_the_share(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for _ in range(2):
+            for _ in batches:
+                pass
+            time.sleep(0.3)
+        stats = batches.stats()
+    assert stats.elapsed_seconds - stats.waiting_seconds < 0.3
+
+
+def profiled(shards: list[Path]) -> Iterator[str]:
+    with loader(shards, 8) as batches:
+        next(iter(batches))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in batches:
+                pass
+    yield from (event.name for event in profile.events())
+
+
+def test_the_profiler_of_torch_sees_decoding_and_delivering(shards: list[Path]) -> None:
+    seen = list(profiled(shards))
+    assert seen.count("gpuloader: decode") == 5
+    assert seen.count("gpuloader: deliver") == 5
+
+
+def test_a_loader_that_counts_no_waiting_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"loader is a torch.utils.data.dataloader.DataLoader: allowed is the GPULoader"
+    ):
+        WaitMonitor(torch.utils.data.DataLoader([1]))  # type: ignore[arg-type]

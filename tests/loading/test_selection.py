@@ -1,0 +1,545 @@
+"""`tar` of several sources, `subset`, `sample_weights` and `shuffle` as a function: what they ask for, who gets it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import pickle
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
+
+from gpuloader import ConfigError, GPULoader, LabelError, StateError
+from gpuloader.loading.selection import columns, resolve_sources
+from gpuloader.plan import Custom, Mixture, Sampling, Subset, Weighted
+
+SAMPLES = 40
+TRAIN = {"RandomResizedCrop": {"size": 32}}
+EVALUATION = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+HALVES = np.repeat([0.0, 1.0], 20)
+
+
+def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    given = {"preset": "imagenet_eval", "preset_overrides": EVALUATION, "output": "dict", **kwargs}
+    return GPULoader(tar, batch_size, None, **given)
+
+
+def sampling(tar: Any, **kwargs: Any) -> Sampling:  # noqa: ANN401
+    with loader(tar, 1, **kwargs) as batches:
+        assert batches._plan.sampling is not None
+        assert batches._plan.samples == batches._plan.sampling.length
+        return batches._plan.sampling
+
+
+def sources(shards: list[Path]) -> list[dict[str, Any]]:
+    """In the ratio of 3 to 1."""
+    return [{"tar": shards[0], "weight": 3}, {"tar": shards[1]}]
+
+
+def odd_labels(columns: dict[str, np.ndarray]) -> np.ndarray:
+    return columns["label"] % 2 == 1
+
+
+def rolled(epoch: int) -> np.ndarray:
+    return np.roll(np.arange(0, SAMPLES, 3), epoch)
+
+
+# --- several sources
+
+
+def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]) -> None:
+    one, two = shards
+    folder = one.parent
+    assert resolve_sources(folder) == (shards, [])
+    assert resolve_sources([one, str(two)]) == (shards, [])
+    assert resolve_sources([{"tar": [two, one], "weight": np.float32(0.5)}]) == ([two, one], [(2, 0.5)])
+    assert resolve_sources({"tar": one}) == ([one], [(1, 1)])
+    assert resolve_sources(({"tar": two}, {"tar": str(one), "weight": np.int64(3)})) == ([two, one], [(1, 1), (1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("tar", "message"),
+    [
+        (
+            [{"tar": "a.tar", "wieght": 2}],
+            r"tar: found {'tar': 'a.tar', 'wieght': 2} among several sources: allowed is",
+        ),
+        ([{"weight": 2}], "found {'weight': 2} among several sources"),
+        ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
+        ({"tar": "a.tar", "weight": 0}, "tar: weight=0 of a.tar"),
+        *(
+            ([{"tar": "a.tar", "weight": weight}], r"tar: weight=.* of a.tar: allowed is a number above 0")
+            for weight in (0, -1, "2", True, None, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_sources_that_cannot_be_meant_are_refused(tar: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=message):
+        resolve_sources(tar)
+
+
+def test_sources_become_a_mixture_of_their_samples(shards: list[Path], tmp_path: Path) -> None:
+    three = write_samples(tmp_path, 7, shards=3)
+    mixed = sampling([{"tar": shards, "weight": 0.5}, {"tar": tmp_path, "weight": 0.25}], shuffle="none")
+    assert isinstance(mixed, Mixture)
+    assert (mixed.sizes, mixed.parts, mixed.length) == ((40, 7), (2, 1), 47)
+    assert mixed.order(0, 0)(np.arange(9)).tolist() == [0, 40, 1, 2, 41, 3, 4, 42, 5]
+    assert sampling([{"tar": three}]).length == 7
+
+
+def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -> None:
+    empty = write_shard(tmp_path / "empty.tar", [])
+    with pytest.raises(ConfigError, match=r"the source that begins with .*empty\.tar has no samples: leave it out"):
+        loader([{"tar": shards[0]}, {"tar": empty}, {"tar": shards[1]}])
+
+
+# --- subsets
+
+
+@pytest.mark.parametrize(
+    ("subset", "expected"),
+    [
+        ([3, 1, 39], [3, 1, 39]),
+        ((0,), [0]),
+        (range(5, 8), [5, 6, 7]),
+        (np.array([2, 1], np.uint8), [2, 1]),
+        (torch.tensor([7, 9]), [7, 9]),
+        (slice(35, None), list(range(35, 40))),
+        (slice(None, None, -13), [39, 26, 13, 0]),
+        (slice(None, 1000), list(range(40))),
+        (odd_labels, list(range(1, 40, 2))),
+        (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
+        (lambda columns: torch.from_numpy(columns["width"]) == 97, list(range(3, 40, 5))),
+        (["000003", "000001", "000039"], [3, 1, 39]),
+        (("000000",), [0]),
+        (np.array(["000007", "000005"]), [7, 5]),
+        (np.array(["000007", "000005"], object), [7, 5]),
+        ("00001*", list(range(10, 20))),
+        ("00000[13]", [1, 3]),
+        ("0000?0", [0, 10, 20, 30]),
+        ("000038", [38]),  # a pattern may be a key
+        ("*", list(range(40))),
+    ],
+)
+def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, expected: list[int]) -> None:  # noqa: ANN401
+    chosen = sampling(shards, subset=subset, shuffle="none")
+    assert isinstance(chosen, Subset)
+    assert chosen.order(0, 0)(np.arange(chosen.length)).tolist() == expected
+    assert sorted(sampling(shards, subset=subset, shuffle="full").order(0, 0)(np.arange(len(expected)))) == sorted(
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("subset", "message"),
+    [
+        ([], "subset: it has none of the 40 samples"),
+        (slice(40, None), "subset: it has none of the 40 samples"),
+        (lambda columns: columns["label"] > 9, "subset: it has none of the 40 samples"),
+        ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
+        ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
+        ([3, 4, 3], "subset: it names samples twice: name each once, and use sample_weights"),
+        ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
+        ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero makes ids of bools"),
+        ({1, 2}, r"found object of shape \(\)"),
+        (
+            [1, "000002"],
+            r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of keys",
+        ),
+        (
+            "cat/*",
+            "subset: no key matches 'cat/\\*'; text is a pattern .* the first here are '000000', '000001', '000002'",
+        ),
+        (
+            ["000001", "a", "b", "c", "d"],
+            r"subset: 4 of 5 keys are not in the data: 'a', 'b', 'c' \.\.\.\. A key is the",
+        ),
+        (["000001.jpg"], "1 of 1 keys are not in the data: '000001.jpg'. .* the first here are '000000', '000001'"),
+        (["000001", "000001"], "subset: it names samples twice"),
+        (
+            Path("nowhere/keys"),
+            r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a file",
+        ),
+        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* text that does not end in \.txt is a pattern of keys"),
+        (
+            lambda columns: columns["lable"] == 3,
+            "no column 'lable': allowed are label, height, width, size_bytes, shard; ",
+        ),
+        (lambda columns: columns["lable"] == 3, "did you mean 'label'"),
+        (lambda columns: columns[3] == 3, r"the index has no column 3: allowed are label, height, width, .*shard$"),
+        ([[1], [2, 3]], "subset: numpy makes no array of it"),
+        (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
+        (lambda columns: True, r"gave bool of shape \(\)"),
+    ],
+)
+def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=message):
+        loader(shards, 1, subset=subset)
+
+
+def test_an_error_of_a_function_of_yours_is_yours(shards: list[Path]) -> None:
+    with pytest.raises(KeyError, match="'of mine'"):
+        loader(shards, 1, subset=lambda columns: {}["of mine"])
+
+
+@pytest.mark.parametrize("name", ["keys.txt", "keys", "keys.csv"])
+@pytest.mark.parametrize(
+    "content", [b"000003\n000001\n", b"000003\r\n\r\n000001", b"\xef\xbb\xbf000003\n 000001 \n\n"], ids=repr
+)
+def test_a_file_names_a_key_on_each_line(shards: list[Path], tmp_path: Path, name: str, content: bytes) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    for subset in (file, *([str(file)] if name.endswith(".txt") else [])):  # as text it ends in .txt
+        chosen = sampling(shards, subset=subset, shuffle="none")
+        assert chosen.order(0, 0)(np.arange(2)).tolist() == [3, 1]
+
+
+def test_keys_are_those_of_webdataset_whatever_is_in_them(tmp_path: Path) -> None:
+    keys = ["cat/ü", "dog/a b", "dog/deep/x", "v1.0/[x]", "dog/\udcff"]
+    write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40)} for key in keys[:-1]])
+    with tarfile.open(tmp_path / "b.tar", "w", errors="surrogateescape") as tar:
+        tar.addfile(tarfile.TarInfo(f"{keys[-1]}.jpg"), io.BytesIO())
+    (tmp_path / "keys.txt").write_text("\n".join(reversed(keys)), "utf-8", "surrogateescape")
+    for subset, expected in (
+        (keys, [0, 1, 2, 3, 4]),
+        (tmp_path / "keys.txt", [4, 3, 2, 1, 0]),
+        ("dog/*", [1, 2, 4]),  # the folders in it too
+        ("*/[[]x]", [3]),
+        ("CAT/*", None),
+    ):
+        if expected is None:
+            with pytest.raises(ConfigError, match="no key matches"):
+                loader(tmp_path, 1, subset=subset, label_from=None)
+        else:
+            chosen = sampling(tmp_path, subset=subset, label_from=None, shuffle="none")
+            assert chosen.order(0, 0)(np.arange(len(expected))).tolist() == expected
+
+
+def test_a_key_of_two_samples_is_refused_by_name_and_taken_by_pattern(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_shard(tmp_path / f"{name}.tar", [{"__key__": key, "jpg": jpeg(40, 40)} for key in ("same", name)])
+    with pytest.raises(
+        ConfigError, match=r"the key 'same' has two samples, 0 in .*a\.tar and 2 in .*b\.tar: name such"
+    ):
+        loader(tmp_path, 1, subset=["a", "same"], label_from=None)
+    assert sampling(tmp_path, subset=["b"], label_from=None).length == 1
+    assert sampling(tmp_path, subset="same", label_from=None).length == 2
+
+
+def test_keys_go_together_with_weights(shards: list[Path]) -> None:
+    weighted = sampling(shards, subset=["000005", "000002"], sample_weights=np.arange(SAMPLES))
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([5, 2], [5, 2])
+
+
+def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        found = columns(batches._shards)
+        found["label"][:] = -1  # its own
+        assert batches._shards.cls_labels.tolist() == columns(batches._shards)["label"].tolist()
+        found = columns(batches._shards)
+    sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
+    assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)
+    assert {name: column.tolist() for name, column in found.items()} == {
+        "label": [i % 10 for i in range(SAMPLES)],
+        "height": [height for height, _ in sizes],
+        "width": [width for _, width in sizes],
+        "size_bytes": [len(jpeg(*size, seed=i)) for i, size in enumerate(sizes)],
+        "shard": [0] * 20 + [1] * 20,
+    }
+
+
+# --- weights
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sample_weights": np.arange(SAMPLES)}, list(range(40))),
+        ({"sample_weights": torch.arange(SAMPLES)}, list(range(40))),
+        ({"sample_weights": list(range(SAMPLES)), "subset": [5, 2]}, [5, 2]),
+        ({"sample_weights": {label: label / 2 for label in range(10)}}, [i % 10 / 2 for i in range(40)]),
+        ({"sample_weights": {np.int64(0): 3, 1: 0, 2: np.float32(1), 77: 5}, "subset": [2, 10, 1, 12]}, [1, 3, 0, 1]),
+        ({"sample_weights": "balanced"}, [1 / 4] * 40),
+        ({"sample_weights": "balanced", "subset": [0, 1, 10, 11, 20, 5]}, [1 / 3, 1 / 2, 1 / 3, 1 / 2, 1 / 3, 1]),
+    ],
+)
+@pytest.mark.parametrize("label_from", ["cls", "json:label"])
+def test_each_sample_has_the_weight_that_is_asked_for(
+    shards: list[Path], given: dict[str, Any], expected: list[float], label_from: str
+) -> None:
+    weighted = sampling(shards, label_from=label_from, **given)
+    assert isinstance(weighted, Weighted)
+    assert weighted.ids.tolist() == list(given.get("subset", range(SAMPLES)))
+    assert weighted.weights.tolist() == expected
+    assert weighted.replacement
+
+
+@pytest.mark.parametrize("replacement", [True, np.True_, False])
+def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], replacement: bool) -> None:
+    weighted = sampling(shards, sample_weights=HALVES, replacement=replacement)
+    assert weighted.repeats == replacement
+    assert weighted.length == (40 if replacement else 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"sample_weights": [1, 2]},
+            r"sample_weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
+        ),
+        ({"sample_weights": [1, 2], "subset": [3, 4]}, r"sample_weights of shape \(2,\)"),
+        (
+            {"sample_weights": [0] * 40},
+            "sample_weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
+        ),
+        ({"sample_weights": HALVES, "subset": slice(20)}, "from 0.0 to 0.0"),
+        ({"sample_weights": [*[1] * 39, -1]}, "from -1.0 to 1.0: allowed are finite numbers"),
+        ({"sample_weights": [*[1] * 39, float("inf")]}, "from 1.0 to inf: allowed are finite numbers"),
+        ({"sample_weights": [*[1] * 39, float("nan")]}, "from nan to nan: allowed are finite numbers"),
+        ({"sample_weights": ["many"] * 40}, "sample_weights: numpy makes no array of it: could not convert"),
+        ({"sample_weights": dict.fromkeys(range(9), 1)}, r"no weight for the labels \[9\]: give one for each label"),
+        ({"sample_weights": dict.fromkeys("0123456789", 1)}, r"no weight for the labels \[0, 1, 2"),
+        ({"sample_weights": dict.fromkeys(range(10))}, "sample_weights from nan to nan"),
+        ({"sample_weights": dict.fromkeys(range(10), "many")}, "sample_weights: numpy makes no array of it"),
+        ({"sample_weights": dict.fromkeys(range(10), 0)}, "from 0.0 to 0.0"),
+        (
+            {"sample_weights": "equal"},
+            "sample_weights='equal': allowed are a number for each sample, {label: weight} and",
+        ),
+        ({"sample_weights": "balanced", "label_from": None}, "go by label here, but label_from=None gives none"),
+        ({"sample_weights": {1: 2}, "label_from": None}, "go by label here, but label_from=None gives none"),
+        ({"sample_weights": HALVES, "replacement": "no"}, "replacement='no': allowed are True and False"),
+        (
+            {"sample_weights": HALVES, "shuffle": rolled},
+            "sample_weights and a function as shuffle do not go together: give one of them",
+        ),
+        ({"subset": [1], "shuffle": rolled}, "a function as shuffle and subset do not go together"),
+        ({"subset": [1], "shuffle": "shards"}, 'shuffle="shards" and subset do not go together'),
+        ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" do not go together'),
+        ({"subset": [1], "several": True}, "several sources and subset do not go together"),
+        ({"sample_weights": HALVES, "several": True}, "several sources and sample_weights do not go together"),
+        ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle do not go together"),
+        ({"sample_weights": HALVES, "replacement": False, "batch_size": 21}, "20 samples are fewer than one step"),
+    ],
+)
+def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dict[str, Any], message: str) -> None:
+    tar = sources(shards) if given.pop("several", False) else shards
+    with pytest.raises(ConfigError, match=message):
+        loader(tar, **{"batch_size": 1, "last_batch": "drop", **given})
+
+
+def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i else b"{}"} for i in range(4)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    with pytest.raises(LabelError, match=r"component of '0' in .*a.tar has no 64-bit integer under 'label'"):
+        loader(tar, 1, label_from="json:label", sample_weights="balanced")
+
+
+def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        assert batches._plan.sampling is None
+
+
+def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
+    assert isinstance(sampling(shards, shuffle=rolled), Custom)
+    with pytest.raises(ConfigError, match="ids from 0 to 39: allowed is 0 to 19"):
+        loader(shards[0], shuffle=rolled)
+
+
+# --- end to end
+
+KINDS: dict[str, dict[str, Any]] = {
+    "subset": {"subset": odd_labels, "shuffle": "full"},
+    "weighted": {"sample_weights": {label: label for label in range(10)}},
+    "weighted without replacement": {"sample_weights": "balanced", "replacement": False, "subset": slice(3, 25)},
+    "sources": {"shuffle": "block"},
+    "function": {"shuffle": rolled},
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def tar_of(kind: str, shards: list[Path]) -> Any:  # noqa: ANN401
+    return sources(shards) if kind == "sources" else shards
+
+
+def delivered(batch: dict[str, Any]) -> list[int]:
+    """The ids of a batch, less the padding; each must come with its own key and label."""
+    ids = batch["index"].tolist()
+    assert batch["key"] == [f"{sample:06d}" for sample in ids]
+    assert batch["label"].tolist() == [sample % 10 for sample in ids]
+    return [sample for sample, valid in zip(ids, batch["valid"].tolist(), strict=True) if valid]
+
+
+def steps_of(
+    tar: Any,  # noqa: ANN401
+    batch_size: int,
+    world_size: int,
+    state: dict[str, Any] | None = None,
+    epochs: int = 1,
+    **kwargs: Any,  # noqa: ANN401
+) -> list[list[int]]:
+    """The ids of each step, those of all ranks together; every rank must take the same number of steps."""
+    ranks = []
+    for rank in range(world_size):
+        with loader(tar, batch_size, rank=rank, world_size=world_size, **kwargs) as batches:
+            if state is not None:
+                batches.load_state_dict(json.loads(json.dumps(state)))
+            ranks.append([delivered(batch) for _ in range(epochs) for batch in batches])
+    return [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "partial")]
+)
+def test_every_id_comes_where_the_sampling_has_it(
+    shards: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
+) -> None:
+    tar, options = tar_of(kind, shards), {"seed": 3, **KINDS[kind]}
+    expected = sampling(tar, **options)
+    steps = steps_of(tar, batch_size, world_size, epochs=2, last_batch=last_batch, **options)
+    orders = [expected.order(3, epoch)(np.arange(expected.length)).tolist() for epoch in range(2)]
+    assert steps == [order[start : start + 8] for order in orders for start in range(0, len(order), 8)]
+
+
+@each_kind
+def test_another_world_goes_on_with_what_is_left(shards: list[Path], kind: str) -> None:
+    tar, options = tar_of(kind, shards), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
+    expected = sampling(tar, **options)
+    with loader(tar, 3, **options) as batches:
+        batches.set_epoch(5)
+        epoch = iter(batches)
+        done = [sample for _ in range(2) for sample in delivered(next(epoch))]
+        state = batches.state_dict()
+    order = expected.order(4, 5)(np.arange(expected.length)).tolist()
+    assert done == order[:6]
+    for world_size, batch_size in ((1, 5), (2, 4)):
+        rest = steps_of(tar, batch_size, world_size, state, **options)
+        assert list(itertools.chain(*rest)) == order[6:]
+
+
+def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
+    others = [
+        (shards, {"shuffle": "full"}),
+        (shards, {"shuffle": "full", "subset": slice(None)}),
+        (shards, {"shuffle": "full", "subset": slice(39)}),
+        (shards, {"shuffle": "full", "sample_weights": [1] * 40}),
+        (shards, {"shuffle": "full", "sample_weights": HALVES}),
+        (shards, {"shuffle": "full", "sample_weights": HALVES, "replacement": False}),
+        (sources(shards), {"shuffle": "full"}),
+        ([{"tar": shards[0]}, {"tar": shards[1]}], {"shuffle": "full"}),
+        (shards, {"shuffle": rolled}),
+        (shards, {"shuffle": lambda epoch: rolled(epoch)[::-1]}),
+    ]
+    loaders = [loader(tar, 1, **options) for tar, options in others]
+    for one, other in itertools.permutations(loaders, 2):
+        with pytest.raises(StateError, match=r"the state has (sampling|shuffle)="):
+            one.load_state_dict(other.state_dict())
+    for one in loaders:
+        one.load_state_dict(one.state_dict())
+        one.close()
+
+
+def test_steps_per_epoch_ends_an_epoch_of_a_sampling(shards: list[Path]) -> None:
+    mixed = sampling(sources(shards), shuffle="full")
+    steps = steps_of(sources(shards), 4, 2, epochs=2, shuffle="full", steps_per_epoch=2)
+    assert steps == [
+        mixed.order(0, epoch)(np.arange(16))[start : start + 8].tolist() for epoch in (0, 1) for start in (0, 8)
+    ]
+    with pytest.raises(
+        ConfigError, match="steps_per_epoch=3: allowed is 1 to 2, the steps in one pass over 10 samples"
+    ):
+        loader(shards, 5, subset=range(10), steps_per_epoch=3)
+
+
+def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) -> None:
+    train = {"preset": "imagenet_train", "preset_overrides": TRAIN, "subset": [6, 7], "last_batch": "partial"}
+    for options in ({"sample_weights": [1] * 40}, {"shuffle": lambda epoch: [6, 7] * 4, "subset": None}):
+        given = {**train, **options}
+        whole: list[torch.Tensor] = []
+        for batch_size in (1, 8):
+            with loader(shards, batch_size, **given) as batches:
+                for _ in range(4):
+                    whole += [image for batch in batches for image in batch["image"]]
+        alone, together = whole[: len(whole) // 2], whole[len(whole) // 2 :]
+        assert len(alone) >= 8
+        assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+        assert not any(torch.equal(one, other) for one, other in itertools.combinations(alone, 2))
+
+
+def test_ranks_without_a_sample_get_empty_batches(shards: list[Path]) -> None:
+    for rank, expected in ((0, [[]]), (7, [[39]])):
+        options = {"subset": [17, 39], "fields": ["json", "cls"], "last_batch": "partial"}
+        with loader(shards, 1, rank=rank, world_size=8, **options) as batches:
+            for _ in range(2):
+                epoch = list(batches)
+                assert [delivered(batch) for batch in epoch] == expected
+                assert [len(batch["json"]) for batch in epoch] == [len(step) for step in expected]
+                assert [len(batch["cls"]) for batch in epoch] == [len(step) for step in expected]
+
+
+# --- bad images
+
+
+def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
+    images = [bad.get(i, jpeg(*SIZES[i % len(SIZES)], seed=i)) for i in range(SAMPLES)]
+    samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"%d" % (i % 10)} for i, image in enumerate(images)]
+    return write_shard(folder / "spoilt.tar", samples)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subset": [30, 33, 36, 39]},
+        {"sample_weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1]},
+        {"sample_weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1], "replacement": False},
+        {"shuffle": lambda epoch: np.roll([30, 33, 36, 39], epoch)},
+    ],
+    ids=["subset", "weighted", "weighted without replacement", "function"],
+)
+def test_stand_ins_are_of_the_sampling_too(tmp_path: Path, options: dict[str, Any]) -> None:
+    tar, file = spoilt(tmp_path, {33: b"<html>", 36: damaged_jpeg()}), tmp_path / "bad.jsonl"
+    stood_in = 0
+    with loader(tar, 4, on_error="replace", max_bad=0.1, last_batch="partial", **options) as batches:
+        for _ in range(4):
+            for batch in batches:
+                assert set(batch["index"].tolist()) <= {30, 39}
+                stood_in += (~batch["valid"]).sum().item()
+        assert set(batches.stats().bad) == {33, 36}
+        batches.write_quarantine(file)
+        state = batches.state_dict()
+    assert stood_in >= 4
+    with loader(tar, 4, on_error="replace", max_bad=0.1, last_batch="partial", **options) as resumed:
+        resumed.load_state_dict(state)  # it names samples beyond the number of those that come
+        assert set(resumed.stats().bad) == {33, 36}
+    with loader(tar, 4, quarantine=file, last_batch="partial", **options) as known:
+        assert {i for batch in known for i in batch["index"].tolist()} <= {30, 39}
+
+
+# --- pickling
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *KINDS.values(),
+        {"subset": slice(3, 9)},
+        {"subset": [3, 4, 9]},
+        {"sample_weights": np.arange(SAMPLES)},
+        {"sample_weights": torch.arange(SAMPLES)},
+    ],
+)
+def test_a_loader_with_them_can_be_pickled(shards: list[Path], options: dict[str, Any]) -> None:
+    tar = sources(shards) if options == KINDS["sources"] else shards
+    with loader(tar, 2, **options) as batches:
+        batches.set_epoch(2)
+        with pickle.loads(pickle.dumps(batches)) as other:
+            assert other.state_dict() == batches.state_dict()
+            assert [delivered(batch) for batch in other] == [delivered(batch) for batch in batches]

@@ -1,0 +1,181 @@
+"""`World`: which of how many processes this one is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from gpuloader.errors import ConfigError
+from gpuloader.loading.world import World
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ((), {}, World(0, 1, 0)),
+        ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(5, 8, 1)),  # as torchrun sets them
+        ((), {"RANK": "5", "WORLD_SIZE": "8"}, World(5, 8, 5)),  # one machine, where nothing says otherwise
+        ((), {"LOCAL_RANK": "3"}, World(0, 1, 3)),
+        ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, World(5, 8, 1, 4)),
+        ((2, 4), {}, World(2, 4, 2)),
+        ((2, 4), {"LOCAL_RANK": "0"}, World(2, 4, 0)),
+        ((2, 4), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(2, 4, 1)),  # what is given comes first
+        ((2, 4), {"RANK": "no number"}, World(2, 4, 2)),
+        ((0, 1), {"RANK": "5", "WORLD_SIZE": "8"}, World(0, 1, 0)),  # 0 is given, not missing
+    ],
+)
+def test_arguments_come_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[int, ...], environment: dict[str, str], expected: World
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert World.detect(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "warned"),
+    [
+        ((), {"SLURM_STEP_NUM_TASKS": "8"}, True),
+        ((), {"SLURM_STEP_NUM_TASKS": "1"}, False),  # torchrun's parent, a notebook
+        ((), {"SLURM_STEP_NUM_TASKS": "8", "RANK": "3", "WORLD_SIZE": "8"}, False),
+        ((0, 1), {"SLURM_STEP_NUM_TASKS": "8"}, False),  # runs of their own, which say so
+        ((), {}, False),
+    ],
+)
+def test_tasks_of_srun_that_each_take_all_of_the_data_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    arguments: tuple[int, ...],
+    environment: dict[str, str],
+    warned: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    World.detect(*arguments)
+    assert ["srun runs 8 tasks" in message for message in caplog.messages] == [True] * warned
+
+
+def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
+    work = (
+        "import sys; from pathlib import Path; import torch.distributed as dist\n"
+        "from gpuloader.loading.world import World\n"
+        "before = World.detect()\n"
+        "dist.init_process_group('gloo', init_method=f'file://{sys.argv[1]}', rank=int(sys.argv[2]), world_size=2)\n"
+        "found, given = World.detect(), World.detect(4, 5)\n"
+        "dist.barrier(); dist.destroy_process_group()\n"
+        "print([(w.rank, w.world_size, w.local_rank) for w in (before, found, given, World.detect())])"
+    )
+    environment = {**os.environ, "RANK": "6", "WORLD_SIZE": "9", "LOCAL_RANK": "3"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", work, tmp_path / "meeting", str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(processes):
+        output, _ = process.communicate(timeout=60)
+        assert output == f"[(6, 9, 3), ({rank}, 2, 3), (4, 5, 3), (6, 9, 3)]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "says"),
+    [
+        ((1, None), {}, "rank=1, world_size=None: give both or neither"),
+        ((None, 4), {}, "rank=None, world_size=4: give both or neither"),
+        ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
+        ((-1, 4), {}, "rank=-1, world_size=4"),
+        ((0, 0), {}, "rank=0, world_size=0"),
+        (
+            ("0", "1"),
+            {"LOCAL_RANK": "0"},
+            "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are integers",
+        ),
+        ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
+        ((0, -1), {}, "rank=0, world_size=-1"),
+        ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
+        ((), {"RANK": "0"}, "RANK and WORLD_SIZE only one is set: set both (torchrun does), or pass rank="),
+        ((), {"WORLD_SIZE": "1"}, "RANK and WORLD_SIZE only one is set"),
+        ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
+        ((), {"RANK": "0", "WORLD_SIZE": ""}, "the environment variable WORLD_SIZE='' is not an integer"),
+        ((), {"LOCAL_RANK": "0.5"}, "the environment variable LOCAL_RANK='0.5' is not an integer"),
+        ((), {"LOCAL_RANK": "-1"}, "local_rank=-1, local_world_size=1: allowed are integers, 0 <= rank < world_size"),
+        ((), {"LOCAL_WORLD_SIZE": "0"}, "local_world_size=0: allowed are integers"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[int | None, ...], environment: dict[str, str], says: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        World.detect(*arguments)
+    assert says in str(caught.value)
+
+
+def test_a_world_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        World(0, 1).rank = 1  # type: ignore[misc]
+
+
+def processes(work: str, tmp_path: Path, count: int) -> list[str]:
+    """What `work` prints in each of several processes that met at torch.distributed; `rank` is its own."""
+    begin = (
+        "import sys; import torch.distributed as dist\n"
+        "from gpuloader.errors import ConfigError; from gpuloader.loading.world import World, agree\n"
+        "rank = int(sys.argv[2])\n"
+        f"dist.init_process_group('gloo', init_method=f'file://{{sys.argv[1]}}', rank=rank, world_size={count})\n"
+    )
+    command = [sys.executable, "-c", begin + work, str(tmp_path / "meeting")]
+    running = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(count)]
+    return [process.communicate(timeout=60)[0] for process in running]
+
+
+TRY = (
+    "try:\n    agree(World.detect(), {facts}, {seconds})\n    print('agreed')\n"
+    "except ConfigError as error:\n    print(error)\n"
+)
+
+
+def test_ranks_that_differ_are_named_on_all_of_them(tmp_path: Path) -> None:
+    work = TRY.format(facts="{'seed': 0, 'recipe': 'a'}", seconds=30)
+    work += TRY.format(facts="{'seed': int(rank == 1), 'recipe': 'a' if rank < 2 else 'b'}", seconds=30)
+    differ = 'seed=0 on ranks [0, 2]; seed=1 on ranks [1]; recipe="a" on ranks [0, 1]; recipe="b" on ranks [2]'
+    assert processes(work, tmp_path, 3) == [f"agreed\nthe loaders of the ranks differ: {differ}\n"] * 3
+
+
+def test_ranks_that_torchrun_did_not_start_are_counted_by_machine(tmp_path: Path) -> None:
+    work = (
+        "import socket\nif rank == 2: socket.gethostname = lambda: 'another machine'\n"
+        "print([agree(World.detect(), {}).local_world_size for _ in range(2)], World.detect().local_world_size)\n"
+    )
+    assert processes(work, tmp_path, 3) == ["[2, 2] 1\n", "[2, 2] 1\n", "[1, 1] 1\n"]
+
+
+def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
+    work = "import time\nif rank == 1: time.sleep(9); sys.exit()\n" + TRY.format(facts="{'seed': 0}", seconds=4)
+    said = "the ranks [1] did not make this loader within 4 s: all ranks must make the same loaders in the same order"
+    first, second, third = processes(work, tmp_path, 3)
+    assert first == third
+    assert first.startswith(said)
+    assert second == ""
+
+
+def test_a_world_that_is_not_torchs_is_not_compared(tmp_path: Path) -> None:
+    work = "agree(World.detect(0, 1), {'seed': rank})\nagree(World.detect(rank, 5), {'seed': rank})\nprint('done')\n"
+    assert processes(work, tmp_path, 2) == ["done\n"] * 2

@@ -1,0 +1,580 @@
+"""Packing as a whole: the same bytes whatever happens, going on after a kill, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import jpeg
+from packing import content, samples_of, write_class_folders
+from PIL import Image
+
+from gpuloader import GPULoader
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
+from gpuloader.pack import LeftOutPicture, pack
+from gpuloader.pack.files import write_once
+from gpuloader.pack.pictures import Rendering
+from gpuloader.pack.records import Sample
+from gpuloader.pack.writing import ShardTask, write_shard
+from gpuloader.shards import ShardSet, resolve_shards
+
+OPTIONS = {"samples_per_shard": 4, "val_share": 0.3, "max_size": 20, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 pictures in class folders, and two that are bad. To be read only."""
+    source = write_class_folders(tmp_path_factory.mktemp("source") / "photos")
+    (source / "dog" / "cut.jpg").write_bytes(jpeg(24, 32)[:-30])
+    (source / "emu" / "empty.jpg").touch()
+    return source
+
+
+@pytest.fixture(scope="module")
+def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """All files of an undisturbed run in one process."""
+    folder = tmp_path_factory.mktemp("expected")
+    pack(photos, folder, workers=1, **OPTIONS)
+    return dict(content(folder))
+
+
+# --- what is written
+
+
+def test_the_loaders_scan_finds_what_the_result_says(photos: Path, tmp_path: Path) -> None:
+    result = pack(photos, tmp_path, workers=1, **OPTIONS)
+    shard_set = ShardSet.open(resolve_shards(tmp_path))
+    assert [str(tmp_path / name) for name in result.shards] == [str(path) for path, _ in shard_set.indexes]
+    assert len(shard_set) == result.samples == 30
+    assert not any(index.left_out_count for _, index in shard_set.indexes)
+    assert set(shard_set.cls_labels.tolist()) == {0, 1, 2}
+    assert result.bytes == sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+    assert (result.destination, result.missing, result.written) == (tmp_path, (), len(result.shards))
+    assert {name.split("-")[0] for name in result.shards} == {"train", "val"}
+    assert len(samples_of(tmp_path)) == 30
+
+
+def test_every_member_has_the_same_time_user_and_mode(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path, workers=1)
+    with tarfile.open(tmp_path / "train-000000.tar") as tar:
+        facts = {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode, m.type) for m in tar.getmembers()}
+    assert facts == {(0, 0, 0, "bigdata", "bigdata", 0o444, tarfile.REGTYPE)}
+
+
+def test_bad_pictures_are_in_the_result_and_in_a_file_for_each_shard(photos: Path, tmp_path: Path) -> None:
+    result = pack(photos, tmp_path, samples_per_shard=16, workers=1)
+    assert {picture.key: picture for picture in result.left_out} == {
+        "dog/cut": LeftOutPicture(
+            f"{photos}/dog/cut.jpg", "dog/cut", "a JPEG that is cut: it has no end-of-image marker"
+        ),
+        "emu/empty": LeftOutPicture(f"{photos}/emu/empty.jpg", "emu/empty", "the file is empty"),
+    }
+    listed = [json.loads(line) for path in (tmp_path / "left_out").iterdir() for line in path.read_text().splitlines()]
+    assert {entry["name"] for entry in listed} == {picture.name for picture in result.left_out}
+    assert result.samples == 30
+
+
+def test_a_list_of_a_half_shard_does_not_outlive_it(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos", 3)
+    pack(source, tmp_path / "packed", workers=1)
+    (tmp_path / "packed" / "train-000000.tar").unlink()  # killed between the list and the shard, that is
+    (tmp_path / "packed" / "left_out").mkdir()
+    (tmp_path / "packed" / "left_out" / "train-000000.jsonl").write_text('{"name": "a", "key": "a", "why": "cut"}\n')
+    assert pack(source, tmp_path / "packed", workers=1).left_out == ()
+
+
+def test_not_one_good_picture_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"?")
+    with pytest.raises(NoSamplesError, match=r"not one good picture of 1: .*a/1\.jpg: none of JPEG, PNG"):
+        pack(tmp_path / "photos", tmp_path / "packed", workers=1)
+
+
+def test_decoded_shards_are_a_source_too(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path / "one", decoded=20, workers=1)
+    pack(tmp_path / "one", tmp_path / "copied", shuffle=False, workers=1)
+    pack(tmp_path / "one", tmp_path / "smaller", shuffle=False, max_size=10, workers=1)
+    one, copied, smaller = (samples_of(tmp_path / name) for name in ("one", "copied", "smaller"))
+    assert copied == one
+    assert [sample["__key__"] for sample in smaller] == [sample["__key__"] for sample in one]
+    overrides = {"Resize": None, "CenterCrop": {"size": 10}}
+    smaller_shards = tmp_path / "smaller"
+    with GPULoader(smaller_shards, 30, None, preset="raw_uint8", preset_overrides=overrides, output="dict") as loader:
+        [batch] = loader
+    for sample, image in zip(one, batch["image"], strict=True):
+        pixels = np.frombuffer(sample["npy"][-20 * 26 * 3 :], np.uint8).reshape(20, 26, 3)
+        expected = Image.fromarray(pixels).resize((13, 10), Image.Resampling.BILINEAR)
+        assert np.array_equal(image.permute(1, 2, 0), np.asarray(expected)[:, 2:12])
+
+
+def test_decoded_shards_are_arrays_beside_labels(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path, decoded=20, workers=1)
+    for sample in samples_of(tmp_path):
+        assert sorted(sample) == ["__key__", "cls", "npy"]
+        path = photos / f"{sample['__key__']}.jpg"
+        header = b"\x93NUMPY\x01\x00"
+        assert sample["npy"].startswith(header)
+        pixels = np.frombuffer(sample["npy"][-20 * 26 * 3 :], np.uint8).reshape(20, 26, 3)
+        with Image.open(path) as image:
+            assert np.array_equal(pixels, np.asarray(image.resize((26, 20), Image.Resampling.BILINEAR)))
+
+
+# --- the same bytes
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_change_nothing(photos: Path, tmp_path: Path, expected: dict[str, bytes], workers: int) -> None:
+    pack(photos, tmp_path, workers=workers, **OPTIONS)
+    assert content(tmp_path) == expected
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_parts_are_the_whole(
+    photos: Path, tmp_path: Path, expected: dict[str, bytes], order: tuple[int, int]
+) -> None:
+    first = pack(photos, tmp_path, part=(order[0], 2), workers=1, **OPTIONS)
+    written = {path.name for path in tmp_path.glob("*.tar")}
+    assert set(first.shards) == written
+    assert first.written == len(written)
+    second = pack(photos, tmp_path, part=(order[1], 2), workers=1, **OPTIONS)
+    assert set(second.shards) - written == set(first.missing)
+    assert second.missing == ()
+    assert len(second.left_out) == 2
+    assert content(tmp_path) == expected
+
+
+def test_parts_at_once_are_the_whole(photos: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    processes = [start(photos, tmp_path, part=(part, 3)) for part in range(3)]
+    assert [(process.communicate(timeout=120), process.returncode)[1] for process in processes] == [0, 0, 0]
+    assert content(tmp_path) == expected
+
+
+def test_more_parts_than_shards_leave_some_with_nothing_to_do(photos: Path, tmp_path: Path) -> None:
+    result = pack(photos, tmp_path, part=(4, 5), workers=1)
+    assert (result.written, result.shards, result.missing, result.samples) == (0, (), ("train-000000.tar",), 0)
+
+
+def test_another_path_to_the_same_pictures_is_the_same_source(
+    photos: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(photos)
+    monkeypatch.chdir(tmp_path)
+    pack("link", "packed", part=(0, 2), workers=1, **OPTIONS)
+    pack(photos, tmp_path / "packed", part=(1, 2), workers=1, **OPTIONS)
+    tars = {name: data for name, data in content(tmp_path / "packed").items() if not name.startswith("left_out")}
+    assert tars == {name: data for name, data in expected.items() if not name.startswith("left_out")}
+
+
+# --- kills
+
+
+def start(source: Path, folder: Path, before: str = "", **options: object) -> subprocess.Popen[bytes]:
+    work = (
+        "from gpuloader.pack import pack\n"
+        f"if __name__ == '__main__':\n    {before or 'pass'}\n"
+        f"    pack({str(source)!r}, {str(folder)!r}, **{ ({'workers': 1, **OPTIONS, **options})!r})"
+    )
+    return subprocess.Popen([sys.executable, "-c", work], stderr=subprocess.PIPE)
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+SLOW = "import gpuloader.pack.writing as w, time; r = w.render; w.render = lambda *a: (time.sleep(0.05), r(*a))[1]"
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_is_continued_to_the_same_bytes(
+    photos: Path, tmp_path: Path, expected: dict[str, bytes], kill: signal.Signals
+) -> None:
+    process = start(photos, tmp_path, before=SLOW)
+    wait_for(lambda: len(list(tmp_path.glob("*.tar"))) >= 2 and list(tmp_path.glob(".*.tmp")), process)
+    process.send_signal(kill)
+    assert process.wait() == -kill
+    process.communicate()
+    done = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.tar")}
+    assert 2 <= len(done) < 8
+    assert list(tmp_path.glob(".train-*.tmp"))
+    result = pack(photos, tmp_path, workers=1, **OPTIONS)
+    assert content(tmp_path) == expected
+    assert result.written == len(result.shards) - len(done)
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in done} == done
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for_the_end_of(processes: list[int]) -> None:
+    end = time.monotonic() + 30
+    while any(map(is_running, processes)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures that take two workers some seconds. To be read only."""
+    folder = tmp_path_factory.mktemp("many") / "photos"
+    (folder / "cat").mkdir(parents=True)
+    data = jpeg(900, 1200)
+    for i in range(200):
+        (folder / "cat" / f"{i:03d}.jpg").write_bytes(data)
+    return folder
+
+
+def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> None:
+    process = start(many, tmp_path / "packed", workers=2)
+    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate()
+    wait_for_the_end_of(workers)
+
+
+def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: Path) -> None:
+    process = start(many, tmp_path / "packed", workers=2)
+    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert b"PackError: a worker process ended: it was killed, perhaps for lack of memory" in told
+
+
+@pytest.mark.parametrize(("shards", "whole_group"), [(0, True), (1, False)], ids=["a terminal's", "kill -INT"])
+def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, shards: int, whole_group: bool) -> None:
+    arguments = ["pack", many, tmp_path / "packed", "--samples-per-shard", 4, "--workers", 2, "--max-size", 20]
+    work = f"import sys; from gpuloader.cli import main; sys.argv[1:] = {[*map(str, arguments)]}; main()"
+    process = subprocess.Popen([sys.executable, "-c", work], stderr=subprocess.PIPE, start_new_session=True)
+    wait_for(
+        lambda: len(list((tmp_path / "packed").glob("*.tar"))) >= shards and len(children(process.pid)) >= 3, process
+    )
+    workers = children(process.pid)
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+    wait_for_the_end_of(workers)
+    assert not list((tmp_path / "packed").glob(".*.tmp"))
+
+
+def test_leftovers_of_other_parts_are_left_alone(photos: Path, tmp_path: Path) -> None:
+    names = [".train-000000.tar.x1.tmp", ".train-000001.tar.x2.tmp", ".other.tmp"]
+    for name in names:
+        (tmp_path / name).touch()
+    pack(photos, tmp_path, part=(0, 2), workers=1, samples_per_shard=16)
+    assert [name for name in names if (tmp_path / name).exists()] == names[1:]
+
+
+# --- errors of the disk
+
+
+def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(many: Path, tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"  # writing more fails
+    process = start(many, tmp_path / "packed", before=limit, max_size=None)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path}/packed/train-000000.tar'".encode() in told
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
+        "classes.json",
+        "pack-train.json",
+        "pack-val.json",
+    ]
+
+
+def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    process = start(source, tmp_path / "packed", before=SLOW)
+    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    _, told = process.communicate(timeout=120)
+    assert b"FileNotFoundError: [Errno 2] No such file or directory: '" + os.fsencode(source) in told
+
+
+class Meddling:
+    """A record on whose reading another process takes the file that is being written for a leftover."""
+
+    name = key = "a"
+    size_bytes = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self) -> Sample:
+        for file in self.folder.glob(".*.tmp"):
+            file.unlink()
+        return Sample(jpeg(8, 8), None, {})
+
+
+def test_two_that_write_the_same_shard_do_not_mix(tmp_path: Path) -> None:
+    task = ShardTask(tmp_path / "a.tar", tmp_path / "left_out" / "a.jsonl", ["a"], [Meddling(tmp_path)], Rendering())
+    with pytest.raises(PackError, match=r"another process writes .*/a\.tar as well: let one of them end first"):
+        write_shard(task)
+    assert content(tmp_path) == {}
+
+
+def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
+    assert write_once(tmp_path / "a", b"first") == b"first"
+    assert write_once(tmp_path / "a", b"second") == b"first"
+    assert content(tmp_path) == {"a": b"first"}
+
+
+# --- what does not belong together
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"seed": 4}, "seed was 3, is 4"),
+        ({"samples_per_shard": 5}, "samples_per_shard was 4, is 5, shards was"),
+        ({"max_size": None}, "max_size was 20, is None"),
+        ({"shuffle": False}, "shuffle was True, is False"),
+        ({"prefix": "a"}, "prefix was train, is a"),  # it has val too
+    ],
+)
+def test_other_arguments_do_not_continue_a_pack(
+    photos: Path, tmp_path: Path, changed: dict[str, object], told: str
+) -> None:
+    pack(photos, tmp_path, part=(0, 2), workers=1, **OPTIONS)
+    before = content(tmp_path)
+    with pytest.raises(StateError) as raised:
+        pack(photos, tmp_path, part=(1, 2), workers=1, **{**OPTIONS, **changed})
+    assert f"its shards were begun by another pack ({told}" in str(raised.value)
+    assert "repeat that one's arguments and source to continue it, or take another prefix" in str(raised.value)
+    assert content(tmp_path) == before
+
+
+def one_more(source: Path) -> None:
+    (source / "cat" / "new.jpg").write_bytes(jpeg(8, 8))
+
+
+def another_size(source: Path) -> None:
+    (source / "cat" / "000.jpg").write_bytes(jpeg(9, 9))
+
+
+def fewer_classes(source: Path) -> None:
+    (source / "dog").rename(source / "emu" / "dog")
+
+
+@pytest.mark.parametrize("change", [one_more, another_size, fewer_classes])
+def test_another_source_does_not_continue_a_pack(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    pack(source, tmp_path / "packed", part=(0, 2), workers=1, **OPTIONS)
+    change(source)
+    with pytest.raises(StateError, match=r"begun by another pack \(source was \w{32}, is \w{32}"):
+        pack(source, tmp_path / "packed", part=(1, 2), workers=1, **OPTIONS)
+
+
+def test_tars_of_others_are_not_mixed_in(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "train-000000.tar").touch()
+    of_no_pack = r"has tars that are of no pack, such as {}\.tar: move them, or take an empty folder"
+    with pytest.raises(StateError, match=of_no_pack.format("train-000000")):
+        pack(photos, tmp_path)
+    assert content(tmp_path) == {"train-000000.tar": b""}
+    (tmp_path / "train-000000.tar").unlink()
+    pack(photos, tmp_path, workers=1)
+    for name, prefix in (("more", "train"), ("train-000001", "train"), ("train-x", "train"), ("val-000000", "test")):
+        (tmp_path / f"{name}.tar").touch()
+        with pytest.raises(StateError, match=of_no_pack.format(name)):
+            pack(photos, tmp_path, prefix=prefix)
+        (tmp_path / f"{name}.tar").unlink()
+    assert not list(tmp_path.glob("*test*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "error", "told"),
+    [
+        ("pack-train.json", "train", StateError, r"pack-train\.json: its shards were begun by .* \(it is not JSON\)"),
+        ("pack-train.json", "val", StateError, r"pack-train\.json is of no pack: take another folder"),
+        ("classes.json", "train", DataError, r"classes\.json cannot be read"),
+    ],
+)
+def test_a_damaged_folder_is_refused(
+    photos: Path, tmp_path: Path, name: str, prefix: str, error: type[Exception], told: str
+) -> None:
+    pack(photos, tmp_path, workers=1)
+    (tmp_path / name).write_text("{")
+    with pytest.raises(error, match=told):
+        pack(photos, tmp_path, prefix=prefix)
+
+
+# --- several packs in one folder
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five pictures of dog and emu: there is no cat. To be read only."""
+    folder = tmp_path_factory.mktemp("source") / "held-out"
+    for i in range(5):
+        path = folder / ("dog", "emu")[i % 2] / f"new-{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(24, 32, seed=100 + i))
+    return folder
+
+
+def test_packs_with_prefixes_of_their_own_share_a_folder_and_its_classes(
+    photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    train = {"samples_per_shard": 16, "workers": 1}
+    val = {"samples_per_shard": 3, "workers": 1, "prefix": "val", "shuffle": False}
+    pack(photos, tmp_path, **train)
+    alone = content(tmp_path)
+    result = pack(held_out, tmp_path, **val)
+    assert (result.shards, result.samples, result.missing) == (("val-000000.tar", "val-000001.tar"), 5, ())
+    assert result.classes == ("cat", "dog", "emu")
+    both = content(tmp_path)
+    assert {name: both[name] for name in alone} == alone
+    assert set(both) - set(alone) == {"pack-val.json", "val-000000.tar", "val-000001.tar"}
+    samples = samples_of([tmp_path / name for name in result.shards])
+    assert [(sample["__key__"][:3], sample["cls"]) for sample in samples] == [("dog", b"1")] * 3 + [("emu", b"2")] * 2
+    for source, options, shard in ((photos, train, "train-000001.tar"), (held_out, val, "val-000001.tar")):
+        (tmp_path / shard).unlink()
+        assert pack(source, tmp_path, **options).written == 1  # it goes on, whatever else is there
+    assert content(tmp_path) == both
+    with GPULoader(tmp_path, 35, None) as loader:
+        assert loader.classes == ("cat", "dog", "emu")
+        assert len(loader) == 1
+
+
+@pytest.mark.parametrize("first", [{"val_share": 0.3}, {"prefix": "val"}], ids=["of the first", "of the second"])
+def test_a_share_for_validation_takes_the_prefix_val(photos: Path, tmp_path: Path, first: dict[str, object]) -> None:
+    second = {"prefix": "val"} if "val_share" in first else {"val_share": 0.3}
+    pack(photos, tmp_path, workers=1, **first)
+    before = content(tmp_path)
+    with pytest.raises(StateError, match=r"pack-val\.json: its shards were begun by another pack \(.*prefix was"):
+        pack(photos, tmp_path, workers=1, **second)
+    assert content(tmp_path) == before
+
+
+def test_packs_at_once_in_one_folder_do_not_disturb_each_other(photos: Path, tmp_path: Path) -> None:
+    for folder in ("one by one", "at once"):
+        processes = []
+        for options in ({"part": (0, 2)}, {"part": (1, 2)}, {"prefix": "test", "val_share": 0.0}):
+            processes.append(start(photos, tmp_path / folder, **options))
+            if folder == "one by one":
+                processes[-1].communicate(timeout=120)
+        assert [(process.communicate(timeout=120), process.returncode)[1] for process in processes] == [0, 0, 0]
+    assert content(tmp_path / "at once") == content(tmp_path / "one by one")
+
+
+def test_classes_that_a_folder_lacks_are_an_error_that_names_its_file(
+    photos: Path, held_out: Path, tmp_path: Path
+) -> None:
+    pack(held_out, tmp_path, prefix="val", workers=1)
+    before = content(tmp_path)
+    with pytest.raises(LabelError) as raised:
+        pack(photos, tmp_path, workers=1)
+    assert "unknown class 'cat': the classes are dog, emu (labels are numbered by " in str(raised.value)
+    assert f"{tmp_path}/classes.json, as those of the other shards there)" in str(raised.value)
+    with pytest.raises(StateError, match=r"classes\.json has other classes than the source: take another folder"):
+        pack(photos, tmp_path, workers=1, classes=["cat", "dog", "emu"])
+    assert content(tmp_path) == before
+
+
+def test_a_table_of_integers_is_numbered_as_the_folder_is(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path / "packed", workers=1)
+    table = tmp_path / "more.csv"
+    table.write_text(f"path,label\n{photos}/dog/001.jpg,1\n")
+    assert pack(table, tmp_path / "packed", prefix="more", workers=1).classes == ("cat", "dog", "emu")
+    table.write_text(f"path,label\n{photos}/dog/001.jpg,3\n")
+    with pytest.raises(LabelError, match="unknown class 3: there are 3 classes, from 0 on"):
+        pack(table, tmp_path / "packed", prefix="even-more", workers=1)
+
+
+def test_labels_with_names_and_bare_numbers_are_not_mixed_in_a_folder(photos: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path / "named", workers=1)
+    pack(tmp_path / "named", tmp_path / "numbers", workers=1)  # what tars mean by their labels is not known
+    for source, folder, told in (
+        (photos, "numbers", "whose labels are bare numbers, here they are names"),
+        (tmp_path / "numbers", "named", "whose labels are names, here they are bare numbers"),
+    ):
+        before = content(tmp_path / folder)
+        with pytest.raises(StateError, match=rf"pack-train\.json is of a pack {told}: take another folder"):
+            pack(source, tmp_path / folder, prefix="val", workers=1)
+        assert content(tmp_path / folder) == before
+
+
+@pytest.mark.parametrize("inside", ["", "packed", "cat/packed"])
+def test_the_destination_lies_outside_the_source(photos: Path, inside: str) -> None:
+    with pytest.raises(ConfigError, match=r"the destination .* lies in the source .*: take a folder elsewhere"):
+        pack(photos, photos / inside)
+    assert sorted(path.name for path in photos.iterdir()) == ["cat", "dog", "emu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"part": (2, 2)}, r"part=2/2: allowed is i/n with i from 0 to n - 1"),
+        ({"part": (-1, 2)}, r"part=-1/2"),
+        ({"part": (0, 0)}, r"part=0/0"),
+        ({"workers": 0}, r"workers=0: allowed is an integer from 1 on"),
+        (
+            {"shard_bytes": 256},
+            r"shard_bytes=256: a number without a unit counts bytes, .* write '256MiB', or '256B' if",
+        ),
+        ({"shard_bytes": "256"}, r"shard_bytes='256': a number without a unit counts bytes"),
+        ({"shard_bytes": 2**20 - 1}, r"shard_bytes=1048575: a number without a unit"),
+        ({"shard_bytes": "much"}, r"shard_bytes='much': allowed are bytes such as 256MiB, 1GB or 100000000"),
+        ({"shard_bytes": "0B"}, r"shard_bytes=0: allowed is an integer from 1 on"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        pack(photos, tmp_path / "packed", **arguments)
+    assert not (tmp_path / "packed").exists()
+
+
+def test_a_file_where_the_destination_should_be(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for destination in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="a file is in the place of the destination"):
+            pack(photos, destination)
+
+
+def test_ray_that_is_not_installed_says_what_to_install(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs the package ray: pip install 'gpuloader\[ray\]'"):
+        pack(photos, tmp_path, ray="auto")
+
+
+def test_datasets_that_is_not_installed_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_info.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"saved needs the package datasets: pip install 'gpuloader\[datasets\]'"):
+        pack(tmp_path / "saved", tmp_path / "packed")
+
+
+def test_progress_is_shown_on_stderr(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pack(photos, tmp_path, workers=1, progress=True)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "packing" in shown.err
+    assert "32/32" in shown.err
+    pack(photos, tmp_path, workers=1, progress=True)  # nothing to do
+    assert capfd.readouterr() == ("", "")

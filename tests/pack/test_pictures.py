@@ -1,0 +1,176 @@
+"""What becomes of one picture, and which are bad, against Pillow and torchvision."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from bad_images import ALPHA, CMYK, HEIGHT, PICTURE, TIFF, WIDTH, Kind, turned, zoo
+from making import encoded, jpeg, picture
+from oracle import functional
+from PIL import Image
+
+from gpuloader.errors import ConfigError
+from gpuloader.pack.pictures import Rendering, render
+from gpuloader.pack.records import BadPictureError
+
+COPIED = Rendering()
+
+# What only DALI's own parser refuses; packing asks Pillow, and what both know of JPEG and PNM.
+REFUSED_BY_DALI_ALONE = {
+    "png-bad-data-checksum",
+    "png-critical-unknown-chunk",
+    "png-cut-end",
+    "png-no-palette",
+    "png-taller-than-its-data",
+    "tiff-1-bit",
+}
+# What Pillow does not decode and the loader does.
+REFUSED_BY_PILLOW_ALONE = {"jpeg-cut-before-another", "png-text-bomb"}
+
+
+def opened(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in zoo()])
+def test_a_picture_is_copied_or_bad_as_the_loader_has_it(kind: Kind) -> None:
+    good = (kind.verdict == "good" or kind.name in REFUSED_BY_DALI_ALONE) and kind.name not in REFUSED_BY_PILLOW_ALONE
+    if good:
+        assert render(kind.data, None, COPIED)[1] == kind.data
+    else:
+        with pytest.raises(BadPictureError, match=r"\w{3}"):
+            render(kind.data, None, COPIED)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in zoo() if kind.verdict == "good"])
+def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
+    if kind.name in REFUSED_BY_PILLOW_ALONE:
+        return
+    extension, data = render(kind.data, None, Rendering(decoded=60_000))
+    assert extension == "npy"
+    pixels = np.load(io.BytesIO(data), allow_pickle=False)
+    expected = np.asarray(kind.shows or opened(kind.data))
+    assert (pixels.dtype, pixels.shape) == (np.uint8, expected.shape)
+    assert np.abs(pixels.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("data", "extension", "expected"),
+    [
+        (jpeg(8, 8), None, "jpg"),
+        (encoded(PICTURE, "PNG"), None, "png"),
+        (encoded(PICTURE, "WEBP"), None, "webp"),
+        (encoded(PICTURE, "BMP"), None, "bmp"),
+        (TIFF, None, "tif"),
+        (encoded(PICTURE, "TIFF", exif=turned()), None, "tif"),
+        (encoded(PICTURE, "JPEG2000"), None, "jp2"),
+        (encoded(PICTURE, "PPM"), None, "ppm"),
+        (encoded(PICTURE, "MPO", save_all=True, append_images=[PICTURE]), None, "jpg"),
+        (encoded(PICTURE, "PNG"), "jpeg", "jpeg"),  # of another shard, where it is called so
+    ],
+)
+def test_the_member_is_called_by_its_format(data: bytes, extension: str | None, expected: str) -> None:
+    assert render(data, extension, COPIED) == (expected, data)
+
+
+def resized_by_torchvision(image: Image.Image, size: int) -> np.ndarray:
+    pixels = torch.from_numpy(np.asarray(image.convert("RGB")).copy()).permute(2, 0, 1)
+    return functional.resize(pixels, [size], antialias=True).permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 80), (80, 60), (97, 48), (64, 64), (33, 32)])
+def test_decoded_pictures_are_resized_as_torchvision_does(height: int, width: int) -> None:
+    _, data = render(jpeg(height, width), None, Rendering(decoded=32))
+    pixels = np.load(io.BytesIO(data))
+    expected = resized_by_torchvision(opened(jpeg(height, width)), 32)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("rendering", [Rendering(max_size=24), Rendering(max_size=24, quality=90)])
+def test_a_picture_that_is_too_large_becomes_a_jpeg_of_that_size(rendering: Rendering) -> None:
+    extension, data = render(encoded(picture(48, 97), "PNG"), None, rendering)
+    expected = picture(48, 97).resize((48, 24), Image.Resampling.BILINEAR)
+    assert (extension, data) == ("jpg", encoded(expected, "JPEG", quality=90))
+
+
+def test_quality_is_that_of_the_jpeg() -> None:
+    sizes = [len(render(jpeg(64, 64), None, Rendering(max_size=32, quality=quality))[1]) for quality in (30, 60, 95)]
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) == 3
+
+
+@pytest.mark.parametrize("size", [24, 25, 1000])
+def test_a_picture_that_is_small_enough_is_copied_as_it_is(size: int) -> None:
+    assert render(jpeg(24, 97), None, Rendering(max_size=size)) == ("jpg", jpeg(24, 97))
+
+
+def test_pictures_are_never_enlarged() -> None:
+    _, data = render(jpeg(24, 30), None, Rendering(decoded=100))
+    assert np.array_equal(np.load(io.BytesIO(data)), np.asarray(opened(jpeg(24, 30))))
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_downsizing_keeps_the_stored_pixels_way_up_and_the_tag(image_format: str, orientation: int) -> None:
+    options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
+    data = encoded(picture(48, 96), image_format, exif=turned(orientation), **options)
+    small = Image.open(io.BytesIO(render(data, None, Rendering(max_size=24))[1]))
+    expected = np.asarray(picture(48, 96).resize((48, 24), Image.Resampling.BILINEAR), int)
+    assert np.abs(np.asarray(small, int) - expected).mean() < 6
+    assert small.getexif().get(0x0112, 1) == orientation
+    decoded = np.load(io.BytesIO(render(data, None, Rendering(decoded=24))[1]))
+    assert np.abs(decoded.astype(int) - expected).mean() < 6
+
+
+@pytest.mark.parametrize(
+    ("image", "mode"),
+    [
+        (PICTURE.convert("L"), "L"),
+        (PICTURE.convert("1"), "L"),
+        (Image.fromarray(np.asarray(PICTURE.convert("L"), np.uint16) * 257), "L"),
+        (PICTURE.convert("P"), "RGB"),
+        (ALPHA, "RGB"),
+    ],
+)
+def test_pictures_of_other_modes_become_gray_or_rgb_jpegs(image: Image.Image, mode: str) -> None:
+    data = render(encoded(image, "PNG"), None, Rendering(max_size=HEIGHT // 2))[1]
+    small = Image.open(io.BytesIO(data))
+    assert (small.mode, small.size) == (mode, (WIDTH // 2, HEIGHT // 2))
+    expected = PICTURE.convert("L").resize(small.size, Image.Resampling.BILINEAR)
+    assert np.abs(np.asarray(small.convert("L"), int) - np.asarray(expected, int)).mean() < 12
+
+
+def test_a_cmyk_jpeg_is_downsized_in_rgb() -> None:
+    data = encoded(CMYK, "JPEG", quality=95)
+    small = Image.open(io.BytesIO(render(data, None, Rendering(max_size=32))[1]))
+    expected = opened(data).resize(small.size, Image.Resampling.BILINEAR)
+    assert small.mode == "RGB"
+    assert np.abs(np.asarray(small, int) - np.asarray(expected, int)).mean() < 8
+
+
+def test_an_image_object_is_stored_without_loss() -> None:
+    extension, data = render(PICTURE, None, COPIED)
+    assert extension == "png"
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), np.asarray(PICTURE))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_size": 0}, "max_size=0: allowed is an integer from 1 to 65500"),
+        ({"decoded": -1}, "decoded=-1: allowed is"),
+        ({"max_size": 5, "quality": 101}, "quality=101: allowed is an integer from 1 to 100"),
+        ({"quality": 90}, "quality was given without max_size"),
+        ({"max_size": 5, "decoded": 5}, "max_size and decoded were both given"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Rendering(**arguments)

@@ -1,0 +1,501 @@
+"""What each kind of source has, against torchvision, webdataset and the files themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import encoded, jpeg, picture, tar_by_command, write_samples, write_shard
+from oracle import torchvision
+from packing import CLASSES, samples_of, write_class_folders
+from PIL import Image
+
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, TarError
+from gpuloader.pack import PackResult, pack
+
+
+def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, bytes]]]:
+    """The source's samples in its own order."""
+    result = pack(source, tmp_path / "packed", shuffle=False, workers=1, **options)
+    return result, samples_of(tmp_path / "packed")
+
+
+def errors(source: object, tmp_path: Path, error: type[Exception], **options: object) -> str:
+    with pytest.raises(error) as raised:
+        packed(source, tmp_path, **options)
+    assert not list((tmp_path / "packed").glob("*.tar"))
+    return str(raised.value)
+
+
+def files_and_labels(samples: Sequence[dict[str, bytes]]) -> list[tuple[bytes, int]]:
+    return [(sample["jpg"], int(sample["cls"])) for sample in samples]
+
+
+# --- class folders
+
+
+def test_class_folders_are_torchvisions(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    for name in ("dog/deep/er/x.JPEG", "dog/10.jpg", "dog/a.b.c.jpg", "emu/Z.jpg", "emu/a.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(jpeg(8, 8, seed=len(name)))
+    (source / "dog" / "notes.txt").write_text("no picture")
+    (source / "README").write_text("no folder")
+    result, samples = packed(source, tmp_path)
+    folder = torchvision.datasets.ImageFolder(source)
+    assert result.classes == tuple(folder.classes)
+    assert json.loads((tmp_path / "packed" / "classes.json").read_bytes()) == folder.classes
+    assert files_and_labels(samples) == [(Path(path).read_bytes(), label) for path, label in folder.samples]
+    assert (result.samples, result.passed_over) == (35, 1)
+
+
+def test_keys_are_the_paths_within_without_dots(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    for name in ("a/1.jpg", "a/1.JPG", "a/1.png", "a/1-1.jpg", "a/b.c/d.e.jpg", "a/é ü.jpg"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(encoded(picture(8, 8), "PNG" if name.endswith("png") else "JPEG"))
+    _, samples = packed(source, tmp_path)
+    keys = [sample["__key__"] for sample in samples]
+    assert keys == ["a/1-1", "a/1", "a/1-2", "a/1-3", "a/é ü", "a/b.c/d_e"]
+
+
+def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path / "photos" / "a")
+    os.makedirs(folder)  # noqa: PTH103 - bytes
+    for name in (b"\xff\xfe.jpg", b"n" * 240 + b".jpg"):
+        Path(os.fsdecode(folder + b"/" + name)).write_bytes(jpeg(8, 8))
+    result, samples = packed(tmp_path / "photos", tmp_path)
+    assert [os.fsencode(sample["__key__"]) for sample in samples] == [b"a/" + b"n" * 240, b"a/\xff\xfe"]
+    assert result.samples == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; a table of pictures"),
+        (["1.jpg"], "has neither class folders"),
+        (["a/1.jpg", "b/1.txt"], "/b has no pictures, and would still count as a class: remove it"),
+        ([".hidden/1.jpg"], "has neither class folders"),
+    ],
+)
+def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], message: str) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in names:
+        (tmp_path / "photos" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(jpeg(8, 8))
+    assert message in errors(tmp_path / "photos", tmp_path, NoSamplesError)
+
+
+def test_a_link_without_end_is_an_error(tmp_path: Path) -> None:
+    photos = write_class_folders(tmp_path / "photos", 3)
+    (photos / "dog" / "loop").symlink_to(photos / "dog")
+    assert "dog/loop is a link to " in errors(photos, tmp_path, PackError)
+
+
+def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_class_folders(tmp_path / "photos" / split, count=3)
+    message = errors(tmp_path / "photos", tmp_path, ConfigError)
+    assert f"has the splits train, val where classes are meant: pack one at a time, {tmp_path}/photos/train" in message
+    assert packed(tmp_path / "photos" / "val", tmp_path)[0].samples == 3
+
+
+def test_given_classes_number_the_folders(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos", count=3)
+    (tmp_path / "classes.json").write_text(json.dumps(["owl", "emu", "dog", "cat"]))
+    for classes in (["owl", "emu", "dog", "cat"], tmp_path / "classes.json"):
+        result, samples = packed(source, tmp_path, classes=classes)
+        assert result.classes == ("owl", "emu", "dog", "cat")
+        assert [(s["__key__"].split("/")[0], s["cls"]) for s in samples] == [
+            ("cat", b"3"),
+            ("dog", b"2"),
+            ("emu", b"1"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "error", "message"),
+    [
+        (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes are cat, dog"),
+        (["cat", "cat"], ConfigError, "a name occurs twice"),
+        ([1, 2], ConfigError, "allowed is a list of names, or a JSON file of one"),
+        ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
+        ("gone.json", FileNotFoundError, "gone.json"),
+    ],
+)
+def test_given_classes_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: object, error: type[Exception], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("classes.txt").write_text("cat\ndog\n")
+    assert message in errors(write_class_folders(tmp_path / "photos"), tmp_path, error, classes=classes)
+
+
+# --- tables
+
+
+def table(tmp_path: Path, text: str, name: str = "photos.csv", encoding: str = "utf-8") -> Path:
+    for i in range(3):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{i}.jpg").write_bytes(jpeg(8, 8, seed=i))
+    (tmp_path / name).write_bytes(text.replace("TMP", str(tmp_path)).encode(encoding))
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "labels", "classes", "fields"),
+    [
+        ("a.csv", "path,label\nin/0.jpg,5\nin/1.jpg,-1\n", [5, -1], None, [None, None]),
+        ("a.csv", "path,label\nin/0.jpg,dog\nin/1.jpg,cat\n", [1, 0], ("cat", "dog"), [None, None]),
+        ("a.csv", "path,label\r\nin/0.jpg,10\r\nin/1.jpg,x\r\n", [0, 1], ("10", "x"), [None, None]),
+        ("a.csv", 'path,label\nTMP/in/0.jpg,1\n"in/../in/1.jpg",2\n', [1, 2], None, [None, None]),
+        (
+            "a.csv",
+            'by,label,path,n\n"A, é",1,in/0.jpg,\nB,2,in/1.jpg,7\n',
+            [1, 2],
+            None,
+            [{"by": "A, é", "n": ""}, {"by": "B", "n": "7"}],
+        ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": 3, "box": [1, 2.5], "ok": true}\n\n{"label": 4, "path": "in/1.jpg"}',
+            [3, 4],
+            None,
+            [{"box": [1, 2.5], "ok": True}, None],
+        ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": "7"}\n{"path": "in/1.jpg", "label": "07"}',
+            [1, 0],
+            ("07", "7"),
+            [None, None],
+        ),
+    ],
+)
+def test_a_table_is_its_rows(
+    tmp_path: Path, name: str, text: str, labels: list[int], classes: tuple[str, ...] | None, fields: list[object]
+) -> None:
+    result, samples = packed(table(tmp_path, text, name), tmp_path)
+    assert result.classes == classes
+    assert (tmp_path / "packed" / "classes.json").exists() == (classes is not None)
+    assert files_and_labels(samples) == [(jpeg(8, 8, seed=i), label) for i, label in enumerate(labels)]
+    assert [sample["__key__"] for sample in samples] == ["in/0", "in/1"]
+    assert [json.loads(sample["json"]) if "json" in sample else None for sample in samples] == fields
+
+
+def test_a_table_from_a_spreadsheet_has_a_byte_order_mark(tmp_path: Path) -> None:
+    _, samples = packed(table(tmp_path, "path,label\nin/0.jpg,5\n", encoding="utf-8-sig"), tmp_path)
+    assert files_and_labels(samples) == [(jpeg(8, 8), 5)]
+
+
+def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_path: Path) -> None:
+    source = table(tmp_path, "path,label\n../in/0.jpg,5\n")
+    (tmp_path / "tables").mkdir()
+    _, samples = packed(source.rename(tmp_path / "tables" / "photos.csv"), tmp_path)
+    assert [sample["__key__"] for sample in samples] == [f"{tmp_path}/in/0".lstrip("/")]
+
+
+def test_the_same_picture_twice_is_two_samples(tmp_path: Path) -> None:
+    _, samples = packed(table(tmp_path, "path,label\nin/0.jpg,1\nin/0.jpg,2\n"), tmp_path)
+    assert [(sample["__key__"], sample["cls"]) for sample in samples] == [("in/0", b"1"), ("in/0-1", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "classes", "labels"),
+    [
+        ("path,label\nin/0.jpg,b\nin/1.jpg,b\n", ["a", "b"], [1, 1]),
+        ("path,label\nin/0.jpg,0\nin/1.jpg,1\n", ["a", "b"], [0, 1]),
+        ("path,label\nin/0.jpg,0\nin/1.jpg,1\n", ["1", "0"], [1, 0]),
+    ],
+)
+def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes: list[str], labels: list[int]) -> None:
+    result, samples = packed(table(tmp_path, text), tmp_path, classes=classes)
+    assert result.classes == tuple(classes)
+    assert [int(sample["cls"]) for sample in samples] == labels
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("a.csv", "", PackError, "has the columns : its first line must name path and label"),
+        (
+            "a.csv",
+            "file,label\nin/0.jpg,1\n",
+            PackError,
+            "has the columns 'file', 'label': its first line must name path",
+        ),
+        ("a.csv", "path,label\n", NoSamplesError, "a.csv has no rows"),
+        ("a.csv", "path,label\nin/0.jpg\n", PackError, "a.csv, line 2: it has not 2 columns, as the first line has"),
+        ("a.csv", "path,label\nin/0.jpg,1,2\n", PackError, "a.csv, line 2: it has not 2 columns"),
+        ("a.csv", "path,label\nin/0.jpg,1\n,2\n", PackError, "a.csv, line 3: no path or no label"),
+        ("a.csv", "path,label\nin/0.jpg,\n", LabelError, "a.csv, line 2: the label ''"),
+        ("a.csv", 'path,label\n"in/0.jpg,1\n', PackError, "cannot be read as a table in UTF-8: unexpected end of data"),
+        ("a.csv", "path,label\nin/é.jpg,1\n", PackError, "cannot be read as a table in UTF-8"),
+        (
+            "a.csv",
+            "path,label\nin/0.jpg,1\nin/7.jpg,1\nin/0.jpg/8.jpg,1\n",
+            PackError,
+            "2 of 3 pictures are missing: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4): ",
+        ),
+        ("a.jsonl", "", NoSamplesError, "a.jsonl has no rows"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
+        ("a.jsonl", "[1]", PackError, "a.jsonl, line 1 is not an object"),
+        ("a.jsonl", '{"path": 5, "label": 1}', PackError, "a.jsonl, line 1: no path or no label"),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": true}',
+            LabelError,
+            "line 1: the label True: allowed are integers for",
+        ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": 1.5}',
+            LabelError,
+            "line 1: the label 1.5: allowed are integers for",
+        ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
+            LabelError,
+            "line 2: the label 1: allowed are integers for all samples, or names for all",
+        ),
+    ],
+)
+def test_a_table_that_is_wrong_names_the_line(
+    tmp_path: Path, name: str, text: str, error: type[Exception], message: str
+) -> None:
+    source = table(tmp_path, text, name, encoding="latin-1")
+    assert message.replace("TMP", str(tmp_path)) in errors(source, tmp_path, error)
+
+
+def test_numbers_beyond_the_given_classes(tmp_path: Path) -> None:
+    source = table(tmp_path, "path,label\nin/0.jpg,0\nin/1.jpg,2\n")
+    message = errors(source, tmp_path, LabelError, classes=["a", "b"])
+    assert message == f"{source}, line 3: unknown class 2: there are 2 classes, from 0 on"
+
+
+def test_pairs_of_path_and_label_are_a_table(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "photos", count=3)
+    pairs = [(str(tmp_path / "photos" / "dog" / "001.jpg"), "dog"), (tmp_path / "photos" / "cat" / "000.jpg", "cat")]
+    result, samples = packed(pairs, tmp_path)
+    assert result.classes == ("cat", "dog")
+    assert [(sample["__key__"], sample["cls"]) for sample in samples] == [("dog/001", b"1"), ("cat/000", b"0")]
+
+
+# --- tars
+
+
+def test_members_of_tars_are_copied_as_they_are(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path / "shards", 10)
+    result, samples = packed(tmp_path / "shards", tmp_path)
+    assert samples == samples_of(shards)
+    assert (result.samples, result.classes) == (10, None)
+
+
+@pytest.mark.parametrize("source", ["shards/train-0001.tar", "shards/train-{0001..0001}.tar", "shards/*1.tar"])
+def test_tars_are_named_as_for_the_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    shards = write_samples(tmp_path / "shards", 10)
+    monkeypatch.chdir(tmp_path)
+    assert packed(source, tmp_path)[1] == samples_of(shards[1:])
+
+
+def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_path: Path) -> None:
+    folder = write_class_folders(tmp_path / "photos", count=3)
+    (folder / "cat" / "000.seg.png").write_bytes(b"mask")
+    (folder / "cat" / "000._private").write_bytes(b"kept as well")
+    (folder / "README.txt").write_text("no image")
+    tar = tar_by_command(folder, tmp_path / "photos.tar")
+    result, samples = packed(tar, tmp_path)
+    by_key = {sample["__key__"]: sample for sample in samples}
+    assert sorted(by_key) == ["./cat/000", "./dog/001", "./emu/002"]
+    assert by_key["./cat/000"]["seg.png"] == b"mask"
+    assert result.passed_over == 1
+    with tarfile.open(tmp_path / "packed" / "train-000000.tar") as written:
+        assert "./cat/000._private" in written.getnames()  # webdataset's reader passes over such
+
+
+def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    for name in ("a", "b"):
+        write_shard(tmp_path / "shards" / f"{name}.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "txt": name.encode()}])
+    _, samples = packed(tmp_path / "shards", tmp_path)
+    assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
+
+
+def test_a_tar_that_is_none_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"x" * 2000)
+    assert "a.tar: not a tar file" in errors(tmp_path / "a.tar", tmp_path, TarError)
+
+
+def test_a_downsized_image_replaces_the_one_of_its_tar(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(40, 40), "PNG"), "cls": b"1"}])
+    _, [sample] = packed(tmp_path / "a.tar", tmp_path, max_size=20)
+    assert sorted(sample) == ["__key__", "cls", "jpg"]
+
+
+@pytest.mark.parametrize("other", ["npy", "png"])
+def test_decoded_samples_have_one_image(tmp_path: Path, other: str) -> None:
+    write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": jpeg(8, 8), other: b"?"}])
+    assert f"has .{other} beside its image" in errors(tmp_path / "a.tar", tmp_path, PackError, decoded=8)
+
+
+# --- datasets
+
+
+def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10's files with few pictures in them; torchvision checks their hashes, so it is told these."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+
+    def write(name: str, content: object) -> tuple[str, str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return name, hashlib.md5((folder / name).read_bytes()).hexdigest()
+
+    def batch(name: str) -> tuple[str, str]:
+        return write(
+            name, {"data": rng.integers(0, 256, (4, 3072), np.uint8), "labels": rng.integers(0, 10, 4).tolist()}
+        )
+
+    kind = torchvision.datasets.CIFAR10
+    monkeypatch.setattr(kind, "train_list", [batch("data_batch_1"), batch("data_batch_2")])
+    monkeypatch.setattr(kind, "test_list", [batch("test_batch")])
+    name, md5 = write("batches.meta", {"label_names": [f"class {i}" for i in range(10)]})
+    monkeypatch.setattr(kind, "meta", {"filename": name, "key": "label_names", "md5": md5})
+
+
+class Pairs:
+    """A dataset as torchvision's are."""
+
+    def __init__(self, *items: object) -> None:
+        self.classes = list(CLASSES)
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> object:
+        if isinstance(item := self.items[number], Exception):
+            raise item
+        return item
+
+
+def test_a_dataset_gives_images_paths_or_bytes_with_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(8, 8))
+    items = Pairs((picture(8, 8), 1), (jpeg(8, 8), np.int64(2)), (tmp_path / "a.jpg", 0))
+    result, samples = packed(items, tmp_path)
+    assert result.classes == CLASSES
+    assert [sample["cls"] for sample in samples] == [b"1", b"2", b"0"]
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(samples[0]["png"]))), np.asarray(picture(8, 8)))
+    assert [sample["jpg"] for sample in samples[1:]] == [jpeg(8, 8)] * 2
+
+
+def test_an_image_folder_of_torchvisions_is_class_folders(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    pack(source, tmp_path / "folders", workers=1)
+    pack(torchvision.datasets.ImageFolder(source), tmp_path / "object", workers=1)
+    pack(f"torchvision:ImageFolder:{source}", tmp_path / "name", workers=1)
+    shards = [(tmp_path / name / "train-000000.tar").read_bytes() for name in ("folders", "object", "name")]
+    assert shards[0] == shards[1] == shards[2]
+
+
+def test_a_torchvision_dataset_is_packed_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar10(tmp_path / "cifar", monkeypatch)
+    for train in (True, False):
+        dataset = torchvision.datasets.CIFAR10(tmp_path / "cifar", train=train)
+        name = f"torchvision:CIFAR10:{tmp_path}/cifar:train={train}"
+        result = pack(name, tmp_path / str(train), shuffle=False, workers=1)
+        assert result.classes == tuple(dataset.classes)
+        samples = samples_of(tmp_path / str(train))
+        assert len(samples) == len(dataset)
+        for sample, (image, label) in zip(samples, dataset, strict=True):
+            assert int(sample["cls"]) == label
+            assert np.array_equal(np.asarray(Image.open(io.BytesIO(sample["png"]))), np.asarray(image))
+
+
+def test_items_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
+    items = Pairs((picture(8, 8), 1), OSError("image file is truncated"), SyntaxError("broken PNG file"), (b"?", 1))
+    result, samples = packed(items, tmp_path)
+    assert len(samples) == result.samples == 1
+    assert [item.name for item in result.left_out] == ["item 1", "item 2", "item 3"]
+    assert result.left_out[0].why == "its dataset cannot decode it: image file is truncated"
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "message"),
+    [
+        (
+            Pairs(OSError(5, "Input/output error")),
+            OSError,
+            "[Errno 5] Input/output error: 'item 0'",
+        ),  # a disk's error is no bad picture
+        (Pairs(), NoSamplesError, "the dataset is empty"),
+        (Pairs(5), PackError, "item 0 of the dataset is a int: it must be (image, label)"),
+        (
+            Pairs((np.zeros((8, 8, 3)), 1)),
+            PackError,
+            "item 0 of the dataset has a ndarray as its image: allowed are PIL",
+        ),
+        (Pairs((picture(8, 8), "cat")), LabelError, "item 0 of the dataset has the label 'cat': it must be an integer"),
+        ([], NoSamplesError, "the dataset is empty"),
+    ],
+)
+def test_datasets_that_give_something_else(tmp_path: Path, items: object, error: type[Exception], message: str) -> None:
+    assert message in errors(items, tmp_path, error)
+
+
+def test_a_dataset_with_transforms_is_refused(tmp_path: Path) -> None:
+    write_class_folders(tmp_path / "photos")
+    dataset = torchvision.datasets.ImageFolder(tmp_path / "photos", transform=str)
+    assert "make it without transform=" in errors(dataset, tmp_path, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("torchvision:CIFAR10", ConfigError, "allowed is torchvision:NAME:ROOT"),
+        ("torchvision:CIFAR10:x:train", ConfigError, "allowed is torchvision:NAME:ROOT"),
+        ("torchvision:Cifar:x", PackError, "torchvision.datasets has no 'Cifar'"),
+        ("torchvision:CIFAR10:x", PackError, "Dataset not found or corrupted"),
+        ("torchvision:ImageFolder:x", PackError, "No such file or directory"),
+        ("torchvision:CIFAR10:x:nonsense=1", PackError, "unexpected keyword argument 'nonsense'"),
+    ],
+)
+def test_torchvision_datasets_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in errors(name, tmp_path, error)
+
+
+# --- what is none of these
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("gone", PackError, "no such source: gone (relative to "),
+        ("gone/*.tar", DataError, "no file matches gone/*.tar"),
+        ("notes.txt", PackError, "notes.txt is no source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
+        ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store: this reads local shards"),
+    ],
+)
+def test_a_source_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, error: type[Exception], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").touch()
+    assert message in errors(source, tmp_path, error)
+
+
+def test_classes_are_for_names_alone(tmp_path: Path) -> None:
+    write_samples(tmp_path / "shards", 2)
+    assert "the labels of this source are numbers" in errors(tmp_path / "shards", tmp_path, ConfigError, classes=["a"])

@@ -1,0 +1,179 @@
+"""Processes that begin where torch, DALI and the loader are imported already: forks of one that has imported them.
+
+A test that runs many programs of the user's would otherwise spend seconds on the imports of each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+CLI = "from gpuloader.cli import main; main()"
+SHIM = """#!{python} -SE
+import array, json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    request = json.dumps([{code!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    fds = array.array("i", [0, 1, 2])
+    server.sendmsg([b"%d\\n" % len(request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    server.sendall(request)
+    sys.exit(int(server.makefile().read()))
+"""
+
+
+class Warm:
+    """The process that the others are forked from; warnings are errors in all of them."""
+
+    def __init__(self, *prefix: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="warm"))
+        address = str(self.folder / "socket")
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(address)
+        listening.listen()
+        code = f"import warm; warm.serve({listening.fileno()}, {str(self.folder)!r})"
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-W", "error", "-c", code],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listening.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()])},
+        )
+        listening.close()
+        for name, its_code in [("gpuloader", CLI), ("run", None)]:
+            shim = self.folder / name
+            shim.write_text(SHIM.format(python=sys.executable, address=address, code=its_code))
+            shim.chmod(0o755)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        self.process.wait()
+
+    def run(
+        self, code: str, *arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -c CODE ARGUMENTS`."""
+        return subprocess.run(
+            [self.folder / "run", code, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            timeout=600,
+        )
+
+
+@cache
+def warm(*prefix: str) -> Warm:
+    """The one of this process of tests; `prefix` is what it is run with."""
+    return Warm(*prefix)
+
+
+def _python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+# --- in that process
+
+
+def serve(listening_fd: int, folder: str) -> None:
+    """Runs what is asked for, each in a child, until it is terminated or its parent is gone."""
+    from gpuloader.helpers.late_imports import import_late
+
+    for module in ("gpuloader.loading.loader", "gpuloader.pipelines.resample", "gpuloader.pipelines.augment"):
+        import_late(module)
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        with socket.socket(fileno=listening_fd) as listening:
+            listening.settimeout(5)
+            while os.getppid() == parent:
+                while _reaped():
+                    pass
+                try:
+                    client, _ = listening.accept()
+                except TimeoutError:
+                    continue
+                if _fork() == 0:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                    listening.close()
+                    _answer(client)
+                client.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forking where libraries have threads
+        return os.fork()
+
+
+def _reaped() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] > 0
+    except ChildProcessError:
+        return False
+
+
+def _answer(client: socket.socket) -> None:
+    """Reads the request, has a child do it, and tells how that ended."""
+    client.settimeout(None)
+    size, fds, _, _ = socket.recv_fds(client, 20, 3)
+    size, _, begun = size.partition(b"\n")
+    while len(begun) < int(size):
+        begun += client.recv(1 << 20)
+    code, arguments, folder, environment = json.loads(begun)
+    if code is None:
+        code, *arguments = arguments
+    if (child := _fork()) == 0:
+        client.close()
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+            os.close(fd)
+        sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = sys.__stderr__ = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        _run(code, arguments)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    client.sendall(b"%d" % (status if status >= 0 else 128 - status))
+    os._exit(0)
+
+
+def _run(code: str, arguments: Sequence[str]) -> None:
+    """As `python -c` does it, to the end of the process."""
+    sys.argv = ["-c", *arguments]
+    sys.path[0] = ""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    status = 0
+    try:
+        exec(compile(code, "<string>", "exec"), vars(main))
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if not isinstance(end.code, (int, type(None))):
+            print(end.code, file=sys.stderr)  # noqa: T201
+    except BaseException:  # noqa: BLE001 - as Python's own end of a program
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,54 @@
+"""What Lightning's data module does without Lightning; tests/integrations has it in real runs of a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import pytest
+
+from gpuloader import ConfigError, GPULoader, StateError
+from gpuloader.trainers.datamodule import TrainerLoaders
+from gpuloader.trainers.wait_callback import WaitLogging
+
+
+@pytest.mark.parametrize("stage", ["train", "val", "test", "predict"])
+@pytest.mark.parametrize("sources", [{}, {"train": "a.tar", "val": "a.tar", "test": "a.tar", "predict": "a.tar"}])
+def test_without_a_trainer_there_are_no_loaders(stage: str, sources: dict[str, Any]) -> None:
+    data = TrainerLoaders(**sources, batch_size=8)
+    with pytest.raises(ConfigError, match=rf"^{stage}_dataloader\(\) of a data module without a Trainer") as error:
+        getattr(data, f"{stage}_dataloader")()
+    assert "trainer.fit(model, datamodule=...)" in str(error.value)
+    assert "GPULoader" in str(error.value)
+
+
+def test_without_a_trainer_the_state_is_that_of_a_checkpoint() -> None:
+    data = TrainerLoaders("a.tar", batch_size=8)
+    data.load_state_dict({"epoch": 3})
+    data.teardown("fit")
+    assert data.state_dict() == {"epoch": 3}
+
+
+@pytest.mark.parametrize("state", [None, [], 3])
+def test_a_checkpoint_of_something_else_is_refused(state: Any) -> None:  # noqa: ANN401
+    with pytest.raises(StateError, match="the checkpoint's state of the data module is no mapping but "):
+        TrainerLoaders("a.tar", batch_size=8).load_state_dict(state)
+
+
+class Reading:
+    """A Trainer as far as the callback looks at it."""
+
+    def __init__(self, train_dataloader: object) -> None:
+        self.train_dataloader = train_dataloader
+
+
+@pytest.mark.parametrize(("loader", "kind"), [([], "list"), (None, "NoneType")])
+def test_the_wait_monitor_says_what_it_can_look_at(loader: object, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"training reads from a {kind}, allowed is a GPULoader: train with"):
+        WaitLogging().on_train_epoch_start(Reading(loader), None)
+
+
+@pytest.mark.parametrize("function", [GPULoader.__init__, TrainerLoaders.__init__])
+def test_annotations_can_be_read_at_runtime(function: Callable[..., None]) -> None:
+    """As LightningCLI reads them; a forward reference would be an error here, and be shown as Unvalidated there."""
+    assert get_type_hints(function)["batch_size"] is int
