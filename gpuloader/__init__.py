@@ -36,26 +36,33 @@ if TYPE_CHECKING:
     from gpuloader.loading.loader import GPULoader
     from gpuloader.loading.mixed_loader import MixedLoader
     from gpuloader.loading.monitor import WaitMonitor
+    from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
     from gpuloader.loading.stats import Stats
+    from gpuloader.loading.world import World
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BadImageError",
+    "BadImages",
+    "Cache",
     "Compose",
     "ConfigError",
     "DataError",
+    "Decoder",
     "DeviceError",
     "GPULoader",
     "GPULoaderError",
     "IndexFileError",
     "LabelError",
+    "LabelFrom",
     "LoaderError",
     "MixedLoader",
     "NoSamplesError",
     "PackError",
     "PresetError",
     "RemoteError",
+    "Sampling",
     "ShardChangedError",
     "ShardNotFoundError",
     "StateError",
@@ -63,15 +70,22 @@ __all__ = [
     "TarError",
     "TooManyBadImagesError",
     "WaitMonitor",
+    "World",
     "__version__",
 ]
 
 _LATE = {
+    "Sampling": "gpuloader.loading.options",
+    "LabelFrom": "gpuloader.loading.options",
+    "Decoder": "gpuloader.loading.options",
+    "Cache": "gpuloader.loading.options",
+    "BadImages": "gpuloader.loading.options",
     "Compose": "gpuloader.loading.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",
     "Stats": "gpuloader.loading.stats",
     "WaitMonitor": "gpuloader.loading.monitor",
+    "World": "gpuloader.loading.world",
 }
 
 

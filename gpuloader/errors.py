@@ -16,7 +16,7 @@
         ├── LabelError                    a sample without the asked label
         ├── PackError                     a source of pictures that cannot be packed, or packing that cannot go on
         ├── BadImageError                 an image that cannot be decoded, with its shard, key and offset
-        └── TooManyBadImagesError         more bad images than `max_bad` allows
+        └── TooManyBadImagesError         more bad images than `BadImages` allows
 
 The message of each says what was wrong, what was found, what is allowed and what to do next.
 """
@@ -150,4 +150,4 @@ class BadImageError(DataError):
 
 
 class TooManyBadImagesError(DataError):
-    """More bad images than `max_bad` allows."""
+    """More bad images than `BadImages(max_share=...)` allows."""

@@ -55,7 +55,7 @@ def build(
     device_id: int | None,
     prefetch: int,
     largest_image: tuple[int, int] = (0, 0),
-    decoder_knobs: Mapping[str, float] | None = None,
+    decoder_options: Mapping[str, float] | None = None,
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
@@ -71,7 +71,7 @@ def build(
         prefetch: batches that are worked on before they are asked for.
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
             such an image pass; 0 for none.
-        decoder_knobs: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
+        decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
             there are DALI's own.
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
         last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
@@ -105,7 +105,7 @@ def build(
         hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
         device = "cpu" if device_id is None else "gpu"
         if not decoded:
-            region = decode_region(image, inputs, device, preset, hint, decoder_knobs)
+            region = decode_region(image, inputs, device, preset, hint, decoder_options)
         else:
             region = image if device_id is None else cut_region(image, inputs)
         one_view = _VIEWS[last_step, device]

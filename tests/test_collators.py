@@ -58,7 +58,7 @@ def same(one: Any, other: Any) -> bool:  # noqa: ANN401
 
 
 def loader(tar: Any, batch_size: int = 2, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    given = {"label_from": None, "preset": "imagenet_eval", "preset_overrides": OVERRIDES, "output": "dict", **kwargs}
+    given = {"label_from": None, "preset": {"imagenet_eval": OVERRIDES}, "output": "dict", **kwargs}
     return GPULoader(tar, batch_size, None, **given)
 
 

@@ -55,10 +55,10 @@ def bench(
 
     arguments: dict[str, Any] = {
         "preset": preset,
-        "num_threads": num_threads,
         "shuffle": shuffle,
         "label_from": label_source(label_from),
-        "quarantine": quarantine,
+        "decoder": None if num_threads is None else {"num_threads": num_threads},
+        "on_error": None if quarantine is None else {"known": str(quarantine)},
     }
     result = run(
         shards,

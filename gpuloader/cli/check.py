@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check(
     shards: LocalShards,
     quarantine: Annotated[
-        Path | None, typer.Option(help="Write the bad samples there, for GPULoader(quarantine=...).")
+        Path | None, typer.Option(help="Write the bad samples there, for on_error=BadImages(known=...).")
     ] = None,
     repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into that folder.")] = None,
     cpu: Cpu = False,

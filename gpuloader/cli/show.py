@@ -41,7 +41,7 @@ def show(
     """
     common: dict[str, Any] = {
         "preset": preset,
-        "preset_overrides": _overrides(changes or []),
+        "overrides": _overrides(changes or []),
         "seed": seed,
         "label_from": label_source(label_from),
         "device_id": chosen_device(cpu),
@@ -70,7 +70,7 @@ def show(
 
 
 def _overrides(changes: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, the values as in YAML, as a loader's `preset_overrides`."""
+    """`KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, the values as in YAML, as `Compose.load` takes them."""
     from gpuloader.errors import ConfigError
     from gpuloader.recipe.strict_yaml import load_yaml
 

@@ -51,7 +51,7 @@ def tune(
         raise ConfigError(f"--batch-sizes {batch_sizes}: allowed are integers with commas between them") from None
     arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
     arguments |= {} if shuffle is None else {"shuffle": shuffle}
-    arguments |= {} if quarantine is None else {"quarantine": quarantine}
+    arguments |= {} if quarantine is None else {"on_error": {"known": str(quarantine)}}
     result = run(
         shards,
         batch_size,

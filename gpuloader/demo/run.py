@@ -29,13 +29,11 @@ EPOCHS = 5
 PEAK_LEARNING_RATE = 6e-3
 TRAIN_SECONDS = 45.0
 
-TRAIN: Mapping[str, Any] = {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}
-EVALUATE: Mapping[str, Any] = {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}
-SHOW: Mapping[str, Any] = {
-    "Resize": {"size": 220},
-    "CenterCrop": {"size": 192},
-    "Normalize": None,
-}  # what EVALUATE cuts
+TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}}
+EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}}
+SHOW: Mapping[str, Any] = {  # what EVALUATE cuts
+    "imagenet_eval": {"Resize": {"size": 220}, "CenterCrop": {"size": 192}, "Normalize": None}
+}
 
 Device = int | Literal["auto"] | None
 
@@ -76,17 +74,16 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     if tars := sorted(folder.glob("*.tar")):
         raise StateError(f"{folder} has tars already, such as {tars[0].name}: take an empty folder")
     train, val = _make_shards(folder, seed)
-    training: dict[str, Any] = {"preset_overrides": TRAIN, "seed": seed}
+    training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
         next(iter(loader))  # kernels may be compiled for it, which is no training
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
         with _half_of_the_threads():
             net = _train(loader, seed)
         stats = loader.stats()
-    evaluation: dict[str, Any] = {"preset": "imagenet_eval", "output": "dict"}
-    with GPULoader(val, BATCH_SIZE, device_id, preset_overrides=EVALUATE, **evaluation) as loader:
+    with GPULoader(val, BATCH_SIZE, device_id, preset=EVALUATE, output="dict") as loader:
         predicted, truth, evaluated = _predict(net, loader)
-    with GPULoader(val, BATCH_SIZE, device_id, preset_overrides=SHOW, **evaluation) as loader:
+    with GPULoader(val, BATCH_SIZE, device_id, preset=SHOW, output="dict") as loader:
         images = torch.cat([batch["image"].cpu() for batch in loader])
     draw_predictions(images, predicted, truth, picture)
     return DemoResult(

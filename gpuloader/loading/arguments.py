@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.helpers.cores import available_cores
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
 from gpuloader.loading.world import World
-from gpuloader.plan import Plan, Shuffle
-from gpuloader.recipe import Preset
-from gpuloader.shards import Labels
+from gpuloader.plan import Shuffle
 
 ENTRIES = ("image", "label", "index", "valid", "key")
 """What a dictionary of a batch has beside the fields."""
-
-_GPU_THREADS = 8
-
-
-def check_mixing(preset: Preset, plan: Plan, labels: Labels | None) -> None:
-    """Sees that there are pairs of samples with labels, where the recipe mixes."""
-    if preset.mix is None:
-        return
-    if labels is None:
-        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
-    if plan.batch_size % 2:
-        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
-    if plan.last_batch == "partial":
-        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
 
 
 def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
@@ -45,27 +30,42 @@ def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
         return
     sentences = []
     for name in unknown:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(known)}"
+        near = difflib.get_close_matches(name, [*known, *_IN_VALUES], n=1)
+        hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
         sentences.append(f"{name}: {_OF_TORCH.get(name, f'GPULoader has no such argument; {hint}')}")
     raise ConfigError("; ".join(sentences))
 
 
+_VALUES = {
+    "sampling": Sampling,
+    "label_from": LabelFrom,
+    "on_error": BadImages,
+    "decoder": Decoder,
+    "cache": Cache,
+    "world": World,
+}
+_IN_VALUES = {
+    each.name: f"{argument}={value.__name__}({each.name}=...)"
+    for argument, value in _VALUES.items()
+    for each in fields(value)
+}
+
+
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
 _OF_TORCH = {
-    "batch_sampler": "use shuffle=, with a function that gives an epoch's sample ids, or subset= and sample_weights=",
+    "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
     "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
     "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" fills it',
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
-    "num_workers": "there are no worker processes here: use num_threads= for the threads that decode, or leave it out",
+    "num_workers": "there are no worker processes here: decoder=Decoder(num_threads=) sets the threads, or leave it out",
     "persistent_workers": _NOT_NEEDED,
     "pin_memory": "not needed here, leave it out: batches are on loader.device already",
     "pin_memory_device": "not needed here, leave it out: batches are on loader.device already",
-    "prefetch_factor": "use prefetch=, the batches that are decoded before you ask for them",
-    "sampler": "use subset=, sample_weights=, or shuffle= with a function; ranks share the data by themselves",
+    "prefetch_factor": "use decoder=Decoder(prefetch=), the batches that are decoded before you ask for them",
+    "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks share by themselves",
     "timeout": _NOT_NEEDED,
     "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
     "worker_init_fn": _NOT_NEEDED,
@@ -117,45 +117,20 @@ def _gpu_number(name: object) -> int:
     return number
 
 
-def default_threads(device_id: int | None, world: World) -> int:
-    """The decoding threads where none are asked for: this process's share of the cores, up to 8 beside a GPU."""
-    cores = max(1, available_cores() // world.local_world_size)
-    return cores if device_id is None else min(cores, _GPU_THREADS)
+def resolve_bad_images(on_error: object) -> BadImages:
+    """A loader's `on_error`, of which the texts are short for values."""
+    if isinstance(on_error, str):
+        if on_error not in ("raise", "replace"):
+            raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
+        return BadImages(replace=on_error == "replace")
+    return as_value(BadImages, "on_error", on_error)
 
 
-def decoder_knobs(hw_decoder_load: float | None, hybrid_huffman_threshold: int | None) -> dict[str, float]:
-    """Those of DALI's decoder that are given, by DALI's names."""
-    load, threshold = hw_decoder_load, hybrid_huffman_threshold
-    if load is not None and (isinstance(load, bool) or not isinstance(load, (int, float)) or not 0 <= load <= 1):
-        raise ConfigError(f"hw_decoder_load={load!r}: allowed is a share in [0, 1], or None")
-    if threshold is not None and not is_integer(threshold, 2**31):
-        raise ConfigError(f"hybrid_huffman_threshold={threshold!r}: allowed is an integer from 0 to 2**31 - 1, or None")
-    knobs = {"hw_decoder_load": load, "hybrid_huffman_threshold": threshold}
-    return {name: value for name, value in knobs.items() if value is not None}
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401
-    """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
-    return value.item() if isinstance(value, np.integer) else value
-
-
-def is_integer(value: object, end: int) -> TypeGuard[int]:
-    """Whether it is an integer in [0, end)."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """The value, if it is allowed."""
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
-    return value
-
-
-def one_to(most: int, name: str, value: int) -> int:
-    """The value, if it is an integer from 1 to `most`."""
-    if not is_integer(value, most + 1) or value == 0:
-        raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
-    return value
+def resolve_label_from(label_from: object) -> LabelFrom:
+    """A loader's `label_from`, of which text is short for a value."""
+    if label_from is None or isinstance(label_from, str):
+        return LabelFrom(label_from)
+    return as_value(LabelFrom, "label_from", label_from)
 
 
 def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
@@ -174,20 +149,20 @@ def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | No
     return dict(output)
 
 
-def check_fields(fields: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
+def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
     """The collator of each extension."""
-    if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise ConfigError(f"fields={fields!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
-    if fields and output == "tuple":
-        raise ConfigError(f'fields={list(fields)!r} are handed out with output="dict" only')
-    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
+    if given and output == "tuple":
+        raise ConfigError(f'fields={list(given)!r} are delivered with output="dict" only')
+    by_extension = given if isinstance(given, Mapping) else dict.fromkeys(given)
     collators = {}
-    for extension, collator in given.items():
+    for extension, collator in by_extension.items():
         if not isinstance(extension, str):
             raise ConfigError(f"fields: {extension!r} is no extension: allowed are those of components, such as 'json'")
         name = extension.lower().removeprefix(".")
         if name in ENTRIES:
-            raise ConfigError(f"fields={list(fields)!r}: {name} stands for something else in the batch")
+            raise ConfigError(f"fields={list(given)!r}: {name} stands for something else in the batch")
         if not (collator is None or callable(collator)):
             raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
         collators[name] = collator or collator_of(name)

@@ -34,11 +34,21 @@ class Compose(Preset):
     """
 
     @classmethod
-    def load(cls, preset: str | Path | Preset, overrides: Mapping[str, Any] | None = None) -> Compose:
+    def load(cls, preset: str | Path | Preset, /, **overrides: Any) -> Compose:  # noqa: ANN401
         """A recipe that comes with the library, by name, or one of a YAML file, with values replaced.
+
+        Args:
+            preset: a name, a path or a recipe.
+            overrides: new values of the recipe's keys, such as `dtype="float16"`, and of its transforms by their name,
+                such as `RandomResizedCrop={"size": 160}`; None leaves a transform out.
 
         Raises:
             PresetError: there is none, or it is wrong.
+
+        Example:
+            >>> from gpuloader import Compose
+            >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes(epoch=0)
+            [(160, 160)]
         """
         return cls._of(load_preset(preset, overrides))
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import LoaderError
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
-from gpuloader.pipelines import build, is_decode_failure
-from gpuloader.plan import Cursor, Plan
+from gpuloader.loading.run import Run
+from gpuloader.pipelines import LastStep, Source, build, is_decode_failure
+from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
-from gpuloader.shards import Ahead, Arena
+from gpuloader.shards import Arena
 
 
 class DecodeError(Exception):
@@ -35,6 +38,23 @@ def is_out_of_memory(message: str) -> bool:
     )
 
 
+def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
+    """The run's graph, which takes its batches from `source`; see `gpuloader.pipelines.build`."""
+    return build(
+        run.recipe,
+        drawn,
+        source,
+        batch_size=run.plan.batch_size,
+        num_threads=run.num_threads,
+        device_id=run.device_id,
+        prefetch=run.decoder.prefetch,
+        largest_image=run.shards.largest_image,
+        decoder_options=run.decoder.dali_options,
+        decoded=run.decoded,
+        last_step=last_step,
+    )
+
+
 class DecodedBatches:
     """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
 
@@ -43,42 +63,17 @@ class DecodedBatches:
         pipeline: DALI's.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        batches: ReadAhead,
-        ahead: Ahead | None,
-        plan: Plan,
-        preset: Preset,
-        *,
-        num_threads: int,
-        device_id: int | None,
-        prefetch: int,
-        largest_image: tuple[int, int],
-        decoder_knobs: Mapping[str, float],
-        decoded: bool,
-    ) -> None:
-        self._plan = plan
-        self._reader = reader
-        self._batches = batches
-        self._ahead = ahead
-        self._feed = _Feed(batches)
-        self.cursor: Cursor | None = batches.cursor
-        self.pipeline = build(
-            preset,
-            reader.arrays_of_one(),
-            self._feed,
-            batch_size=plan.batch_size,
-            num_threads=num_threads,
-            device_id=device_id,
-            prefetch=prefetch,
-            largest_image=largest_image,
-            decoder_knobs=decoder_knobs,
-            decoded=decoded,
-        )
-        self._views = [str(view.number) for view in preset.each_view]
+    def __init__(self, run: Run, start: Cursor, suspects: Collection[int] = ()) -> None:
+        self._plan = run.plan
+        self._ahead = run.shards.ahead(run.plan)
+        self._reader = Reader(run, suspects, self._ahead)
+        self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
+        self._feed = _Feed(self._batches)
+        self.cursor: Cursor | None = self._batches.cursor
+        self.pipeline = build_graph(run, self._reader.arrays_of_one(), self._feed)
+        self._views = [str(view.number) for view in run.recipe.each_view]
         self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
-        self._empty = partial(_empty_images, preset, device_id)
+        self._empty = partial(_empty_images, run.recipe, run.device)
 
     def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The next batch and its images; raises what reading it raised, or DecodeError."""
@@ -127,7 +122,7 @@ class _Feed:
     """What the pipeline calls for its next batch. Apart from `DecodedBatches`, so that no cycle holds the pipeline.
 
     Attributes:
-        in_flight: the batches that were read and not handed out yet, in order.
+        in_flight: the batches that were read and not delivered yet, in order.
         failure: what ended the feed.
     """
 
@@ -155,7 +150,6 @@ class _Feed:
         return (batch.images, *batch.arrays.values())
 
 
-def _empty_images(preset: Preset, device_id: int | None, epoch: int) -> list[torch.Tensor]:
-    dtype, device = getattr(torch, preset.dtype), "cpu" if device_id is None else f"cuda:{device_id}"
-    shapes = ((0, 3, *shape) if preset.layout == "nchw" else (0, *shape, 3) for shape in preset.shapes(epoch))
-    return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+def _empty_images(recipe: Preset, device: torch.device, epoch: int) -> list[torch.Tensor]:
+    shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
+    return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=device) for shape in shapes]

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
-from gpuloader.loading.loader import Batch, GPULoader
+from gpuloader.loading.delivery import Batch
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.world import agree
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed

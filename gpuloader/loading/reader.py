@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -21,15 +21,10 @@ from numpy.typing import NDArray
 
 from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
-from gpuloader.recipe import Mixing, Preset
-from gpuloader.shards import Ahead, Arena, Labels, ShardSet, View, Wanted, pixels
-
-Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
-"""Encoded image -> (height, width), or why it may not be decoded."""
-
-Triage: TypeAlias = "Callable[[Sequence[View], Mapping[str, NDArray[Any]]], Mapping[int, str]]"
-"""Encoded images and the arrays drawn for them -> the rows that cannot be decoded, with the cause."""
+from gpuloader.recipe import Mixing
+from gpuloader.shards import Ahead, Arena, View, Wanted, pixels
 
 STAND_IN_ATTEMPTS = 100
 
@@ -73,44 +68,14 @@ class Reader:
     An image is bad in an epoch if the gate refuses it, or if the window that is drawn for it there cannot be decoded.
 
     Args:
-        gate: says what may be decoded, from an image's bytes.
-        triage: says what cannot be decoded, by trying.
-        fields: extensions of components to read beside the image, with their collators.
-        replace_bad: put stand-ins in the place of bad images instead of raising.
-        known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
-        suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
+        suspects: samples that are tried one by one. It takes milliseconds; they must be those that decoding fails on,
             and more of them change nothing.
-        whole: whether views count in the image: where the graph takes whole images, decoded already.
         ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        shards: ShardSet,
-        preset: Preset,
-        gate: Gate,
-        triage: Triage,
-        labels: Labels | None,
-        *,
-        fields: Mapping[str, Collator] | None = None,
-        replace_bad: bool = False,
-        known_bad: Mapping[int, str] | None = None,
-        suspects: Collection[int] = (),
-        whole: bool = False,
-        ahead: Ahead | None = None,
-    ) -> None:
-        self._plan = plan
-        self._shards = shards
-        self._preset = preset
-        self._gate = gate
-        self._triage = triage
-        self._labels = labels
-        self._fields = dict(fields or {})
-        self._replace_bad = replace_bad
-        self._known_bad = dict(known_bad or {})
+    def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
+        self._run = run
         self._suspects = frozenset(suspects)
-        self._whole = whole
         self._ahead = ahead
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
@@ -120,39 +85,39 @@ class Reader:
             DataError: a bad image that is not to be replaced, a shard that changed, a label or field that is not there.
         """
         started = time.perf_counter()
-        planned = self._plan.batch(cursor)
+        planned = self._run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # steps without samples are read in another thread
             self._ahead.reached(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
-        images = self._shards.read_images(ids, arena, wanted)
+        images = self._run.shards.read_images(ids, arena, wanted)
         reading_seconds = time.perf_counter() - reading
         sizes = np.zeros((len(ids), 2), np.int64)
         bad: dict[int, str] = {}
         for row, image in enumerate(images):
             sample = int(ids[row])
-            draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
+            draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
             size = self._size_or_cause(sample, image, draws)
             if isinstance(size, str):
-                if sample not in self._known_bad:
+                if sample not in self._run.known_bad:
                     bad[sample] = size
                 ids[row], images[row], size = self._stand_in(sample, draws, cause=size, wanted=wanted)
                 valid[row] = False
             sizes[row] = size
         # A stand-in is drawn for as the sample in whose place it stands.
-        draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for)
-        if self._shards.decoded:
+        draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
+        if self._run.shards.decoded:
             images = [pixels(image, (height, width)) for image, (height, width) in zip(images, sizes.tolist())]
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=images,
-            arrays=self._preset.arrays(draws, sizes[:, 0], sizes[:, 1], self._whole),
+            arrays=self._run.recipe.arrays(draws, sizes[:, 0], sizes[:, 1], self._run.whole),
             mixing=self._mixing(planned),
-            labels=None if self._labels is None else self._checked(self._labels.of(ids, wanted), ids),
+            labels=None if self._run.labels is None else self._checked(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._field(name, collate, ids, wanted) for name, collate in self._fields.items() if len(ids)
+                name: self._field(name, collate, ids, wanted) for name, collate in self._run.fields.items() if len(ids)
             },
             bad=bad,
             arena=arena,
@@ -163,50 +128,54 @@ class Reader:
     def arrays_of_one(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of a batch of one sample, for their names, dtypes and dimensions."""
         one = np.ones(1, np.int64)
-        return self._preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, self._whole)
+        return self._run.recipe.arrays(Draws(seed=0, epoch=0, ids=one), one, one, self._run.whole)
 
     def _mixing(self, planned: PlannedBatch) -> Mixing | None:
-        mix, cursor = self._preset.mix, planned.cursor
+        mix, cursor = self._run.recipe.mix, planned.cursor
         if mix is None:
             return None
-        draw = Draws(self._plan.seed, cursor.epoch, planned.drawn_for).of(Stream.MIX)
+        draw = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for).of(Stream.MIX)
         if mix.per == "batch":
-            batch = np.full_like(planned.ids, cursor.delivered // self._plan.global_batch)
-            draw = Draws(self._plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._preset.shapes(cursor.epoch)[0])
+            batch = np.full_like(planned.ids, cursor.delivered // self._run.plan.global_batch)
+            draw = Draws(self._run.plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
+        return mix.draw(draw, *self._run.recipe.shapes(cursor.epoch)[0])
 
     def _checked(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The labels, if they are classes that the recipe can mix."""
-        mix = self._preset.mix
+        mix = self._run.recipe.mix
         if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
             row = int(np.argmax((labels < 0) | (labels >= mix.num_classes)))
-            place = self._shards.place(int(ids[row]))
+            place = self._run.shards.place(int(ids[row]))
             raise LabelError(
                 f"{place.key!r} in {place.shard} has the label {labels[row]}, but the recipe's mix.num_classes is "
                 f"{mix.num_classes}: set it to the number of classes, such as "
-                f'preset_overrides={{"mix": {{"num_classes": ...}}}}'
+                f'preset={{"NAME": {{"mix": {{"num_classes": ...}}}}}}'
             )
         return labels
 
     def _size_or_cause(self, sample: int, image: View, draws: Draws) -> tuple[int, int] | str:
-        size = self._known_bad.get(sample) or self._shards.too_large.get(sample) or self._gate(image)
+        size = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.gate(image)
         if isinstance(size, str) or sample not in self._suspects:
             return size
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
-        return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
+        return self._run.find_undecodable([image], self._run.recipe.arrays(draws, *np.array(size)[:, None])).get(
+            0, size
+        )
 
     def _stand_in(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, View, tuple[int, int]]:
         """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
-        if not self._replace_bad and sample not in self._known_bad:
-            raise BadImageError(*self._shards.place(sample), cause)
-        positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._plan.samples).astype(np.int64)
-        for candidate in self._plan.ids(draws.epoch, positions):
-            [image] = self._shards.read_images(np.array([candidate]), Arena(), wanted)
+        if not self._run.bad_images.replace and sample not in self._run.known_bad:
+            raise BadImageError(*self._run.shards.place(sample), cause)
+        positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._run.plan.samples).astype(
+            np.int64
+        )
+        for candidate in self._run.plan.ids(draws.epoch, positions):
+            [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             size = self._size_or_cause(int(candidate), image, draws)
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(
-            f"{self._shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
+            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
             f"stand in for it: mend the shards"
         )
 
@@ -227,13 +196,13 @@ class Reader:
         return value
 
     def _component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
-        data = self._shards.read_component(sample, extension, wanted)
+        data = self._run.shards.read_component(sample, extension, wanted)
         if data is None:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
         return data
 
     def _component_name(self, sample: int, extension: str) -> str:
-        place = self._shards.place(sample)
+        place = self._run.shards.place(sample)
         return f"the .{extension} component of {place.key!r} in {place.shard}"
 
 

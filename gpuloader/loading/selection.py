@@ -1,4 +1,4 @@
-"""What `tar`, `subset`, `sample_weights` and `shuffle` of a loader ask for, as a sampling of the plan."""
+"""What `tar`, `sampling` and `shuffle` of a loader ask for: the samples at the plan's positions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import ByShard, Custom, Mixture, Sampling, Shuffle, Subset, Weighted
+from gpuloader.loading.options import Sampling, SubsetOf, Weights
+from gpuloader.plan import ByShard, Custom, Mixture, Positions, Shuffle, Subset, Weighted
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards
 
 # LightningCLI reads these at runtime. It knows no forward references and no arrays, and takes the first that fits.
@@ -23,13 +24,8 @@ Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
-SubsetOf: TypeAlias = (
-    Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
-)
-"""Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
 KEY_FILE_SUFFIX = ".txt"
 """Of text that names a file of keys. As a pattern it would match nothing: a key has no dot in its last part."""
-Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Collection[float]
 
 
 def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
@@ -57,30 +53,24 @@ def make_sampling(
     shards: ShardSet,
     labels: Labels | None,
     shuffle: Shuffle | CustomOrder,
-    *,
-    sources: Sequence[tuple[int, float]] = (),
-    subset: SubsetOf | None = None,
-    sample_weights: Weights | None = None,
-    replacement: bool = True,
-) -> Sampling | None:
-    """The sampling that is asked for; None for all of the data as `shuffle` says. Weights leave no say to `shuffle`.
+    sources: Sequence[tuple[int, float]],
+    sampling: Sampling,
+) -> Positions | None:
+    """The samples of each epoch; None for all of the data as `shuffle` says. Weights leave no say to `shuffle`.
 
     Raises:
-        ConfigError: what cannot be meant, or does not go together.
+        ConfigError: what is invalid, or does not go together.
     """
+    subset, weights = sampling.subset, sampling.weights
     asked = {
         "several sources": bool(sources),
-        "sample_weights": sample_weights is not None,
+        "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
     }
-    if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["sample_weights"]):
+    if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["weights"]):
         given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
-        raise ConfigError(
-            f"{' and '.join(given)} do not go together: give one of them; sample_weights and subset would"
-        )
-    if not isinstance(replacement, (bool, np.bool_)):
-        raise ConfigError(f"replacement={replacement!r}: allowed are True and False")
+        raise ConfigError(f"{' and '.join(given)} do not go together: give one of them; weights and subset would")
     if shuffle == "shards":
         return ByShard(np.array([len(index) for _, index in shards.indexes], np.int64))
     if callable(shuffle):
@@ -93,12 +83,12 @@ def make_sampling(
             empty, _ = shards.indexes[ends[sizes.index(0)]]
             raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
         return Mixture.of(sizes, [weight for _, weight in sources], shuffle)
-    if subset is None and sample_weights is None:
+    if subset is None and weights is None:
         return None
     ids = np.arange(len(shards)) if subset is None else _ids(subset, shards)
-    if sample_weights is None:
+    if weights is None:
         return Subset(ids, shuffle)
-    return Weighted(ids, _weights(sample_weights, ids, len(shards), labels), replacement)
+    return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement)
 
 
 def columns(shards: ShardSet) -> Columns:
@@ -148,7 +138,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
                 f"pattern of keys, a slice, or a function of the index's columns; np.flatnonzero makes ids of bools"
             )
     if len(np.unique(ids)) < len(ids):
-        raise ConfigError("subset: it names samples twice: name each once, and use sample_weights for how often")
+        raise ConfigError("subset: it names samples twice: name each once, and use Sampling(weights=) for how often")
     if len(ids) == 0:
         raise ConfigError(f"subset: it has none of the {len(shards)} samples")
     if ids.min() < 0 or ids.max() >= len(shards):
@@ -220,27 +210,27 @@ def _some(keys: Sequence[str]) -> str:
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
     if isinstance(weights, str) and weights != "balanced":
         raise ConfigError(
-            f'sample_weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
+            f'weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
         )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
-            raise ConfigError("sample_weights go by label here, but label_from=None gives none: say where labels are")
+            raise ConfigError("weights go by label here, but label_from=None gives none: say where labels are")
         classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
             return 1.0 / counts[of]
         if lacking := [label for label in classes.tolist() if label not in weights]:
-            raise ConfigError(f"sample_weights: no weight for the labels {lacking[:10]}: give one for each label")
-        chosen = _array("sample_weights", [weights[label] for label in classes.tolist()], np.float64)[of]
+            raise ConfigError(f"weights: no weight for the labels {lacking[:10]}: give one for each label")
+        chosen = _array("weights", [weights[label] for label in classes.tolist()], np.float64)[of]
     else:
-        of_all = _array("sample_weights", weights, np.float64)
+        of_all = _array("weights", weights, np.float64)
         if of_all.shape != (samples,):
             raise ConfigError(
-                f"sample_weights of shape {of_all.shape}: allowed is one for each sample of the data, ({samples},)"
+                f"weights of shape {of_all.shape}: allowed is one for each sample of the data, ({samples},)"
             )
         chosen = of_all[ids]
     if not np.isfinite(chosen).all() or chosen.min() < 0 or not chosen.max() > 0:
         raise ConfigError(
-            f"sample_weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
+            f"weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
         )
     return chosen
 

@@ -9,11 +9,12 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuloader.errors import StateError, shown
-from gpuloader.loading.arguments import is_integer
+from gpuloader.loading.options import is_integer
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import ShardSet
 
+STATE_VERSION = 1
 _DIGITS_PER_SHARD = 4
 _MOST_SHOWN = 5
 _ABSENT = object()

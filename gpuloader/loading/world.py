@@ -12,6 +12,8 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from gpuloader.errors import ConfigError
 
 _MEETING_SECONDS = 120.0
@@ -26,17 +28,31 @@ class World:
     Attributes:
         rank: this process, in [0, world_size).
         world_size: the number of processes on all machines together.
-        local_rank: this process among those of its machine.
-        local_world_size: the processes of its machine, as torchrun counts them; 1 where nothing says so. `agree` counts
-            them where torchrun does not.
+        local_rank: this process among those of its machine; unless given, torchrun's or Slurm's where they give one,
+            else the rank.
+        local_world_size: the processes of its machine; unless given, as torchrun counts them, and 1 where nothing says
+            so. `agree` counts them where torchrun does not.
+
+    Example:
+        >>> from gpuloader import World
+        >>> World(rank=3, world_size=8).world_size
+        8
     """
 
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
+    rank: int
+    world_size: int
+    local_rank: int = None  # type: ignore[assignment]  # an integer once it is made
+    local_world_size: int = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        for name in ("rank", "world_size", "local_rank", "local_world_size"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, value.item() if isinstance(value, np.integer) else value)
+        if self.local_rank is None:
+            rank = self.rank if isinstance(self.rank, int) else 0
+            object.__setattr__(self, "local_rank", _integer("LOCAL_RANK", _integer("SLURM_LOCALID", rank)))
+        if self.local_world_size is None:
+            object.__setattr__(self, "local_world_size", _integer("LOCAL_WORLD_SIZE", 1))
         numbers = (self.rank, self.world_size, self.local_rank, self.local_world_size)
         whole = all(isinstance(number, int) for number in numbers)
         if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
@@ -47,25 +63,14 @@ class World:
             )
 
     @classmethod
-    def detect(cls, rank: int | None = None, world_size: int | None = None) -> World:
-        """Takes what is given, else torch.distributed if it is initialised, else torchrun's environment, else 0 of 1.
+    def detect(cls) -> World:
+        """What torch.distributed says if it is initialised, else torchrun's environment, else 0 of 1.
 
-        The local rank is torchrun's or Slurm's where they give one, else the rank. Slurm's tasks are no ranks by
-        themselves, they may be runs of their own: where there are several, a warning says so.
-
-        Only this module reads the environment and torch.distributed.
+        Slurm's tasks are no ranks by themselves, they may be runs of their own: where there are several, a warning says
+        so. Only this module reads the environment and torch.distributed.
         """
-        if (rank is None) != (world_size is None):
-            raise ConfigError(f"rank={rank}, world_size={world_size}: give both or neither")
-        if rank is None or world_size is None:
-            _refuse_several_workers()
-            rank, world_size = _from_distributed() or _from_environment()
-        return cls(
-            rank,
-            world_size,
-            _integer("LOCAL_RANK", default=_integer("SLURM_LOCALID", default=rank if isinstance(rank, int) else 0)),
-            _integer("LOCAL_WORLD_SIZE", default=1),
-        )
+        _refuse_several_workers()
+        return cls(*(_from_distributed() or _from_environment()))
 
 
 def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
@@ -101,7 +106,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     return replace(world, local_world_size=store.add(f"ranks of {host}", 0))
 
 
-_ALIKE = "all ranks must make the same loaders in the same order; for one of a single rank, pass rank=0, world_size=1"
+_ALIKE = "all ranks must make the same loaders in the same order; for one of a single rank, pass world=World(0, 1)"
 
 
 def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN401 - a torch.distributed.Store
@@ -131,8 +136,8 @@ def _refuse_several_workers() -> None:
     if worker is not None and worker.num_workers > 1:
         raise ConfigError(
             f"this loader is made in worker {worker.id} of {worker.num_workers} of a torch DataLoader, and each of "
-            f"them would give all samples. Loop over the GPULoader itself: it decodes in threads (num_threads). Or "
-            f"give each its share: rank=worker.id, world_size=worker.num_workers of torch.utils.data.get_worker_info()"
+            f"them would give all samples. Loop over the GPULoader itself: it decodes in threads. Or "
+            f"give each its share: world=World(worker.id, worker.num_workers) of torch.utils.data.get_worker_info()"
         )
 
 
@@ -148,13 +153,13 @@ def _from_environment() -> tuple[int, int]:
     if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
         raise ConfigError(
             "of the environment variables RANK and WORLD_SIZE only one is set: set both (torchrun does), "
-            "or pass rank= and world_size="
+            "or pass world=World(rank, world_size)"
         )
     if "RANK" not in os.environ and (tasks := _integer("SLURM_STEP_NUM_TASKS", default=1)) > 1:
         _log.warning(
             "srun runs %d tasks, and a loader in each of them is rank 0 of 1 and gives all of the data: if they train "
-            "together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass rank= and "
-            "world_size=",
+            "together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass "
+            "world=World(rank, world_size)",
             tasks,
         )
     return _integer("RANK", default=0), _integer("WORLD_SIZE", default=1)

@@ -3,7 +3,7 @@
 from gpuloader.plan.draws import Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.sampling import ByShard, Custom, Mixture, Sampling, Subset, Weighted, Whole
+from gpuloader.plan.positions import ByShard, Custom, Mixture, Positions, Subset, Weighted, Whole
 
 __all__ = [
     "ByShard",
@@ -16,7 +16,7 @@ __all__ = [
     "Order",
     "Plan",
     "PlannedBatch",
-    "Sampling",
+    "Positions",
     "Shuffle",
     "Stream",
     "Subset",

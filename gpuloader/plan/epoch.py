@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import check_seed
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.sampling import Sampling, Whole
+from gpuloader.plan.positions import Positions, Whole
 
 LastBatch: TypeAlias = Literal["drop", "pad", "partial"]
 
@@ -65,10 +65,10 @@ class Plan:
     """The order of a whole run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
-        samples: the number of positions in an epoch: samples in the data, or what a sampling makes of them.
+        samples: the number of positions in an epoch: samples in the data, or what `positions` makes of them.
         batch_size: samples of one rank in one step.
         steps_per_epoch: ends each epoch after that many steps; None uses all samples.
-        sampling: which samples stand at the positions; None for all of the data, in the order of `shuffle`.
+        positions: which samples stand at the positions; None for all of the data, in the order of `shuffle`.
     """
 
     samples: int
@@ -79,7 +79,7 @@ class Plan:
     last_batch: LastBatch = "drop"
     seed: int = 0
     steps_per_epoch: int | None = None
-    sampling: Sampling | None = None
+    positions: Positions | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -88,7 +88,7 @@ class Plan:
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
             raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
-        if self.shuffle != "shards" or self.sampling is None:
+        if self.shuffle != "shards" or self.positions is None:
             make_order(self.shuffle, self.samples, self.seed, epoch=0)
         natural = _steps(self.samples, self.global_batch, self.last_batch)
         if natural == 0:
@@ -134,7 +134,7 @@ class Plan:
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
         valid, positions = positions < self.epoch_samples, positions % self.samples
         ids = self.ids(cursor.epoch, positions)
-        repeats = self.sampling is not None and self.sampling.repeats
+        repeats = self.positions is not None and self.positions.repeats
         return PlannedBatch(cursor, ids, valid, drawn_for=positions if repeats else ids)
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -152,8 +152,8 @@ class Plan:
     @cached_property
     def _order(self) -> Callable[[int], Order]:
         """The order of an epoch; those of two are kept, as the next one is read ahead while one ends."""
-        sampling = self.sampling or Whole(self.samples, self.shuffle)
-        return lru_cache(maxsize=2)(partial(sampling.order, self.seed))
+        positions = self.positions or Whole(self.samples, self.shuffle)
+        return lru_cache(maxsize=2)(partial(positions.order, self.seed))
 
 
 def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:

@@ -21,7 +21,7 @@ from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
 from gpuloader.recipe.model import MAX_TRANSFORMS, PixelTransform, Probability, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
-from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling, rotation, shear, translate, warp
+from gpuloader.recipe.warps import INTERPOLATIONS, Fill, Interpolation, rotation, shear, translate, warp
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -155,11 +155,11 @@ class Table:
 
 
 @lru_cache(maxsize=64)
-def table(space: Space, bins: int, height: int, width: int, interpolation: Sampling, fill: Fill | None) -> Table:
+def table(space: Space, bins: int, height: int, width: int, interpolation: Interpolation, fill: Fill | None) -> Table:
     """A space's steps for images of a size."""
     parts = [
         operation(
-            name, space.arguments(name, bins, height, width).ravel(), height, width, SAMPLINGS[interpolation], fill
+            name, space.arguments(name, bins, height, width).ravel(), height, width, INTERPOLATIONS[interpolation], fill
         )
         for name in space.names
     ]
@@ -189,7 +189,7 @@ class AutoAugment(PixelTransform):
     stream: ClassVar[Stream] = Stream.AUTO_AUGMENT
 
     policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
-    interpolation: Sampling = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
     @property
@@ -229,7 +229,7 @@ class RandAugment(PixelTransform):
     num_ops: Annotated[int, Field(ge=0, le=200)] = 2
     magnitude: Annotated[int, Field(ge=0)] = 9
     num_magnitude_bins: Annotated[int, Field(ge=2, le=3_100)] = 31
-    interpolation: Sampling = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
     @model_validator(mode="after")
@@ -265,7 +265,7 @@ class TrivialAugmentWide(PixelTransform):
     stream: ClassVar[Stream] = Stream.TRIVIAL_AUGMENT
 
     num_magnitude_bins: Annotated[int, Field(ge=2, le=3_100)] = 31
-    interpolation: Sampling = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
@@ -297,7 +297,7 @@ class AugMix(PixelTransform):
     chain_depth: Annotated[int, Field(ge=-300, le=300)] = -1
     alpha: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     all_ops: bool = True
-    interpolation: Sampling = "bilinear"
+    interpolation: Interpolation = "bilinear"
     fill: Fill | None = None
 
     @property

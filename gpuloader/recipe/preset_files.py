@@ -53,8 +53,8 @@ def preset_yaml(preset: Preset) -> str:
     return yaml.safe_dump(plain(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
-def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None = None) -> Preset:
-    """A preset by name, by path of a YAML file, or as it is.
+def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
+    """A preset by name, by path of a YAML file, or as it is; a mapping `{name: overrides}` is both arguments in one.
 
     Args:
         overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
@@ -64,13 +64,15 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
+    if isinstance(source, Mapping) and len(source) == 1 and overrides is None:
+        [(source, overrides)] = source.items()
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         found = " ".join(shown(source, 1000).split())
         raise PresetError(
-            f"preset={found:.80}, preset_overrides={shown(overrides)}: allowed are a name, a path or a Compose, and a "
-            f"mapping{hint}"
+            f"preset={found:.80}, overrides={shown(overrides)}: allowed are a name, a path or a Compose, with a "
+            f"mapping of what to replace{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:
@@ -81,7 +83,7 @@ def load_preset(source: str | Path | Preset, overrides: Mapping[str, Any] | None
     else:
         where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
     if overrides:
-        where = f"{where} with preset_overrides"
+        where = f"{where} with overrides"
         _check_size(overrides, where)
         content = _replaced(content, overrides, where)
     return _preset(content, where)

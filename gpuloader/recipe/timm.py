@@ -18,7 +18,7 @@ from gpuloader.recipe.model import Factor, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
-from gpuloader.recipe.warps import SAMPLINGS, Fill, Sampling
+from gpuloader.recipe.warps import INTERPOLATIONS, Fill, Interpolation
 
 _NAMES = (
     "AutoContrast",
@@ -63,7 +63,7 @@ class TimmRandAugment(PixelTransform):
     increasing: bool = True
     prob: Probability = 0.5
     magnitude_max: Annotated[float, Field(gt=0, le=1_000)] = 10.0
-    interpolation: Sampling | Literal["random"] = "random"
+    interpolation: Interpolation | Literal["random"] = "random"
     fill: Fill | None = (124.0, 116.0, 104.0)
 
     @property
@@ -83,7 +83,7 @@ class TimmRandAugment(PixelTransform):
         if self.interpolation == "random":
             sampling = np.where(sampling < 0.5, BILINEAR, BICUBIC)
         else:
-            sampling = np.full(n * k, SAMPLINGS[self.interpolation])
+            sampling = np.full(n * k, INTERPOLATIONS[self.interpolation])
         ops = np.full(n * k, Op.IDENTITY, np.int32)
         parameters = np.zeros((n * k, PARAMETERS), np.float32)
         for number, name in enumerate(_NAMES):

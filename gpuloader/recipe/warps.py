@@ -18,12 +18,12 @@ from gpuloader.recipe.part import part
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
 Matrices: TypeAlias = NDArray[np.float64]
-Sampling: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
+Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
 Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
 Four: TypeAlias = Annotated[tuple[Number, Number, Number, Number], Field(strict=False)]
 
-SAMPLINGS: dict[Sampling, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
+INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
 
 def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill | None) -> Program:
@@ -152,7 +152,7 @@ class RandomRotation(PixelTransform):
     stream: ClassVar[Stream] = Stream.ROTATION
 
     degrees: Number | Pair
-    interpolation: Sampling = "nearest"
+    interpolation: Interpolation = "nearest"
     center: Pair | None = None
     fill: Fill | None = 0.0
 
@@ -171,7 +171,7 @@ class RandomRotation(PixelTransform):
         low, high = _spread(self.degrees)
         degrees = _between(draw(1)[:, 0], low, high)
         matrices = rotation(degrees, self.center or (width / 2, height / 2))
-        return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
+        return warp(matrices, INTERPOLATIONS[self.interpolation], self.fill)
 
 
 @part
@@ -199,7 +199,7 @@ class RandomAffine(PixelTransform):
     translate: Pair | None = None
     scale: Pair | None = None
     shear: Number | Pair | Four | None = None
-    interpolation: Sampling = "nearest"
+    interpolation: Interpolation = "nearest"
     fill: Fill | None = 0.0
     center: Pair | None = None
 
@@ -235,7 +235,7 @@ class RandomAffine(PixelTransform):
             (_between(uniform[4], shears[0], shears[1]), _between(uniform[5], shears[2], shears[3])),
             self.center or (width / 2, height / 2),
         )
-        return warp(matrices, SAMPLINGS[self.interpolation], self.fill)
+        return warp(matrices, INTERPOLATIONS[self.interpolation], self.fill)
 
 
 @part
@@ -257,7 +257,7 @@ class RandomPerspective(PixelTransform):
 
     distortion_scale: Annotated[float, Field(ge=0, le=1)] = 0.5
     p: Probability = 0.5
-    interpolation: Sampling = "bilinear"
+    interpolation: Interpolation = "bilinear"
     fill: Fill | None = 0.0
 
     @property
@@ -272,5 +272,5 @@ class RandomPerspective(PixelTransform):
         right, bottom = width - reach_x, height - reach_y
         inwards = np.floor(uniform[:, 1:].reshape(-1, 4, 2) * (reach_x, reach_y))
         corners = inwards + np.array([(0, 0), (right, 0), (right, bottom), (0, bottom)])
-        warped = warp(perspective(corners, height, width), SAMPLINGS[self.interpolation], self.fill)
+        warped = warp(perspective(corners, height, width), INTERPOLATIONS[self.interpolation], self.fill)
         return sometimes(warped, uniform[:, 0], self.p)

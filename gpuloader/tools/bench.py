@@ -17,10 +17,12 @@ import torch
 
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.loading.decoding import build_graph
 from gpuloader.loading.loader import GPULoader
-from gpuloader.loading.reader import EncodedBatch, ReadAhead
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep, build, is_decode_failure
+from gpuloader.pipelines import LastStep, is_decode_failure
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
@@ -62,7 +64,7 @@ def bench(
     Raises:
         ConfigError: an argument that is invalid, a batch that is larger than there are samples, or matplotlib is not
             installed.
-        BadImageError: a bad image was met: give the `quarantine` that names those.
+        BadImageError: a bad image was met: name those in `on_error=BadImages(known=...)`.
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
@@ -80,7 +82,7 @@ def bench(
     with ExitStack() as stack:
         # All of them first: an argument that is invalid is told before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
-        data = _data(loaders[0], machine)
+        data = _data(loaders[0].run, machine)
         measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -115,12 +117,12 @@ def _measure_device(
     cursors: list[Cursor] = []
     on_gpu = loader.device.type == "cuda"
     stages: dict[Stage, Callable[[], Batches]] = {
-        "disk": lambda: _read_from_disk(loader, cursors),
-        "read": lambda: _read(loader, cycle(cursors)),
-        "gate": lambda: _gate(loader, cycle(cursors)),
-        "decode": lambda: _run_graph(loader, "decode"),
-        "resize": lambda: _run_graph(loader, "resize"),
-        "pixels": lambda: _run_graph(loader, "all"),
+        "disk": lambda: _read_from_disk(loader.run, cursors),
+        "read": lambda: _read(loader.run, cycle(cursors)),
+        "gate": lambda: _gate(loader.run, cycle(cursors)),
+        "decode": lambda: _run_graph(loader.run, "decode"),
+        "resize": lambda: _run_graph(loader.run, "resize"),
+        "pixels": lambda: _run_graph(loader.run, "all"),
         "loader": lambda: loaded(loader),
     }
     if data.decoded:
@@ -141,10 +143,12 @@ def _measure_device(
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, cut, flip, normalise"}
-    setup = Setup(on_gpu, data.fits_in_memory, data.decoded, loader._plan.shuffle, loader._num_threads, machine.cores)
+    setup = Setup(
+        on_gpu, data.fits_in_memory, data.decoded, loader.run.plan.shuffle, loader.run.num_threads, machine.cores
+    )
     return DeviceFigures(
         device=str(loader.device),
-        num_threads=loader._num_threads,
+        num_threads=loader.run.num_threads,
         stages=tuple(
             StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
             for stage, cost in costs.items()
@@ -154,34 +158,34 @@ def _measure_device(
     )
 
 
-def _read_from_disk(loader: GPULoader, cursors: list[Cursor]) -> Batches:
+def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
     """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
-    for shard in (shard for shard, _ in loader._shards.indexes if isinstance(shard, Path)):
+    for shard in (shard for shard, _ in run.shards.indexes if isinstance(shard, Path)):
         with uncached(shard):
             pass
     cursor = Cursor()
-    while loader._plan.steps(cursor.delivered):
+    while run.plan.steps(cursor.delivered):
         cursors.append(cursor)
-        yield from _read(loader, [cursor])
-        cursor = loader._plan.after(cursor)
+        yield from _read(run, [cursor])
+        cursor = run.plan.after(cursor)
 
 
-def _read(loader: GPULoader, cursors: Iterable[Cursor]) -> Batches:
+def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
     arena = Arena()
     for cursor in cursors:
-        yield len(loader._shards.read_images(loader._plan.batch(cursor).ids, arena))
+        yield len(run.shards.read_images(run.plan.batch(cursor).ids, arena))
 
 
-def _gate(loader: GPULoader, cursors: Iterable[Cursor]) -> Batches:
-    reader, arena = loader._make_reader(), Arena()
+def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
+    reader, arena = Reader(run), Arena()
     for cursor in cursors:
         yield len(reader.read(cursor, arena).ids)
 
 
-def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
+def _run_graph(run: Run, last_step: LastStep) -> Batches:
     """The graph without the loader around it, as far as its last step."""
-    reader = loader._make_reader()
-    batches = ReadAhead(reader, loader._plan, Cursor(), depth=loader._prefetch + 1)
+    reader = Reader(run)
+    batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()
 
     def source() -> tuple[Any, ...]:
@@ -189,19 +193,7 @@ def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
         in_flight.append(batch)
         return (batch.images, *batch.arrays.values())
 
-    pipeline = build(
-        loader.preset,
-        reader.arrays_of_one(),
-        source,
-        batch_size=loader._plan.batch_size,
-        num_threads=loader._num_threads,
-        device_id=loader._device_id,
-        prefetch=loader._prefetch,
-        largest_image=loader._shards.largest_image,
-        decoder_knobs=loader._decoder_knobs,
-        decoded=loader._decoded,
-        last_step=last_step,
-    )
+    pipeline = build_graph(run, reader.arrays_of_one(), source, last_step)
     with closing(batches):
         while True:
             try:
@@ -209,30 +201,30 @@ def _run_graph(loader: GPULoader, last_step: LastStep) -> Batches:
             except RuntimeError as error:
                 if not is_decode_failure(str(error)):
                     raise
-                raise _bad_image(loader, in_flight[0], str(error)) from None
-            if loader.device.type == "cuda":
-                torch.cuda.synchronize(loader.device)
+                raise _bad_image(run, in_flight[0], str(error)) from None
+            if run.device.type == "cuda":
+                torch.cuda.synchronize(run.device)
             del outputs
             batch = in_flight.popleft()
             batches.release(batch)
             yield len(batch.ids)
 
 
-def _bad_image(loader: GPULoader, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in loader._triage(batch.images, batch.arrays).items():
-        return BadImageError(*loader._shards.place(int(batch.ids[row])), cause)
+def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
+    for row, cause in run.find_undecodable(batch.images, batch.arrays).items():
+        return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
     return RuntimeError(message)
 
 
-def _data(loader: GPULoader, machine: Machine) -> DataFacts:
-    indexes: Sequence[Any] = [index for _, index in loader._shards.indexes]
+def _data(run: Run, machine: Machine) -> DataFacts:
+    indexes: Sequence[Any] = [index for _, index in run.shards.indexes]
     shard_bytes = sum(index.shard_bytes for index in indexes)
-    images = len(loader._shards)
+    images = len(run.shards)
     return DataFacts(
         shards=len(indexes),
         images=images,
         shard_bytes=shard_bytes,
         image_bytes=sum(int(index.image_size.sum()) for index in indexes) // images,
-        decoded=loader._decoded,
+        decoded=run.decoded,
         fits_in_memory=shard_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
     )

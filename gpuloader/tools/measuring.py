@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from gpuloader.errors import ConfigError
-from gpuloader.loading.loader import Batch, GPULoader
+from gpuloader.loading.delivery import Batch
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.limits import Cost
 
@@ -40,7 +41,7 @@ def fitting_batch_size(asked: int | None, samples: int) -> int:
 def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:
     """The samples of an epoch on one rank, for any arguments of `GPULoader`."""
     with GPULoader(tar, 2, device_id, **{**arguments, "last_batch": "pad"}) as loader:  # 2: some recipes mix pairs
-        return max(1, loader._plan.samples // loader._plan.world_size)
+        return max(1, loader.num_samples // loader.world.world_size)
 
 
 def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:

@@ -147,7 +147,7 @@ def serve(
     tar: Tar,
     *,
     preset: str | Path | Preset = "imagenet_train",
-    preset_overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
     label_from: str | None = "cls",
     device_id: Device = "auto",
@@ -157,7 +157,7 @@ def serve(
     """Serves the page until Ctrl-C.
 
     Args:
-        tar, preset, preset_overrides, seed, label_from, device_id: as `show` takes them.
+        tar, preset, overrides, seed, label_from, device_id: as `show` takes them.
         port: of 127.0.0.1; 0 takes a free one.
         ready: is called with the page's address once it can be opened.
 
@@ -166,8 +166,8 @@ def serve(
     """
     server = make_server(
         Gallery(tar, label_from=label_from, device_id=device_id),
-        f"{preset}{', changed' if preset_overrides else ''}" if isinstance(preset, (str, Path)) else "a Compose",
-        load_preset(preset, preset_overrides),
+        f"{preset}{', changed' if overrides else ''}" if isinstance(preset, (str, Path)) else "a Compose",
+        load_preset(preset, overrides),
         seed,
         port,
     )

@@ -124,7 +124,7 @@ class Gallery:
     """
 
     def __init__(self, tar: Tar, *, label_from: str | None = "cls", device_id: Device = "auto") -> None:
-        self.device_id = resolve_device(device_id, World.detect(0, 1))
+        self.device_id = resolve_device(device_id, World(0, 1))
         paths = resolve_shards(tar)
         self._shards = ShardSet.open(paths, progress=True)
         self._labels = make_labels(self._shards, label_from)
@@ -243,7 +243,7 @@ def show(
     picture: str | Path,
     *,
     preset: str | Path | Preset = "imagenet_train",
-    preset_overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     samples: int | Sequence[int | str] = 8,
     versions: int = 4,
     columns: int | None = None,
@@ -258,7 +258,7 @@ def show(
     Args:
         tar: the shards, as `GPULoader` takes them.
         picture: a file to write, .png or .jpg.
-        preset, preset_overrides: the recipe, as `GPULoader` takes it.
+        preset, overrides: the recipe, as `GPULoader` takes it.
         samples: how many, drawn over all of the data by the seed; or which: ids, and keys as strings.
         versions: of each, those of the epochs 0, 1 and so on; each has all views of the recipe.
         columns: images in a row, the original among them; None puts all of a sample into one row, up to 11.
@@ -274,7 +274,7 @@ def show(
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
-    compose = Compose.load(preset, preset_overrides)
+    compose = Compose.load(preset, **(overrides or {}))
     gallery = Gallery(tar, label_from=label_from, device_id=device_id)
     ids = _chosen(gallery, samples, seed)
     views = len(compose.each_view)
@@ -283,7 +283,7 @@ def show(
     tile = min(max(_LEAST_TILE, *sides), _MOST_TILE)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
-    heading = _heading(name, preset_overrides, compose, gallery, len(ids), versions, seed)
+    heading = _heading(name, overrides, compose, gallery, len(ids), versions, seed)
     sheet = _Sheet(tile, in_row + 1, len(ids) * rows, heading)
     chosen = [gallery.sample(sample) for sample in ids]
     bad: dict[int, str] = {}

@@ -30,7 +30,7 @@ LEAST_GAIN = 0.02
 _RUNS = 40
 _LONGEST_RUN_SECONDS = 5.0
 _PREFETCH = (2, 1, 3, 4, 8)
-_ON_A_GPU = {"hw_decoder_load": (0.65, 0.0, 0.5, 0.8, 1.0), "hybrid_huffman_threshold": (10**6, 0, 10**5, 10**9)}
+_ON_A_GPU = {"hw_load": (0.65, 0.0, 0.5, 0.8, 1.0), "hybrid_huffman_threshold": (10**6, 0, 10**5, 10**9)}
 """DALI's defaults first."""
 
 Settings: TypeAlias = dict[str, float]
@@ -120,8 +120,8 @@ def tune(
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     if output is not None:
         check_output(output)
-    if taken := sorted({"num_threads", "prefetch", *_ON_A_GPU} & set(arguments)):
-        raise ConfigError(f"{', '.join(taken)}: that is what is searched; leave it out")
+    if "decoder" in arguments:
+        raise ConfigError("decoder: that is what is searched; leave it out")
     try:
         yaml.safe_dump(plain({"tar": tar, **arguments}))
     except yaml.YAMLError as error:
@@ -132,7 +132,7 @@ def tune(
     sizes = tuple(dict.fromkeys([batch_size, *(fitting_batch_size(each, samples) for each in batch_sizes)]))
     for each in reversed(sizes):  # which checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
-            device, threads, on_gpu = str(loader.device), loader._num_threads, loader.device.type == "cuda"
+            device, threads, on_gpu = str(loader.device), loader.run.num_threads, loader.device.type == "cuda"
             if each == batch_size:
                 next(iter(loader), None)  # compiles the kernels
     started = clock()
@@ -145,7 +145,7 @@ def tune(
     run_seconds = min(seconds / _RUNS, _LONGEST_RUN_SECONDS)
 
     def images_per_second(settings: Settings) -> float:
-        whole_batches = {"last_batch": "pad", **arguments, **settings}
+        whole_batches = {"last_batch": "pad", **arguments, **_as_arguments(settings)}
         with GPULoader(tar, device_id=device_id, **whole_batches) as loader, closing(loaded(loader)) as batches:
             return 1000 / measure(batches, run_seconds).seconds
 
@@ -162,7 +162,7 @@ def tune(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         device=device,
-        arguments={"tar": plain(tar), "device_id": device_id, **plain(arguments), **found.best},
+        arguments={"tar": plain(tar), "device_id": device_id, **plain(arguments), **_as_arguments(found.best)},
         defaults={name: values[0] for name, values in choices.items()},
         search=found,
         seconds=clock() - started,
@@ -170,6 +170,12 @@ def tune(
     if output is not None:
         Path(output).write_text(tuned_yaml(result), encoding="utf-8")
     return result
+
+
+def _as_arguments(settings: Settings) -> dict[str, Any]:
+    """Those of GPULoader: all but the batch size are the decoder's."""
+    decoder = {name: value for name, value in settings.items() if name != "batch_size"}
+    return {"batch_size": settings["batch_size"], "decoder": decoder}
 
 
 def thread_choices(default: int, cores: int) -> tuple[int, ...]:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, StateError, shown
-from gpuloader.loading.loader import Batch, GPULoader
+from gpuloader.loading.arguments import resolve_bad_images
+from gpuloader.loading.delivery import Batch
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
+from gpuloader.loading.world import World
 from gpuloader.recipe import Preset
 
-_IN_EVERY_STAGE = (
-    "seed",
-    "on_error",
-    "max_bad",
-    "num_threads",
-    "hw_decoder_load",
-    "hybrid_huffman_threshold",
-    "prefetch",
-    "output",
-    "fields",
-    "label_from",
-    "classes",
-    "cache",
-    "cache_bytes",
-)
-_FROM_THE_TRAINER = {"tar", "device_id", "rank", "world_size"}
+_IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
+_FROM_THE_TRAINER = {"tar", "device_id", "world"}
 
 
 class TrainerLoaders:
@@ -44,8 +34,8 @@ class TrainerLoaders:
         batch_size: samples of each device in a step.
         eval_preset: the recipe for all but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for all but training. Without them it shares `batch_size`, `seed`,
-            `on_error`, `max_bad`, `num_threads`, the decoder's settings, `prefetch`, `output`, `fields`, `label_from`,
-            `classes`, `cache` and `cache_bytes` with training.
+            `on_error` (less the images that are known to be bad), `decoder`, `output`, `fields`, `label_from` and
+            `cache` with training.
         loader: arguments of `GPULoader` for training.
 
     Raises:
@@ -62,7 +52,7 @@ class TrainerLoaders:
         predict: Sources | None = None,
         *,
         batch_size: int,
-        eval_preset: str | Path | Preset = "imagenet_eval",
+        eval_preset: str | Path | Preset | Mapping[str, Any] = "imagenet_eval",
         eval_loader: Mapping[str, Any] | None = None,
         **loader: Any,  # noqa: ANN401
     ) -> None:
@@ -71,6 +61,8 @@ class TrainerLoaders:
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
         shared = {name: loader[name] for name in _IN_EVERY_STAGE if name in loader}
+        if "on_error" in shared:
+            shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # which are of train
         self._eval_loader = {"preset": eval_preset, **shared, **(eval_loader or {})}
         _check_names({**self._loader, **self._eval_loader})
         self._open: dict[str, GPULoader] = {}
@@ -82,9 +74,8 @@ class TrainerLoaders:
         Raises:
             ConfigError: there is no Trainer, or there are no shards for this stage; or what `GPULoader` raises.
         """
-        tar, device_id, rank, world_size = self._place("train")
-        loader = GPULoader(tar, self.batch_size, device_id, rank=rank, world_size=world_size, **self._loader)
-        return self._opened("train", loader)
+        tar, device_id, world = self._place("train")
+        return self._opened("train", GPULoader(tar, self.batch_size, device_id, world=world, **self._loader))
 
     def val_dataloader(self) -> TrainerEpochs:
         """The batches of validation, else as `train_dataloader`."""
@@ -123,13 +114,12 @@ class TrainerLoaders:
             self._open.popitem()[1].close()
 
     def _evaluation(self, stage: str) -> TrainerEpochs:
-        tar, device_id, rank, world_size = self._place(stage)
+        tar, device_id, world = self._place(stage)
         given = {"batch_size": self.batch_size, **self._eval_loader}
-        loader = GPULoader(tar, device_id=device_id, rank=rank, world_size=world_size, **given)
-        return self._opened(stage, loader)
+        return self._opened(stage, GPULoader(tar, device_id=device_id, world=world, **given))
 
-    def _place(self, stage: str) -> tuple[Sources, int | None, int, int]:
-        """The stage's shards, and the device, rank and world size that the Trainer gives this process."""
+    def _place(self, stage: str) -> tuple[Sources, int | None, World]:
+        """The stage's shards, and the device and the place among the ranks that the Trainer gives this process."""
         if self.trainer is None:
             raise ConfigError(
                 f"{stage}_dataloader() of a data module without a Trainer, which says device, rank and epoch: give it "
@@ -143,7 +133,8 @@ class TrainerLoaders:
             )
         device = self.trainer.strategy.root_device
         share = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
-        return tar, device.index if device.type == "cuda" else None, share["rank"], share["num_replicas"]
+        world = World(share["rank"], share["num_replicas"])
+        return tar, device.index if device.type == "cuda" else None, world
 
     def _opened(self, stage: str, loader: GPULoader) -> TrainerEpochs:
         if stage in self._open:  # the Trainer reloads it

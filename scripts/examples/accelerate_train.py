@@ -32,7 +32,7 @@ def main() -> None:
     # Accelerate makes a group of processes on CPUs only if it is told.
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     smaller = {"RandomResizedCrop": {"size": options.size}}
-    loader = GPULoader(options.shards, options.batch_size, preset_overrides=smaller, output="dict")
+    loader = GPULoader(options.shards, options.batch_size, preset={"imagenet_train": smaller}, output="dict")
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 

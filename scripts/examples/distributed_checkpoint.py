@@ -40,7 +40,7 @@ def train(options: argparse.Namespace) -> None:
     """Saves after every `--save-every` steps; begins where the folder says, if it is there."""
     torch.manual_seed(0)
     smaller = {"RandomResizedCrop": {"size": options.size}}
-    loader = GPULoader(options.shards, options.batch_size, preset_overrides=smaller)
+    loader = GPULoader(options.shards, options.batch_size, preset={"imagenet_train": smaller})
     classifier = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
     model = DistributedDataParallel(classifier.to(loader.device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

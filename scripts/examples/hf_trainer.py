@@ -73,15 +73,14 @@ def main() -> None:
     train = GPULoader(
         options.shards,
         arguments.per_device_train_batch_size,
-        preset_overrides={"RandomResizedCrop": {"size": options.size}},
+        preset={"imagenet_train": {"RandomResizedCrop": {"size": options.size}}},
         output=BATCH,
     )
     val = GPULoader(
         options.val,
         arguments.per_device_eval_batch_size,
-        preset="imagenet_eval",
-        preset_overrides={"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}},
-        last_batch="pad",  # Trainer gathers batches of one size
+        preset={"imagenet_eval": {"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}}},
+        last_batch="pad",
         output={**BATCH, "valid": "valid"},
     )
     config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=10)

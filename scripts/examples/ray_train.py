@@ -24,7 +24,7 @@ def train(options: dict[str, Any]) -> None:
     """What each worker does."""
     torch.manual_seed(0)
     smaller = {"RandomResizedCrop": {"size": options["size"]}}
-    loader = GPULoader(options["shards"], options["batch_size"], preset_overrides=smaller, output="dict")
+    loader = GPULoader(options["shards"], options["batch_size"], preset={"imagenet_train": smaller}, output="dict")
     classifier = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
     model = prepare_model(classifier)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -34,14 +34,12 @@ def main() -> None:
     train = GPULoader(
         options.shards,
         options.batch_size,
-        preset="deit",
-        preset_overrides={"RandomResizedCrop": {"size": options.size}, "mix": {"num_classes": options.classes}},
+        preset={"deit": {"RandomResizedCrop": {"size": options.size}, "mix": {"num_classes": options.classes}}},
     )
     val = GPULoader(
         options.val,
         options.batch_size,
-        preset="deit_eval",
-        preset_overrides={"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}},
+        preset={"deit_eval": {"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}}},
     )
     # Transformers are built for one size of images; most networks of convolutions take any, and no such argument.
     config = timm.get_pretrained_cfg(options.model)

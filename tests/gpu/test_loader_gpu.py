@@ -7,7 +7,7 @@ import pytest
 import torch
 from making import damaged_jpeg, jpeg, write_decoded, write_samples, write_shard
 
-from gpuloader import BadImageError, DeviceError, GPULoader
+from gpuloader import BadImageError, BadImages, DeviceError, GPULoader
 from gpuloader.recipe import load_preset, preset_names
 
 # Mean difference in levels of 255: nvJPEG's chroma upsampling and inverse DCT, and DALI's border in `resize`. What is
@@ -62,7 +62,7 @@ def test_decoded_images_are_as_on_the_cpu(shards: list[Path], gpu: int, name: st
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], gpu: int, dtype: str, layout: str) -> None:
     overrides = {"dtype": dtype, "layout": layout, "Normalize": None}
-    with GPULoader(shards, 8, gpu, preset_overrides=overrides) as batches:
+    with GPULoader(shards, 8, gpu, preset={"imagenet_train": overrides}) as batches:
         images, labels = next(iter(batches))
     assert images.shape == (8, 3, 224, 224)
     assert images.dtype == getattr(torch, dtype)
@@ -99,7 +99,7 @@ def test_a_bad_image_is_named_or_replaced(tmp_path: Path, gpu: int) -> None:
     tar = write_shard(tmp_path / "spoilt.tar", samples)
     with GPULoader(tar, 8, gpu, preset="imagenet_eval") as batches, pytest.raises(BadImageError, match="000003"):
         list(batches)
-    replaced = epoch(tar, gpu, preset="imagenet_eval", on_error="replace", max_bad=0.2)
+    replaced = epoch(tar, gpu, preset="imagenet_eval", on_error=BadImages(replace=True, max_share=0.2))
     assert [(~batch["valid"]).sum().item() for batch in replaced] == [1, 1, 0]
 
 

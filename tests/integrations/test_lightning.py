@@ -20,7 +20,7 @@ lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not in
 
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
-from gpuloader import ConfigError, GPULoader, LoaderError, StateError  # noqa: E402
+from gpuloader import ConfigError, GPULoader, LoaderError, StateError  # noqa: E402, Sampling
 from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def data(tar: list[str], **kwargs: Any) -> GPULoaderDataModule:
 
 def planned(tar: list[str], epoch: int, **kwargs: Any) -> list[list[int]]:
     """The ids of each batch of an epoch, by the loader alone."""
-    arguments = {"preset_overrides": SMALL["preset_overrides"], "output": "dict", **kwargs}
+    arguments = {"preset": {"imagenet_train": SMALL["preset_overrides"]}, "output": "dict", **kwargs}
     with GPULoader(tar, 8, None, **arguments) as loader:
         loader.set_epoch(epoch)
         return [batch["index"].tolist() for batch in loader]
@@ -105,7 +105,7 @@ def test_a_shorter_epoch_begins_as_the_whole_one(
 
 def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Path) -> None:
     run, tested = trainer(lightning, tmp_path), model(lightning)
-    module = data(tar[:1], test=tar[1:], predict=tar, fields=["json"], steps_per_epoch=2)
+    module = data(tar[:1], test=tar[1:], predict=tar, fields=["json"], sampling=Sampling(steps_per_epoch=2))
     module._eval_loader["batch_size"] = 16
     run.fit(tested, datamodule=module)
     run.test(tested, datamodule=module, verbose=False)
@@ -119,7 +119,7 @@ def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Pa
 def test_a_loader_without_the_data_module_begins_with_its_first_epoch(tar: list[str], tmp_path: Path) -> None:
     trained = model(lightning)
     overrides = SMALL["preset_overrides"]
-    with GPULoader(tar, 8, None, preset_overrides=overrides, output="dict") as loader:
+    with GPULoader(tar, 8, None, preset={"imagenet_train": overrides}, output="dict") as loader:
         trainer(lightning, tmp_path, limit_val_batches=0).fit(trained, train_dataloaders=loader)
     assert [step.ids for step in trained.steps["train"]] == planned(tar, epoch=0) + planned(tar, epoch=1)
 
@@ -321,7 +321,7 @@ def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) ->
     [
         ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, cache,"),
         ({"device_id": 0, "rank": 1}, "device_id, rank: allowed are"),
-        ({"eval_loader": {"world_size": 1}}, "world_size: allowed are"),
+        ({"eval_loader": {"world": {"world_size": 1}}}, "world_size: allowed are"),
     ],
 )
 def test_arguments_that_are_not_the_modules_are_refused(kwargs: dict[str, Any], message: str) -> None:

@@ -69,7 +69,7 @@ def losses(shards: list[Path]) -> list[list[float]]:
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses: list[list[float]] = [[], []]
-    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+    with GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}) as loader:
         for of_epoch in losses:
             for images, labels in loader:
                 loss = functional.cross_entropy(model(images), labels)
@@ -96,7 +96,7 @@ def check_epochs(lines: list[str], *expected: tuple[str, list[float]]) -> None:
 def test_accelerate_hands_the_loader_back_as_it_is(shards: list[Path]) -> None:
     from accelerate import Accelerator
 
-    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+    with GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}) as loader:
         _, prepared = Accelerator(cpu=True).prepare(torch.nn.Linear(1, 1), loader)
         assert prepared is loader
 
@@ -184,7 +184,7 @@ def test_timm_trains_on_soft_labels(run: Run, shards: list[Path], model: str) ->
 def test_the_loader_is_stateful_for_torch(shards: list[Path]) -> None:
     from torch.distributed.checkpoint.stateful import Stateful
 
-    with GPULoader(shards, 8, None, preset_overrides=SMALL) as loader:
+    with GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}) as loader:
         assert isinstance(loader, Stateful)
 
 
@@ -198,7 +198,7 @@ def test_torchdata_takes_the_state_from_behind_a_prefetcher(shards: list[Path]) 
         return Loader(Prefetcher(IterableWrapper(loader), prefetch_factor=2))
 
     def made() -> GPULoader:
-        return GPULoader(shards, 8, None, preset_overrides=SMALL, output="dict")
+        return GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}, output="dict")
 
     with made() as loader, made() as resumed_loader:
         before, resumed = nodes(loader), nodes(resumed_loader)

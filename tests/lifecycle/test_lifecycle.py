@@ -35,14 +35,14 @@ from PIL import Image
 from serving import Server
 
 import gpuloader
-from gpuloader import BadImageError, GPULoader, LoaderError
+from gpuloader import BadImageError, Cache, Decoder, GPULoader, LoaderError
 
 OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
 SLOWER = {"batch_size": 40, "read_seconds": 1.0}  # 40 s for a batch
 SOON = 20
 """Seconds, however slow the machine is: far fewer than what must not be waited for takes."""
-LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": "imagenet_eval", "preset_overrides": {}}
+LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": {"imagenet_eval": {}}}
 
 
 @pytest.fixture(scope="module")
@@ -192,13 +192,17 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
     shard = f"{server.url}/{path.name}" if remote else path
     cache = tmp_path / "cache"
     wrong: dict[str, str] = {}
-    with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace", cache=cache) as batches:
+    with loader(
+        shard, 2, decoder=Decoder(num_threads=1), shuffle="none", on_error="replace", cache=Cache(cache)
+    ) as batches:
         start = batches.state_dict()
         whole = [records(batch) for batch in batches]
     gc.collect()  # what other tests left behind
     at_start = threads_and_files()
     for place in places(every):
-        with loader(shard, 2, num_threads=1, shuffle="none", on_error="replace", cache=cache) as batches:
+        with loader(
+            shard, 2, decoder=Decoder(num_threads=1), shuffle="none", on_error="replace", cache=Cache(cache)
+        ) as batches:
             batches.load_state_dict(start)
             epoch = iter(batches)
             received = [records(next(epoch)) for _ in range(steps)]
@@ -230,7 +234,7 @@ def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
     images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
     samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
     shard = write_shard(tmp_path / "train-0000.tar", samples)
-    settings = {"num_threads": 1, "shuffle": "none", "on_error": "replace"}
+    settings = {"decoder": {"num_threads": 1}, "shuffle": "none", "on_error": "replace"}
     with loader(shard, 2, **settings) as batches:
         whole = [records(batch) for batch in batches]
 
@@ -280,7 +284,7 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_behind(
     shard = f"{server.url}/{path.name}" if remote else path
 
     def begun() -> GPULoader:
-        batches = loader(shard, 1, num_threads=1, shuffle="none", cache=tmp_path / "cache")
+        batches = loader(shard, 1, decoder=Decoder(num_threads=1), shuffle="none", cache=Cache(tmp_path / "cache"))
         next(iter(batches))
         return batches
 
@@ -346,7 +350,7 @@ def test_a_loop_in_which_the_loader_is_closed_twice_ends_with_an_error(shards: l
 
 def test_a_loader_is_closed_twice_after_an_error(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "train-0000.tar", [{"__key__": "a", "jpg": jpeg(40, 50)[:-30], "cls": b"1"}])
-    with loader(shard, 1, preset="imagenet_eval", preset_overrides=None) as batches:
+    with loader(shard, 1, preset={"imagenet_eval": None}) as batches:
         with pytest.raises(BadImageError):
             next(iter(batches))
         batches.close()

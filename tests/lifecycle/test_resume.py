@@ -14,7 +14,7 @@ import pytest
 from lifecycles import NewProcess, delivered, loader, records, resumed, save, saved
 from making import jpeg, write_samples, write_shard
 
-from gpuloader import GPULoader, StateError
+from gpuloader import GPULoader, StateError, World
 
 EPOCH = 2
 LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}
@@ -120,12 +120,12 @@ def test_the_largest_seed_and_epoch_survive_saving(tar: list[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("world_size", "settings"),
     [
-        (1, {"batch_size": 1, "num_threads": 1, "prefetch": 1}),
-        (1, {"batch_size": 40, "num_threads": 5, "prefetch": 4}),
-        (2, {"batch_size": 3, "num_threads": 2, "prefetch": 2, "last_batch": "pad"}),
-        (3, {"batch_size": 8, "num_threads": 5, "prefetch": 1}),
-        (7, {"batch_size": 1, "num_threads": 1, "prefetch": 4, "last_batch": "pad"}),
-        (8, {"batch_size": 40, "num_threads": 2, "prefetch": 2}),
+        (1, {"batch_size": 1, "decoder": {"num_threads": 1, "prefetch": 1}}),
+        (1, {"batch_size": 40, "decoder": {"num_threads": 5, "prefetch": 4}}),
+        (2, {"batch_size": 3, "decoder": {"num_threads": 2, "prefetch": 2}, "last_batch": "pad"}),
+        (3, {"batch_size": 8, "decoder": {"num_threads": 5, "prefetch": 1}}),
+        (7, {"batch_size": 1, "decoder": {"num_threads": 1, "prefetch": 4}, "last_batch": "pad"}),
+        (8, {"batch_size": 40, "decoder": {"num_threads": 2, "prefetch": 2}}),
     ],
 )
 def test_another_world_goes_on_with_exactly_what_is_left_in_a_new_process(
@@ -140,7 +140,7 @@ def test_another_world_goes_on_with_exactly_what_is_left_in_a_new_process(
 ) -> None:
     state = str(save(states[step], tmp_path / "state.json"))
     ranks = [
-        process.ask(resumed, tar=tar, state=state, rank=rank, world_size=world_size, **settings)
+        process.ask(resumed, tar=tar, state=state, world={"rank": rank, "world_size": world_size}, **settings)
         for rank in range(world_size)
     ]
     left = [record for batches in ranks for batch in batches for record in batch]
@@ -155,7 +155,7 @@ def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
     for world_size, batch_size in [(2, 3), (1, 5), (7, 1), (3, 4), (1, 1), (2, 4)]:  # 6 + 5 + 7 + 12 + 1 + 8 = 39
         after = []
         for rank in range(world_size):
-            with loader(tar, batch_size, rank=rank, world_size=world_size) as batches:
+            with loader(tar, batch_size, world=World(rank, world_size)) as batches:
                 batches.load_state_dict(state)
                 received += records(next(iter(batches)))
                 after.append(batches.state_dict())
@@ -170,13 +170,15 @@ def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
-@pytest.mark.parametrize("settings", [{"num_threads": n, "prefetch": p} for n, p in [(1, 4), (2, 1), (5, 2)]], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"decoder": {"num_threads": n, "prefetch": p}} for n, p in [(1, 4), (2, 1), (5, 2)]], ids=str
+)
 def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
     tar: list[str], whole: list[list[str]], world_size: int, batch_size: int, settings: dict[str, int]
 ) -> None:
     received = []
     for rank in range(world_size):
-        with loader(tar, batch_size, rank=rank, world_size=world_size, **settings) as batches:
+        with loader(tar, batch_size, world=World(rank, world_size), **settings) as batches:
             batches.set_epoch(EPOCH)
             received += delivered(batches)
     assert sorted(received) == sorted(record for batch in whole for record in batch)
@@ -187,15 +189,20 @@ def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
     def epoch(*settings: dict[str, int]) -> list[str]:
         received = []
         for kwargs in settings:
-            with loader(tar, preset=preset, preset_overrides={}, **kwargs) as batches:
+            with loader(tar, preset={preset: {}}, **kwargs) as batches:
                 batches.set_epoch(EPOCH)
                 received += delivered(batches)
         return sorted(received)
 
     one = epoch({"batch_size": 8})
     assert len(one) == 40
-    assert one == epoch({"batch_size": 40, "num_threads": 5, "prefetch": 1})
-    assert one == epoch(*({"batch_size": 3, "num_threads": 1, "rank": rank, "world_size": 2} for rank in range(2)))
+    assert one == epoch({"batch_size": 40, "decoder": {"num_threads": 5, "prefetch": 1}})
+    assert one == epoch(
+        *(
+            {"batch_size": 3, "decoder": {"num_threads": 1}, "world": {"rank": rank, "world_size": 2}}
+            for rank in range(2)
+        )
+    )
 
 
 # --- the state itself
@@ -210,7 +217,7 @@ def test_the_state_is_small_and_the_same_on_every_rank_at_every_step(
         batch_size = min(batch_size, 40 // world_size)
 
     def of_rank(rank: int) -> Iterator[dict[str, Any]]:
-        with loader(tar, batch_size, rank=rank, world_size=world_size, last_batch=last_batch) as batches:
+        with loader(tar, batch_size, world=World(rank, world_size), last_batch=last_batch) as batches:
             for _ in range(2):
                 yield batches.state_dict()
                 for _ in batches:
@@ -270,7 +277,7 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
         member = next(member for member in shard if member.name.endswith(".jpg"))
     entry = {"shard": Path(tar[0]).name, "key": member.name[:-4], "offset": member.offset_data, "cause": "ugly"}
     (folder / "quarantine.jsonl").write_text(json.dumps(entry) + "\n")
-    return {"quarantine": folder / "quarantine.jsonl"}
+    return {"on_error": {"known": folder / "quarantine.jsonl"}}
 
 
 @pytest.mark.parametrize(
@@ -283,15 +290,15 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
         ({"shuffle": "shards"}, "the state has shuffle='full', this loader has shuffle='shards'"),
         ({"preset": "imagenet_train_jitter"}, "transforms[2]"),  # ColorJitter stands there, and Normalize behind it
         (
-            {"preset_overrides": {"RandomResizedCrop": {"size": 33}}},
+            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 33}}}},
             "transforms[0].RandomResizedCrop.size was 32, is 33",
         ),
         (
-            {"preset_overrides": {"RandomResizedCrop": {"size": 32}, "RandomHorizontalFlip": {"p": 0.25}}},
+            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}, "RandomHorizontalFlip": {"p": 0.25}}}},
             "another recipe: transforms[1].RandomHorizontalFlip.p was 0.5, is 0.25.",
         ),
         (
-            {"preset_overrides": {"RandomResizedCrop": {"size": 32}, "dtype": "float16"}},
+            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}, "dtype": "float16"}}},
             "another recipe: dtype was 'float32', is 'float16'.",
         ),
         (known_bad, "the state has known_bad={0[known_bad]!r}, this loader has known_bad={1[known_bad]!r}"),
@@ -319,7 +326,7 @@ def test_a_state_of_another_run_is_refused_naming_what_differs(
         {"output": "tuple"},
         {"fields": ["json"]},
         {"label_from": "json:label"},
-        {"max_bad": 0.5},
+        {"on_error": {"max_share": 0.5}},
     ],
     ids=lambda kwargs: next(iter(kwargs)),
 )

@@ -13,16 +13,14 @@ from making import encoded, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError
+from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError, Sampling
 from gpuloader.loading.decoding import is_out_of_memory
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    return GPULoader(
-        tar, batch_size, **{"device_id": None, "preset": "imagenet_eval", "preset_overrides": SMALL, **kwargs}
-    )
+    return GPULoader(tar, batch_size, **{"device_id": None, "preset": {"imagenet_eval": SMALL}, **kwargs})
 
 
 def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
@@ -36,17 +34,17 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ({"num_workers": 8}, "num_workers: there are no worker processes here: use num_threads="),
+        ({"num_workers": 8}, "num_workers: there are no worker processes here: decoder=Decoder(num_threads=)"),
         ({"pin_memory": True}, "pin_memory: not needed here, leave it out: batches are on loader.device already"),
         ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
         ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),
         ({"collate_fn": list}, 'collate_fn: use fields={extension: collator} with output="dict"'),
-        ({"sampler": None}, "sampler: use subset=, sample_weights=, or shuffle= with a function"),
-        ({"batch_sampler": None}, "batch_sampler: use shuffle=, with a function"),
+        ({"sampler": None}, "sampler: use sampling=Sampling(subset=, weights=), or shuffle= with a function"),
+        ({"batch_sampler": None}, "batch_sampler: use shuffle= with a function"),
         ({"generator": None}, "generator: use seed=: every random number is a function of seed, epoch and sample"),
         ({"device": "cuda"}, "device: it is called device_id here"),
         ({"persistent_workers": True}, "persistent_workers: not needed here, leave it out"),
-        ({"prefetch_factor": 2}, "prefetch_factor: use prefetch="),
+        ({"prefetch_factor": 2}, "prefetch_factor: use decoder=Decoder(prefetch=)"),
         ({"worker_init_fn": print}, "worker_init_fn: not needed here"),
         ({"timeout": 3, "in_order": True}, "timeout: not needed here, leave it out: batches are made in threads"),
         ({"bach_size": 3}, "bach_size: GPULoader has no such argument; did you mean batch_size?"),
@@ -158,7 +156,7 @@ class InWorkers(IterableDataset[int]):
 
     def __iter__(self) -> Any:  # noqa: ANN401
         worker = get_worker_info()
-        share = {"rank": worker.id, "world_size": worker.num_workers} if self._shared else {}
+        share = {"world": {"rank": worker.id, "world_size": worker.num_workers}} if self._shared else {}
         with loader(self._tar, output="dict", **share) as batches:
             yield from (index for batch in batches for index in batch["index"].tolist())
 
@@ -184,7 +182,7 @@ def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Pa
 
 
 def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
-    with loader(shards, 16, subset=slice(30), last_batch="partial") as batches:
+    with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
         assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
         assert (len(batches.dataset), batches.dataset.classes) == (40, None)
 
@@ -193,9 +191,9 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     ("kwargs", "says"),
     [
         ({}, "recipe imagenet_eval, shuffle none, last batch partial, rank 0 of 1"),
-        ({"shuffle": True, "rank": 1, "world_size": 2}, "shuffle full, last batch partial, rank 1 of 2"),
+        ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
-        ({"sample_weights": "balanced"}, "shuffle by weights, last batch"),
+        ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
     ],
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from making import write_decoded, write_samples
 
-from gpuloader import BadImageError, DataError, GPULoader
+from gpuloader import BadImageError, DataError, GPULoader, World
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_a_run_resumes_on_any_number_of_ranks(decoded: list[Path]) -> None:
         next(batches)
         state = loader.state_dict()
         expected = torch.cat([images for images, _ in batches])
-    ranks = [GPULoader(decoded, 4, None, rank=rank, world_size=2) for rank in range(2)]
+    ranks = [GPULoader(decoded, 4, None, world=World(rank, 2)) for rank in range(2)]
     for rank in ranks:
         rank.load_state_dict(state)
     found = [images for step in zip(*ranks, strict=True) for images, _ in step]
@@ -58,7 +58,7 @@ def test_an_array_that_is_no_image_any_more_is_named(decoded: list[Path], tmp_pa
     shard = tmp_path / "a.tar"
     shard.write_bytes(decoded[0].read_bytes())
     with GPULoader(shard, 4, None, preset="imagenet_eval") as loader:
-        _, index = loader._shards.indexes[0]
+        _, index = loader.run.shards.indexes[0]
         stat = shard.stat()
         with shard.open("r+b") as file:
             file.seek(int(index.image_offset[5]))

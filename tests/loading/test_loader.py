@@ -23,19 +23,23 @@ from webdataset import tariterators
 
 from gpuloader import (
     BadImageError,
+    BadImages,
     ConfigError,
+    Decoder,
     DeviceError,
     GPULoader,
     LabelError,
     LoaderError,
     NoSamplesError,
     PresetError,
+    Sampling,
     ShardChangedError,
     ShardNotFoundError,
     StateError,
     Stats,
     TarError,
     TooManyBadImagesError,
+    World,
 )
 from gpuloader.helpers.cores import available_cores
 from gpuloader.pipelines import is_decode_failure
@@ -51,12 +55,12 @@ CUT = jpeg(64, 64)[:-30]
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    return GPULoader(tar, batch_size, None, **{"preset_overrides": SMALL, **kwargs})
+    return GPULoader(tar, batch_size, None, **{"preset": {"imagenet_train": SMALL}, **kwargs})
 
 
 def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
-    return loader(tar, batch_size, preset="imagenet_eval", preset_overrides=overrides, **kwargs)
+    return loader(tar, batch_size, preset={"imagenet_eval": overrides}, **kwargs)
 
 
 def by_webdataset(shards: Iterable[Path]) -> list[dict[str, Any]]:
@@ -142,7 +146,7 @@ def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
     overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
-    with loader(shards, preset_overrides=overrides) as batches:
+    with loader(shards, preset={"imagenet_train": overrides}) as batches:
         images, _ = next(iter(batches))
     assert images.shape == (8, 3, 32, 32)
     assert images.dtype == getattr(torch, dtype)
@@ -200,7 +204,7 @@ def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
 ) -> None:
     delivered, steps = [], set()
     for rank in range(world_size):
-        with loader(shards, 3, rank=rank, world_size=world_size, last_batch=last_batch, output="dict") as batches:
+        with loader(shards, 3, world=World(rank, world_size), last_batch=last_batch, output="dict") as batches:
             epoch = list(batches)
             steps.add((len(epoch), len(batches)))
             for batch in epoch:
@@ -211,16 +215,16 @@ def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
 
 
 def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
-    with evaluation(shards, 13, rank=0, world_size=3) as batches:  # 40 = 39 + 1
+    with evaluation(shards, 13, world=World(0, 3)) as batches:  # 40 = 39 + 1
         for _ in range(2):
             assert [len(images) for images, _ in batches] == [13, 0]
-    with evaluation(shards, 13, rank=2, world_size=3) as batches:
+    with evaluation(shards, 13, world=World(2, 3)) as batches:
         assert [images.shape for images, _ in batches] == [(13, 3, 32, 32), (1, 3, 32, 32)]
 
 
 def test_a_rank_that_never_gets_a_sample_gets_its_empty_batches(shards: list[Path], tmp_path: Path) -> None:
     five = write_samples(tmp_path, 5, shards=1)
-    with evaluation(five, 1, rank=0, world_size=8) as batches:
+    with evaluation(five, 1, world=World(0, 8)) as batches:
         for _ in range(3):
             assert [images.shape for images, _ in batches] == [(0, 3, 32, 32)]
 
@@ -307,7 +311,7 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path])
 
 
 def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
-    with loader(shards, steps_per_epoch=2) as batches:
+    with loader(shards, sampling=Sampling(steps_per_epoch=2)) as batches:
         assert [len(list(batches)) for _ in range(3)] == [2, 2, 2] == [len(batches)] * 3
 
 
@@ -326,9 +330,9 @@ def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     with evaluation(shards) as batches:
-        assert batches._num_threads == max(1, available_cores() // processes)
-    with evaluation(shards, num_threads=3) as batches:
-        assert batches._num_threads == 3
+        assert batches.run.num_threads == max(1, available_cores() // processes)
+    with evaluation(shards, decoder=Decoder(num_threads=3)) as batches:
+        assert batches.run.num_threads == 3
 
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
@@ -338,7 +342,7 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
         "loader = GPULoader(tar, 4, None); loader.close()\n"
-        "assert loader.world.local_world_size == 2 and loader._num_threads == max(1, available_cores() // 2)\n"
+        "assert loader.world.local_world_size == 2 and loader.run.num_threads == max(1, available_cores() // 2)\n"
         "GPULoader(tar, 4, None, rank=0, world_size=1, seed=int(rank)).close()\n"  # each for itself
         "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
         "except ConfigError as error: print(error)\n"
@@ -382,7 +386,7 @@ TWO_SIZES = Preset(
 def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, layout: str) -> None:
     overrides = {"layout": layout}
     images = [sample["jpg"] for sample in by_webdataset(shards)]
-    with loader(shards, preset=TWO_SIZES, preset_overrides=overrides, output=output) as batches:
+    with loader(shards, preset={TWO_SIZES: overrides}, output=output) as batches:
         expected = run_views(batches.preset, images)
         order = Plan(SAMPLES, 8)
         cursor, memory_format = Cursor(), torch.channels_last if layout == "channels_last" else torch.contiguous_format
@@ -400,7 +404,7 @@ def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, la
 
 def test_views_of_a_rank_without_a_sample_are_empty(tmp_path: Path) -> None:
     five = write_samples(tmp_path, 5, shards=1)
-    kwargs = {"preset": TWO_SIZES, "preset_overrides": None, "last_batch": "partial", "rank": 0, "world_size": 8}
+    kwargs = {"preset": {TWO_SIZES: None}, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
     with loader(five, 1, **kwargs) as batches:
         for views, labels in batches:
             assert [tuple(view.shape) for view in views] == [(0, 3, 32, 32), (0, 3, 16, 24), (0, 3, 16, 24)]
@@ -413,7 +417,7 @@ MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sampl
 
 
 def mixed(tar: Any, batch_size: int = 8, mix: dict[str, Any] = MIX, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    settings = {"output": "dict", "last_batch": "pad", "preset_overrides": {**SMALL, "mix": mix}, **kwargs}
+    settings = {"output": "dict", "last_batch": "pad", "preset": {"imagenet_train": {**SMALL, "mix": mix}}, **kwargs}
     return loader(tar, batch_size, **settings)
 
 
@@ -439,8 +443,8 @@ def test_mixed_samples_are_the_mix_of_the_two_unmixed_ones(shards: list[Path], d
     plain = {**SMALL, "dtype": dtype, "layout": layout}
     cut = []
     with (
-        loader(shards, output="dict", preset_overrides=plain) as unmixed,
-        mixed(shards, last_batch="drop", preset_overrides={**plain, "mix": MIX}) as batches,
+        loader(shards, output="dict", preset={"imagenet_train": plain}) as unmixed,
+        mixed(shards, last_batch="drop", preset={"imagenet_train": {**plain, "mix": MIX}}) as batches,
     ):
         for batch, before in zip(batches, unmixed, strict=True):
             assert batch["index"].tolist() == before["index"].tolist()
@@ -476,7 +480,7 @@ def test_what_is_mixed_depends_on_neither_batch_nor_world_size(
         expected = by_sample(batches)
     got = {}
     for rank in range(world_size):
-        with mixed(tar, batch_size, rank=rank, world_size=world_size, num_threads=1) as batches:
+        with mixed(tar, batch_size, world=World(rank, world_size), decoder=Decoder(num_threads=1)) as batches:
             got |= by_sample(batches)
     assert sorted(got) == sorted(expected) == list(range(samples))
     assert all(equal(got[sample], expected[sample]) for sample in got)
@@ -492,7 +496,7 @@ def test_a_state_goes_on_with_the_same_mixes(shards: list[Path], batch_size: int
         state = json.loads(json.dumps(batches.state_dict()))
     left = {}
     for rank in range(world_size):
-        with mixed(shards, batch_size, rank=rank, world_size=world_size) as resumed:
+        with mixed(shards, batch_size, world=World(rank, world_size)) as resumed:
             resumed.load_state_dict(state)
             left |= by_sample(resumed)
     assert sorted([*done, *left]) == list(range(SAMPLES))
@@ -514,7 +518,7 @@ def test_a_mix_for_the_batch_is_one_for_all_of_its_ranks(shards: list[Path]) -> 
     assert len(set.union(*map(weights, whole))) == 5
     of_ranks = []
     for rank in range(2):
-        with mixed(shards, 4, mix, rank=rank, world_size=2) as batches:
+        with mixed(shards, 4, mix, world=World(rank, 2)) as batches:
             of_ranks.append(list(batches))
     for batch, *parts in zip(whole, *of_ranks, strict=True):
         assert torch.equal(torch.cat([part["image"] for part in parts]), batch["image"])
@@ -571,7 +575,7 @@ GROWING = {"RandomResizedCrop": {"size": {0: 24, 1: 32, 3: 40}}}
 
 
 def test_sizes_change_with_the_epoch_in_one_running_pipeline(shards: list[Path]) -> None:
-    with loader(shards, preset_overrides=GROWING) as batches:
+    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
         streams, sizes = set(), []
         for _ in range(5):
             sizes.append({tuple(images.shape[1:]) for images, _ in batches})
@@ -585,7 +589,7 @@ def test_sizes_change_with_the_epoch_in_one_running_pipeline(shards: list[Path])
 
 
 def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> None:
-    with loader(shards, preset_overrides=GROWING) as batches:
+    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
         batches.set_epoch(1)
         growing = [images for images, _ in batches]
     with loader(shards) as batches:
@@ -594,13 +598,13 @@ def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> Non
 
 
 def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path]) -> None:
-    with loader(shards, preset_overrides=GROWING, output="dict") as batches:
+    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as batches:
         batches.set_epoch(2)
         epoch = iter(batches)
         next(epoch)
         state = batches.state_dict()
         expected = [*epoch, *batches]
-    with loader(shards, preset_overrides=GROWING, output="dict") as resumed:
+    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as resumed:
         resumed.load_state_dict(state)
         got = [*resumed, *resumed]
     assert [batch["image"].shape[-1] for batch in got] == [32] * 4 + [40] * 5
@@ -609,7 +613,7 @@ def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path
 
 def test_empty_batches_have_the_size_of_their_epoch(tmp_path: Path) -> None:
     five = write_samples(tmp_path, 5, shards=1)
-    kwargs = {"preset_overrides": GROWING, "last_batch": "partial", "rank": 0, "world_size": 8}
+    kwargs = {"preset": {"imagenet_train": GROWING}, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
     with loader(five, 1, **kwargs) as batches:
         shapes = [tuple(images.shape) for _ in range(4) for images, _ in batches]
     assert shapes == [(0, 3, size, size) for size in (24, 32, 32, 40)]
@@ -618,7 +622,10 @@ def test_empty_batches_have_the_size_of_their_epoch(tmp_path: Path) -> None:
 def test_a_mix_cuts_within_the_size_of_its_epoch(shards: list[Path]) -> None:
     mix = {"num_classes": 10, "cutmix_alpha": 1.0, "per": "sample"}
     overrides = {**GROWING, "mix": mix}
-    with mixed(shards, preset_overrides=overrides) as batches, loader(shards, preset_overrides=GROWING) as unmixed:
+    with (
+        mixed(shards, preset={"imagenet_train": overrides}) as batches,
+        loader(shards, preset={"imagenet_train": GROWING}) as unmixed,
+    ):
         for epoch in range(2):
             for batch, (before, _) in zip(batches, unmixed, strict=True):
                 how = batches.preset.mix.draw(Draws(0, epoch, batch["index"].numpy()).of(Stream.MIX), *before.shape[2:])
@@ -666,7 +673,12 @@ def test_another_world_goes_on_with_what_is_left_and_the_same_pixels(
     left = {}
     for rank in range(world_size):
         for batch in rest(
-            state, shards, batch_size, last_batch="partial", rank=rank, world_size=world_size, num_threads=1
+            state,
+            shards,
+            batch_size,
+            last_batch="partial",
+            world=World(rank, world_size),
+            decoder=Decoder(num_threads=1),
         ):
             left |= {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
     assert sorted([*done, *left]) == list(range(SAMPLES))
@@ -676,7 +688,7 @@ def test_another_world_goes_on_with_what_is_left_and_the_same_pixels(
 def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path], tmp_path: Path) -> None:
     states = []
     for rank in range(2):
-        with loader(shards, rank=rank, world_size=2) as batches:
+        with loader(shards, world=World(rank, 2)) as batches:
             next(iter(batches))
             states.append(batches.state_dict())
     assert states[0] == states[1]
@@ -704,7 +716,7 @@ def test_set_epoch_of_a_restored_epoch_does_not_begin_it_anew(shards: list[Path]
         ({"seed": 1}, "the state has seed=0, this loader has seed=1"),
         ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
         (
-            {"preset_overrides": {"RandomResizedCrop": {"size": 48}}},
+            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 48}}}},
             r"another recipe: transforms\[0\].RandomResizedCrop.size was 32, is 48. Make the loader as it was",
         ),
     ],
@@ -760,7 +772,9 @@ def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: b
 
 
 def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    with loader(tar, output="dict", on_error="replace", max_bad=0.2, last_batch="partial", **kwargs) as batches:
+    with loader(
+        tar, output="dict", on_error=BadImages(replace=True, max_share=0.2), last_batch="partial", **kwargs
+    ) as batches:
         return list(batches)
 
 
@@ -782,7 +796,7 @@ def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
         assert sum(f"'{key}'" in record.getMessage() for record in caplog.records) == 1
 
     flat = [(i, image) for batch in batches for i, image in zip(batch["index"].tolist(), batch["image"], strict=True)]
-    other = [replaced(tar, batch_size=4, rank=rank, world_size=2, num_threads=1) for rank in range(2)]
+    other = [replaced(tar, batch_size=4, world=World(rank, 2), decoder=Decoder(num_threads=1)) for rank in range(2)]
     merged = [
         (i, image)
         for step in zip(*other, strict=True)
@@ -797,7 +811,7 @@ def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Pat
     tar = spoilt(tmp_path, {7: CUT})
     draws = Draws(0, 0, np.array([7])).uniform(Stream.STAND_IN, 100)[0]
     expected = next(sample for sample in np.floor(draws * SAMPLES).astype(int).tolist() if sample != 7)
-    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
+    with evaluation(tar, 8, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as batches:
         first = next(iter(batches))
     assert first["index"].tolist() == [0, 1, 2, 3, 4, 5, 6, expected]
     assert first["label"].tolist()[-1] == expected % 10
@@ -806,14 +820,14 @@ def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Pat
 
 def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, {2: damaged_jpeg(), 30: CUT})
-    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
+    with evaluation(tar, 8, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as batches:
         whole, states = [], []
         for batch in batches:
             whole.append(batch)
             states.append(batches.state_dict())
         assert set(batches.stats().bad) == {2, 30}
     assert [sample for sample, _ in states[0]["quarantine"]] == [2]  # 30 may have been read, but was not handed out
-    with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as resumed:
+    with evaluation(tar, 8, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as resumed:
         resumed.load_state_dict(states[1])
         assert set(resumed.stats().bad) == {2}
         for one, other in zip(resumed, whole[2:], strict=True):
@@ -823,11 +837,13 @@ def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
 
 def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path: Path) -> None:
     tar, file = spoilt(tmp_path, {2: damaged_jpeg(), 30: CUT}), tmp_path / "bad.jsonl"
-    with evaluation(tar, output="dict", on_error="replace", max_bad=0.1) as first:
+    with evaluation(tar, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as first:
         batches = list(first)
         first.write_quarantine(file)
         state = first.state_dict()
-    with evaluation(tar, output="dict", quarantine=file) as second:  # bad images are errors here, but not those
+    with evaluation(
+        tar, output="dict", on_error=BadImages(known=file)
+    ) as second:  # bad images are errors here, but not those
         for one, other in zip(batches, second, strict=True):
             assert torch.equal(one["image"], other["image"])
             assert one["valid"].tolist() == other["valid"].tolist()
@@ -839,7 +855,7 @@ def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path:
 
 
 def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:
-    with loader(spoilt(tmp_path, {7: CUT}), on_error="replace", max_bad=0) as batches:
+    with loader(spoilt(tmp_path, {7: CUT}), on_error=BadImages(replace=True, max_share=0)) as batches:
         assert len(list(batches)) == 5
         assert set(batches.stats().bad) == {7}
 
@@ -847,7 +863,7 @@ def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:
 def test_where_all_are_bad_the_message_says_so(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
     with (
-        loader(tar, on_error="replace", max_bad=1) as batches,
+        loader(tar, on_error=BadImages(replace=True, max_share=1)) as batches,
         pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to stand in for it"),
     ):
         next(iter(batches))
@@ -865,8 +881,10 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         (tmp_path / name).mkdir()
         tar = spoilt(tmp_path / name, dict.fromkeys(range(10, 15), bad))
         with (
-            loader(tar, on_error="replace", max_bad=0.1) as batches,
-            pytest.raises(TooManyBadImagesError, match=r"5 of 40 images are bad, more than max_bad=0.1 allows"),
+            loader(tar, on_error=BadImages(replace=True, max_share=0.1)) as batches,
+            pytest.raises(
+                TooManyBadImagesError, match=r"5 of 40 images are bad, more than BadImages\(max_share=0.1\) allows"
+            ),
         ):
             list(batches)
 
@@ -889,30 +907,38 @@ def test_more_bad_images_than_allowed_end_the_run_in_either_way_they_are_found(t
         ),
         ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
         ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
-        ({"on_error": "skip"}, ConfigError, "on_error='skip': allowed are 'raise', 'replace'"),
-        ({"max_bad": 2}, ConfigError, "max_bad=2: allowed is a share"),
-        ({"max_bad": True}, ConfigError, "max_bad=True: allowed is a share"),
-        ({"max_bad": "1%"}, ConfigError, "max_bad='1%': allowed is a share"),
-        ({"steps_per_epoch": "3"}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
-        ({"steps_per_epoch": True}, ConfigError, "steps_per_epoch=True: allowed is 1 to 5"),
-        ({"steps_per_epoch": 2.0}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
-        ({"rank": "0", "world_size": "1"}, ConfigError, "rank='0', world_size='1'"),
+        ({"on_error": "skip"}, ConfigError, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages'),
+        ({"on_error": {"max_share": 2}}, ConfigError, r"BadImages\(max_share=2\): allowed is a share"),
+        ({"on_error": {"max_share": True}}, ConfigError, r"BadImages\(max_share=True\): allowed is a share"),
+        ({"on_error": {"max_share": "1%"}}, ConfigError, r"BadImages\(max_share='1%'\): allowed is a share"),
+        ({"sampling": {"steps_per_epoch": "3"}}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": True}}, ConfigError, "steps_per_epoch=True: allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": 2.0}}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
+        ({"world": {"rank": "0", "world_size": "1"}}, ConfigError, "rank='0', world_size='1'"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of those"),
         ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
-        ({"preset_overrides": 3}, PresetError, "preset_overrides=3: allowed are"),
+        ({"preset": {"imagenet_train": 3}}, PresetError, "overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
-        ({"prefetch": 0}, ConfigError, "prefetch=0: allowed is an integer from 1 to 64"),
-        ({"hw_decoder_load": 1.5}, ConfigError, r"hw_decoder_load=1.5: allowed is a share in \[0, 1\], or None"),
-        ({"hw_decoder_load": True}, ConfigError, "hw_decoder_load=True: allowed is a share"),
-        ({"hybrid_huffman_threshold": -1}, ConfigError, "hybrid_huffman_threshold=-1: allowed is an integer from 0"),
-        ({"hybrid_huffman_threshold": 1e6}, ConfigError, "hybrid_huffman_threshold=1000000.0: allowed is an integer"),
-        ({"num_threads": 0}, ConfigError, "num_threads=0: allowed is an integer from 1 to 1024"),
+        ({"decoder": {"prefetch": 0}}, ConfigError, r"prefetch=0\): allowed is an integer from 1 to 64"),
+        ({"decoder": {"hw_load": 1.5}}, ConfigError, r"hw_load=1.5\): allowed is a share in \[0, 1\], or None"),
+        ({"decoder": {"hw_load": True}}, ConfigError, r"hw_load=True\): allowed is a share"),
+        (
+            {"decoder": {"hybrid_huffman_threshold": -1}},
+            ConfigError,
+            r"hybrid_huffman_threshold=-1\): allowed is an integer from 0",
+        ),
+        (
+            {"decoder": {"hybrid_huffman_threshold": 1e6}},
+            ConfigError,
+            r"hybrid_huffman_threshold=1000000.0\): allowed is an integer",
+        ),
+        ({"decoder": {"num_threads": 0}}, ConfigError, r"num_threads=0\): allowed is an integer from 1 to 1024"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
         ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
         ({"fields": ["key"], "output": "dict"}, ConfigError, "key stands for something else"),
-        ({"rank": 1}, ConfigError, "give both or neither"),
-        ({"rank": 2, "world_size": 2}, ConfigError, "0 <= rank < world_size"),
+        ({"world": {"rank": 1}}, ConfigError, "world_size is missing; give all of rank, world_size"),
+        ({"world": {"rank": 2, "world_size": 2}}, ConfigError, "0 <= rank < world_size"),
         ({"label_from": "txt"}, ConfigError, "label_from='txt': allowed are"),
     ],
 )
@@ -928,7 +954,7 @@ def test_an_argument_that_cannot_be_meant_is_refused(
 def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:
     with loader(shards) as batches:
         expected = torch.cat([images for images, _ in batches])
-    with loader(shards, hw_decoder_load=0.375, hybrid_huffman_threshold=123_456) as batches:
+    with loader(shards, decoder=Decoder(hw_load=0.375, hybrid_huffman_threshold=123_456)) as batches:
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
     with loader(shards) as batches:
         batches._decoder_knobs = {"hw_decoder_lode": 0.375}
@@ -937,7 +963,7 @@ def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]
 
 
 def test_numpys_integers_are_integers(shards: list[Path]) -> None:
-    with loader(shards, np.int64(8), seed=np.uint64(2**63), rank=np.int32(0), world_size=np.int32(2)) as batches:
+    with loader(shards, np.int64(8), seed=np.uint64(2**63), world=World(np.int32(0), np.int32(2))) as batches:
         next(iter(batches))
         assert json.loads(json.dumps(batches.state_dict()))["seed"] == 2**63
 
@@ -983,7 +1009,7 @@ def test_a_shard_that_loses_its_name_meanwhile_is_read_on(tmp_path: Path, change
     tar = spoilt(tmp_path, {})
     with loader(tar, 2) as whole:
         expected = [images for images, _ in whole]
-    with loader(tar, 2, prefetch=1) as batches:
+    with loader(tar, 2, decoder=Decoder(prefetch=1)) as batches:
         epoch = iter(batches)
         next(epoch)
         change(tar)
@@ -1075,7 +1101,7 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
 
 def compile_kernels(shards: list[Path]) -> None:
     """So that a process of its own has them, and says nothing of compiling on stderr."""
-    with GPULoader(shards, 8, None, preset_overrides={"RandomResizedCrop": {"size": 32}}) as loader:
+    with GPULoader(shards, 8, None, preset={"imagenet_train": {"RandomResizedCrop": {"size": 32}}}) as loader:
         next(iter(loader))
 
 

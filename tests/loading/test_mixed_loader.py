@@ -16,7 +16,7 @@ import pytest
 from making import write_samples
 from scipy import stats
 
-from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, ShardChangedError, StateError
+from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Sampling, ShardChangedError, StateError, World
 from gpuloader.plan import Weighted
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -32,16 +32,16 @@ each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: f"{mode['str
 
 
 def loader(tar: Any, batch_size: int = 4, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    given = {"preset": "imagenet_eval", "preset_overrides": OVERRIDES, "output": "dict", "shuffle": "full", **kwargs}
+    given = {"preset": {"imagenet_eval": OVERRIDES}, "output": "dict", "shuffle": "full", **kwargs}
     return GPULoader(tar, batch_size, None, **given)
 
 
 def loaders(shards: list[Path], **kwargs: Any) -> dict[str, GPULoader]:  # noqa: ANN401
-    return {name: loader(shards, subset=subset, **kwargs) for name, subset in SUBSETS.items()}
+    return {name: loader(shards, sampling=Sampling(subset=subset), **kwargs) for name, subset in SUBSETS.items()}
 
 
 def mixed(shards: list[Path], batch_size: int = 4, rank: int = 0, world_size: int = 1, **mode: Any) -> MixedLoader:  # noqa: ANN401
-    return MixedLoader(loaders(shards, batch_size=batch_size, rank=rank, world_size=world_size), **mode)
+    return MixedLoader(loaders(shards, batch_size=batch_size, world=World(rank, world_size)), **mode)
 
 
 def records(turns: Iterator[tuple[str, Any]]) -> list[tuple[str, list[int]]]:
@@ -227,15 +227,15 @@ def test_ranks_have_the_same_turns_and_share_each_batch(shards: list[Path], mode
         alone = [turn for _ in range(2) for turn in records(batches)]
     ranks = []
     for rank in range(2):
-        with mixed(shards, batch_size=2, rank=rank, world_size=2, **mode) as batches:
+        with mixed(shards, batch_size=2, world=World(rank, 2), **mode) as batches:
             ranks.append([turn for _ in range(2) for turn in records(batches)])
     together = [(one, mine + theirs) for (one, mine), (other, theirs) in zip(*ranks, strict=True) if one == other]
     assert together == alone
 
 
 def test_a_rank_without_a_sample_has_its_turns(shards: list[Path]) -> None:
-    few = {"a": loader(shards, 1, subset=[3, 4], last_batch="partial", rank=0, world_size=8)}
-    more = {"b": loader(shards, 1, subset=range(9), last_batch="partial", rank=0, world_size=8)}
+    few = {"a": loader(shards, 1, sampling=Sampling(subset=[3, 4]), last_batch="partial", world=World(0, 8))}
+    more = {"b": loader(shards, 1, sampling=Sampling(subset=range(9)), last_batch="partial", world=World(0, 8))}
     with MixedLoader({**few, **more}, stop="longest") as batches:
         assert [(name, len(ids)) for name, ids in records(batches)] == [("a", 0), ("b", 1), ("b", 0)]
 
@@ -281,7 +281,7 @@ def test_another_world_goes_on_with_the_rest(shards: list[Path], mode: dict[str,
         rest = records(whole)
     ranks = []
     for rank in range(4):
-        with mixed(shards, batch_size=1, rank=rank, world_size=4, **mode) as batches:
+        with mixed(shards, batch_size=1, world=World(rank, 4), **mode) as batches:
             batches.load_state_dict(state)
             ranks.append(records(batches))
     assert [(step[0][0], [i for _, ids in step for i in ids]) for step in zip(*ranks, strict=True)] == rest

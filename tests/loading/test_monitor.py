@@ -19,7 +19,7 @@ OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
 
 def loader(tar: Any, batch_size: int = 4, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    given = {"preset": "imagenet_eval", "preset_overrides": OVERRIDES, **kwargs}
+    given = {"preset": {"imagenet_eval": OVERRIDES}, **kwargs}
     return GPULoader(tar, batch_size, None, **given)
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
-from gpuloader import ConfigError, GPULoader, LabelError, StateError
+from gpuloader import BadImages, ConfigError, GPULoader, LabelError, Sampling, StateError, World
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import Custom, Mixture, Sampling, Subset, Weighted
+from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted
 
 SAMPLES = 40
 TRAIN = {"RandomResizedCrop": {"size": 32}}
@@ -26,15 +26,15 @@ HALVES = np.repeat([0.0, 1.0], 20)
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    given = {"preset": "imagenet_eval", "preset_overrides": EVALUATION, "output": "dict", **kwargs}
+    given = {"preset": {"imagenet_eval": EVALUATION}, "output": "dict", **kwargs}
     return GPULoader(tar, batch_size, None, **given)
 
 
-def sampling(tar: Any, **kwargs: Any) -> Sampling:  # noqa: ANN401
+def sampling(tar: Any, **kwargs: Any) -> Positions:  # noqa: ANN401
     with loader(tar, 1, **kwargs) as batches:
-        assert batches._plan.sampling is not None
-        assert batches._plan.samples == batches._plan.sampling.length
-        return batches._plan.sampling
+        assert batches.run.plan.positions is not None
+        assert batches.num_samples == batches.run.plan.positions.length
+        return batches.run.plan.positions
 
 
 def sources(shards: list[Path]) -> list[dict[str, Any]]:
@@ -128,12 +128,12 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
     ],
 )
 def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, expected: list[int]) -> None:  # noqa: ANN401
-    chosen = sampling(shards, subset=subset, shuffle="none")
+    chosen = sampling(shards, sampling=Sampling(subset=subset), shuffle="none")
     assert isinstance(chosen, Subset)
     assert chosen.order(0, 0)(np.arange(chosen.length)).tolist() == expected
-    assert sorted(sampling(shards, subset=subset, shuffle="full").order(0, 0)(np.arange(len(expected)))) == sorted(
-        expected
-    )
+    assert sorted(
+        sampling(shards, sampling=Sampling(subset=subset), shuffle="full").order(0, 0)(np.arange(len(expected)))
+    ) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         (lambda columns: columns["label"] > 9, "subset: it has none of the 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
-        ([3, 4, 3], "subset: it names samples twice: name each once, and use sample_weights"),
+        ([3, 4, 3], "subset: it names samples twice: name each once, and use Sampling"),
         ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero makes ids of bools"),
         ({1, 2}, r"found object of shape \(\)"),
@@ -180,12 +180,12 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 )
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=message):
-        loader(shards, 1, subset=subset)
+        loader(shards, 1, sampling=Sampling(subset=subset))
 
 
 def test_an_error_of_a_function_of_yours_is_yours(shards: list[Path]) -> None:
     with pytest.raises(KeyError, match="'of mine'"):
-        loader(shards, 1, subset=lambda columns: {}["of mine"])
+        loader(shards, 1, sampling=Sampling(subset=lambda columns: {}["of mine"]))
 
 
 @pytest.mark.parametrize("name", ["keys.txt", "keys", "keys.csv"])
@@ -196,7 +196,7 @@ def test_a_file_names_a_key_on_each_line(shards: list[Path], tmp_path: Path, nam
     file = tmp_path / name
     file.write_bytes(content)
     for subset in (file, *([str(file)] if name.endswith(".txt") else [])):  # as text it ends in .txt
-        chosen = sampling(shards, subset=subset, shuffle="none")
+        chosen = sampling(shards, sampling=Sampling(subset=subset), shuffle="none")
         assert chosen.order(0, 0)(np.arange(2)).tolist() == [3, 1]
 
 
@@ -215,9 +215,9 @@ def test_keys_are_those_of_webdataset_whatever_is_in_them(tmp_path: Path) -> Non
     ):
         if expected is None:
             with pytest.raises(ConfigError, match="no key matches"):
-                loader(tmp_path, 1, subset=subset, label_from=None)
+                loader(tmp_path, 1, sampling=Sampling(subset=subset), label_from=None)
         else:
-            chosen = sampling(tmp_path, subset=subset, label_from=None, shuffle="none")
+            chosen = sampling(tmp_path, sampling=Sampling(subset=subset), label_from=None, shuffle="none")
             assert chosen.order(0, 0)(np.arange(len(expected))).tolist() == expected
 
 
@@ -227,13 +227,13 @@ def test_a_key_of_two_samples_is_refused_by_name_and_taken_by_pattern(tmp_path: 
     with pytest.raises(
         ConfigError, match=r"the key 'same' has two samples, 0 in .*a\.tar and 2 in .*b\.tar: name such"
     ):
-        loader(tmp_path, 1, subset=["a", "same"], label_from=None)
-    assert sampling(tmp_path, subset=["b"], label_from=None).length == 1
-    assert sampling(tmp_path, subset="same", label_from=None).length == 2
+        loader(tmp_path, 1, sampling=Sampling(subset=["a", "same"]), label_from=None)
+    assert sampling(tmp_path, sampling=Sampling(subset=["b"]), label_from=None).length == 1
+    assert sampling(tmp_path, sampling=Sampling(subset="same"), label_from=None).length == 2
 
 
 def test_keys_go_together_with_weights(shards: list[Path]) -> None:
-    weighted = sampling(shards, subset=["000005", "000002"], sample_weights=np.arange(SAMPLES))
+    weighted = sampling(shards, sampling=Sampling(subset=["000005", "000002"], weights=np.arange(SAMPLES)))
     assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([5, 2], [5, 2])
 
 
@@ -260,13 +260,19 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"sample_weights": np.arange(SAMPLES)}, list(range(40))),
-        ({"sample_weights": torch.arange(SAMPLES)}, list(range(40))),
-        ({"sample_weights": list(range(SAMPLES)), "subset": [5, 2]}, [5, 2]),
-        ({"sample_weights": {label: label / 2 for label in range(10)}}, [i % 10 / 2 for i in range(40)]),
-        ({"sample_weights": {np.int64(0): 3, 1: 0, 2: np.float32(1), 77: 5}, "subset": [2, 10, 1, 12]}, [1, 3, 0, 1]),
-        ({"sample_weights": "balanced"}, [1 / 4] * 40),
-        ({"sample_weights": "balanced", "subset": [0, 1, 10, 11, 20, 5]}, [1 / 3, 1 / 2, 1 / 3, 1 / 2, 1 / 3, 1]),
+        ({"sampling": {"weights": np.arange(SAMPLES)}}, list(range(40))),
+        ({"sampling": {"weights": torch.arange(SAMPLES)}}, list(range(40))),
+        ({"sampling": {"weights": list(range(SAMPLES)), "subset": [5, 2]}}, [5, 2]),
+        ({"sampling": {"weights": {label: label / 2 for label in range(10)}}}, [i % 10 / 2 for i in range(40)]),
+        (
+            {"sampling": {"weights": {np.int64(0): 3, 1: 0, 2: np.float32(1), 77: 5}, "subset": [2, 10, 1, 12]}},
+            [1, 3, 0, 1],
+        ),
+        ({"sampling": {"weights": "balanced"}}, [1 / 4] * 40),
+        (
+            {"sampling": {"weights": "balanced", "subset": [0, 1, 10, 11, 20, 5]}},
+            [1 / 3, 1 / 2, 1 / 3, 1 / 2, 1 / 3, 1],
+        ),
     ],
 )
 @pytest.mark.parametrize("label_from", ["cls", "json:label"])
@@ -282,7 +288,7 @@ def test_each_sample_has_the_weight_that_is_asked_for(
 
 @pytest.mark.parametrize("replacement", [True, np.True_, False])
 def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], replacement: bool) -> None:
-    weighted = sampling(shards, sample_weights=HALVES, replacement=replacement)
+    weighted = sampling(shards, sampling=Sampling(weights=HALVES, replacement=replacement))
     assert weighted.repeats == replacement
     assert weighted.length == (40 if replacement else 20)
 
@@ -291,42 +297,48 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
     ("given", "message"),
     [
         (
-            {"sample_weights": [1, 2]},
-            r"sample_weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
+            {"sampling": {"weights": [1, 2]}},
+            r"weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
         ),
-        ({"sample_weights": [1, 2], "subset": [3, 4]}, r"sample_weights of shape \(2,\)"),
+        ({"sampling": {"weights": [1, 2], "subset": [3, 4]}}, r"weights of shape \(2,\)"),
         (
-            {"sample_weights": [0] * 40},
-            "sample_weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
+            {"sampling": {"weights": [0] * 40}},
+            "weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
         ),
-        ({"sample_weights": HALVES, "subset": slice(20)}, "from 0.0 to 0.0"),
-        ({"sample_weights": [*[1] * 39, -1]}, "from -1.0 to 1.0: allowed are finite numbers"),
-        ({"sample_weights": [*[1] * 39, float("inf")]}, "from 1.0 to inf: allowed are finite numbers"),
-        ({"sample_weights": [*[1] * 39, float("nan")]}, "from nan to nan: allowed are finite numbers"),
-        ({"sample_weights": ["many"] * 40}, "sample_weights: numpy makes no array of it: could not convert"),
-        ({"sample_weights": dict.fromkeys(range(9), 1)}, r"no weight for the labels \[9\]: give one for each label"),
-        ({"sample_weights": dict.fromkeys("0123456789", 1)}, r"no weight for the labels \[0, 1, 2"),
-        ({"sample_weights": dict.fromkeys(range(10))}, "sample_weights from nan to nan"),
-        ({"sample_weights": dict.fromkeys(range(10), "many")}, "sample_weights: numpy makes no array of it"),
-        ({"sample_weights": dict.fromkeys(range(10), 0)}, "from 0.0 to 0.0"),
+        ({"sampling": {"weights": HALVES, "subset": slice(20)}}, "from 0.0 to 0.0"),
+        ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
+        ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
+        ({"sampling": {"weights": [*[1] * 39, float("nan")]}}, "from nan to nan: allowed are finite numbers"),
+        ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy makes no array of it: could not convert"),
         (
-            {"sample_weights": "equal"},
-            "sample_weights='equal': allowed are a number for each sample, {label: weight} and",
+            {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
+            r"no weight for the labels \[9\]: give one for each label",
         ),
-        ({"sample_weights": "balanced", "label_from": None}, "go by label here, but label_from=None gives none"),
-        ({"sample_weights": {1: 2}, "label_from": None}, "go by label here, but label_from=None gives none"),
-        ({"sample_weights": HALVES, "replacement": "no"}, "replacement='no': allowed are True and False"),
+        ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, r"no weight for the labels \[0, 1, 2"),
+        ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
+        ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy makes no array of it"),
+        ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
         (
-            {"sample_weights": HALVES, "shuffle": rolled},
-            "sample_weights and a function as shuffle do not go together: give one of them",
+            {"sampling": {"weights": "equal"}},
+            "weights='equal': allowed are a number for each sample, {label: weight} and",
         ),
-        ({"subset": [1], "shuffle": rolled}, "a function as shuffle and subset do not go together"),
-        ({"subset": [1], "shuffle": "shards"}, 'shuffle="shards" and subset do not go together'),
+        ({"sampling": {"weights": "balanced"}, "label_from": None}, "go by label here, but label_from=None gives none"),
+        ({"sampling": {"weights": {1: 2}}, "label_from": None}, "go by label here, but label_from=None gives none"),
+        ({"sampling": {"weights": HALVES, "replacement": "no"}}, "replacement='no': allowed are True and False"),
+        (
+            {"sampling": {"weights": HALVES}, "shuffle": rolled},
+            "weights and a function as shuffle do not go together: give one of them",
+        ),
+        ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset do not go together"),
+        ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset do not go together'),
         ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" do not go together'),
-        ({"subset": [1], "several": True}, "several sources and subset do not go together"),
-        ({"sample_weights": HALVES, "several": True}, "several sources and sample_weights do not go together"),
+        ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset do not go together"),
+        ({"sampling": {"weights": HALVES}, "several": True}, "several sources and weights do not go together"),
         ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle do not go together"),
-        ({"sample_weights": HALVES, "replacement": False, "batch_size": 21}, "20 samples are fewer than one step"),
+        (
+            {"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21},
+            "20 samples are fewer than one step",
+        ),
     ],
 )
 def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dict[str, Any], message: str) -> None:
@@ -339,12 +351,12 @@ def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i else b"{}"} for i in range(4)]
     tar = write_shard(tmp_path / "a.tar", samples)
     with pytest.raises(LabelError, match=r"component of '0' in .*a.tar has no 64-bit integer under 'label'"):
-        loader(tar, 1, label_from="json:label", sample_weights="balanced")
+        loader(tar, 1, label_from="json:label", sampling=Sampling(weights="balanced"))
 
 
 def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        assert batches._plan.sampling is None
+        assert batches.run.plan.positions is None
 
 
 def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
@@ -356,9 +368,9 @@ def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
 # --- end to end
 
 KINDS: dict[str, dict[str, Any]] = {
-    "subset": {"subset": odd_labels, "shuffle": "full"},
-    "weighted": {"sample_weights": {label: label for label in range(10)}},
-    "weighted without replacement": {"sample_weights": "balanced", "replacement": False, "subset": slice(3, 25)},
+    "sampling": {"subset": {"sampling": {"subset": odd_labels}, "shuffle": "full"}},
+    "weighted": {"sampling": {"weights": {label: label for label in range(10)}}},
+    "weighted without replacement": {"sampling": {"weights": "balanced", "replacement": False, "subset": slice(3, 25)}},
     "sources": {"shuffle": "block"},
     "function": {"shuffle": rolled},
 }
@@ -388,7 +400,7 @@ def steps_of(
     """The ids of each step, those of all ranks together; every rank must take the same number of steps."""
     ranks = []
     for rank in range(world_size):
-        with loader(tar, batch_size, rank=rank, world_size=world_size, **kwargs) as batches:
+        with loader(tar, batch_size, world=World(rank, world_size), **kwargs) as batches:
             if state is not None:
                 batches.load_state_dict(json.loads(json.dumps(state)))
             ranks.append([delivered(batch) for _ in range(epochs) for batch in batches])
@@ -428,11 +440,11 @@ def test_another_world_goes_on_with_what_is_left(shards: list[Path], kind: str) 
 def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
     others = [
         (shards, {"shuffle": "full"}),
-        (shards, {"shuffle": "full", "subset": slice(None)}),
-        (shards, {"shuffle": "full", "subset": slice(39)}),
-        (shards, {"shuffle": "full", "sample_weights": [1] * 40}),
-        (shards, {"shuffle": "full", "sample_weights": HALVES}),
-        (shards, {"shuffle": "full", "sample_weights": HALVES, "replacement": False}),
+        (shards, {"shuffle": "full", "sampling": {"subset": slice(None)}}),
+        (shards, {"shuffle": "full", "sampling": {"subset": slice(39)}}),
+        (shards, {"shuffle": "full", "sampling": {"weights": [1] * 40}}),
+        (shards, {"shuffle": "full", "sampling": {"weights": HALVES}}),
+        (shards, {"shuffle": "full", "sampling": {"weights": HALVES, "replacement": False}}),
         (sources(shards), {"shuffle": "full"}),
         ([{"tar": shards[0]}, {"tar": shards[1]}], {"shuffle": "full"}),
         (shards, {"shuffle": rolled}),
@@ -449,19 +461,22 @@ def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
 
 def test_steps_per_epoch_ends_an_epoch_of_a_sampling(shards: list[Path]) -> None:
     mixed = sampling(sources(shards), shuffle="full")
-    steps = steps_of(sources(shards), 4, 2, epochs=2, shuffle="full", steps_per_epoch=2)
+    steps = steps_of(sources(shards), 4, 2, epochs=2, shuffle="full", sampling=Sampling(steps_per_epoch=2))
     assert steps == [
         mixed.order(0, epoch)(np.arange(16))[start : start + 8].tolist() for epoch in (0, 1) for start in (0, 8)
     ]
     with pytest.raises(
         ConfigError, match="steps_per_epoch=3: allowed is 1 to 2, the steps in one pass over 10 samples"
     ):
-        loader(shards, 5, subset=range(10), steps_per_epoch=3)
+        loader(shards, 5, sampling=Sampling(subset=range(10), steps_per_epoch=3))
 
 
 def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) -> None:
-    train = {"preset": "imagenet_train", "preset_overrides": TRAIN, "subset": [6, 7], "last_batch": "partial"}
-    for options in ({"sample_weights": [1] * 40}, {"shuffle": lambda epoch: [6, 7] * 4, "subset": None}):
+    train = {"preset": {"imagenet_train": TRAIN}, "sampling": {"subset": [6, 7]}, "last_batch": "partial"}
+    for options in (
+        {"sampling": {"weights": [1] * 40}},
+        {"shuffle": lambda epoch: [6, 7] * 4, "sampling": {"subset": None}},
+    ):
         given = {**train, **options}
         whole: list[torch.Tensor] = []
         for batch_size in (1, 8):
@@ -476,8 +491,8 @@ def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) ->
 
 def test_ranks_without_a_sample_get_empty_batches(shards: list[Path]) -> None:
     for rank, expected in ((0, [[]]), (7, [[39]])):
-        options = {"subset": [17, 39], "fields": ["json", "cls"], "last_batch": "partial"}
-        with loader(shards, 1, rank=rank, world_size=8, **options) as batches:
+        options = {"sampling": {"subset": [17, 39]}, "fields": ["json", "cls"], "last_batch": "partial"}
+        with loader(shards, 1, world=World(rank, 8), **options) as batches:
             for _ in range(2):
                 epoch = list(batches)
                 assert [delivered(batch) for batch in epoch] == expected
@@ -497,9 +512,9 @@ def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"subset": [30, 33, 36, 39]},
-        {"sample_weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1]},
-        {"sample_weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1], "replacement": False},
+        {"sampling": {"subset": [30, 33, 36, 39]}},
+        {"sampling": {"weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1]}},
+        {"sampling": {"weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1], "replacement": False}},
         {"shuffle": lambda epoch: np.roll([30, 33, 36, 39], epoch)},
     ],
     ids=["subset", "weighted", "weighted without replacement", "function"],
@@ -507,7 +522,7 @@ def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
 def test_stand_ins_are_of_the_sampling_too(tmp_path: Path, options: dict[str, Any]) -> None:
     tar, file = spoilt(tmp_path, {33: b"<html>", 36: damaged_jpeg()}), tmp_path / "bad.jsonl"
     stood_in = 0
-    with loader(tar, 4, on_error="replace", max_bad=0.1, last_batch="partial", **options) as batches:
+    with loader(tar, 4, on_error=BadImages(replace=True, max_share=0.1), last_batch="partial", **options) as batches:
         for _ in range(4):
             for batch in batches:
                 assert set(batch["index"].tolist()) <= {30, 39}
@@ -516,10 +531,10 @@ def test_stand_ins_are_of_the_sampling_too(tmp_path: Path, options: dict[str, An
         batches.write_quarantine(file)
         state = batches.state_dict()
     assert stood_in >= 4
-    with loader(tar, 4, on_error="replace", max_bad=0.1, last_batch="partial", **options) as resumed:
+    with loader(tar, 4, on_error=BadImages(replace=True, max_share=0.1), last_batch="partial", **options) as resumed:
         resumed.load_state_dict(state)  # it names samples beyond the number of those that come
         assert set(resumed.stats().bad) == {33, 36}
-    with loader(tar, 4, quarantine=file, last_batch="partial", **options) as known:
+    with loader(tar, 4, on_error=BadImages(known=file), last_batch="partial", **options) as known:
         assert {i for batch in known for i in batch["index"].tolist()} <= {30, 39}
 
 
@@ -530,10 +545,10 @@ def test_stand_ins_are_of_the_sampling_too(tmp_path: Path, options: dict[str, An
     "options",
     [
         *KINDS.values(),
-        {"subset": slice(3, 9)},
-        {"subset": [3, 4, 9]},
-        {"sample_weights": np.arange(SAMPLES)},
-        {"sample_weights": torch.arange(SAMPLES)},
+        {"sampling": {"subset": slice(3, 9)}},
+        {"sampling": {"subset": [3, 4, 9]}},
+        {"sampling": {"weights": np.arange(SAMPLES)}},
+        {"sampling": {"weights": torch.arange(SAMPLES)}},
     ],
 )
 def test_a_loader_with_them_can_be_pickled(shards: list[Path], options: dict[str, Any]) -> None:

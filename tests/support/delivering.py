@@ -56,7 +56,7 @@ def deliver(
     log = _Messages()
     logging.getLogger("gpuloader").addHandler(log)
     overrides = {"CenterCrop": {"size": SIZE}, "Resize": {"size": RESIZE}, "dtype": "uint8", "Normalize": None}
-    arguments = {"preset": "imagenet_eval", "preset_overrides": overrides, **kwargs}
+    arguments = {"preset": {"imagenet_eval": overrides}, **kwargs}
     try:
         with GPULoader(list(tar), batch_size, device_id, output="dict", label_from=None, **arguments) as loader:
             run = Delivered(len(loader), log=log.messages)

@@ -34,7 +34,7 @@ STEP_BYTES = 140
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     """A loader of small batches that loses no sample."""
     given = {
-        "preset_overrides": {"RandomResizedCrop": {"size": 32}},
+        "preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}}},
         "output": "dict",
         "last_batch": "partial",
         **kwargs,
@@ -85,7 +85,7 @@ def left_behind(before: Mapping[str, int], seconds: float = 20) -> dict[str, int
 def loaded(tar: Any, batch_size: int = 8, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
     """What a loader delivers in an epoch, and what its cache did."""
     with loader(tar, batch_size, **kwargs) as batches:
-        return {"records": delivered(batches), "cache": vars(batches.stats().cache)}
+        return {"records": delivered(batches), "cache": {"folder": vars(batches.stats().cache)}}
 
 
 # --- another process

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 SMALL = {
-    "preset_overrides": {"RandomResizedCrop": {"size": 32}},
-    "eval_loader": {"preset_overrides": {"Resize": {"size": 36}, "CenterCrop": {"size": 32}}},
+    "preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}}},
+    "eval_loader": {"preset": {"imagenet_train": {"Resize": {"size": 36}, "CenterCrop": {"size": 32}}}},
     "output": "dict",
 }
 

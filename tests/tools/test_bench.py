@@ -10,7 +10,7 @@ import pytest
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
-from gpuloader import BadImageError, ConfigError, DeviceError, GPULoader
+from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
 from gpuloader.tools.bench import bench
 from gpuloader.tools.bench_report import report_page
 from gpuloader.tools.bench_result import BenchResult
@@ -23,7 +23,7 @@ VOID = {"meta"}
 
 @pytest.fixture(scope="module")
 def measured(shards: list[Path]) -> BenchResult:
-    return bench(shards, 8, None, preset="imagenet_eval", preset_overrides=SMALL, seconds=SECONDS, train="small")
+    return bench(shards, 8, None, preset={"imagenet_eval": SMALL}, seconds=SECONDS, train="small")
 
 
 def stages(result: BenchResult) -> list[str]:
@@ -63,7 +63,7 @@ def test_the_training_has_both_steps(measured: BenchResult) -> None:
 @pytest.mark.parametrize("preset", ["imagenet_randaugment", "resnet50_v2", "dino"])
 def test_recipes_that_change_pixels_have_a_stage_for_it(shards: list[Path], preset: str) -> None:
     overrides = {"mix": {"num_classes": 10}} if preset == "resnet50_v2" else None
-    result = bench(shards, 8, None, preset=preset, preset_overrides=overrides, seconds=SECONDS)
+    result = bench(shards, 8, None, preset={preset: overrides}, seconds=SECONDS)
     assert stages(result) == ["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
 
 
@@ -78,7 +78,7 @@ def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> N
     [{"output": "dict", "fields": ["json"]}, {"output": {"label": "y", "image": "x"}}, {"label_from": None}],
 )
 def test_the_loaders_arguments_are_taken(shards: list[Path], arguments: dict[str, object]) -> None:
-    arguments = {"preset": "imagenet_eval", "preset_overrides": SMALL, **arguments}
+    arguments = {"preset": {"imagenet_eval": SMALL}, **arguments}
     assert stages(bench(shards, 8, None, seconds=SECONDS, train="small", **arguments))[-1] == "loader"
 
 
@@ -93,7 +93,7 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
     with GPULoader(shard, 4, None, on_error="replace") as loader:
         list(loader)
         loader.write_quarantine(bad)
-    assert stages(bench(shard, 4, None, seconds=SECONDS, quarantine=bad))[-1] == "loader"
+    assert stages(bench(shard, 4, None, seconds=SECONDS, on_error=BadImages(known=bad)))[-1] == "loader"
 
 
 @pytest.mark.parametrize(

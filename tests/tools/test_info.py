@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import GPULoader, reader
+from gpuloader import Decoder, GPULoader, reader
 from gpuloader.errors import LabelError
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 
@@ -127,7 +127,7 @@ def test_as_many_arenas_are_made_as_the_estimate_counts(tmp_path: Path, monkeypa
             made.append(self)
 
     monkeypatch.setattr(reader, "Arena", Counted)
-    with GPULoader(write_samples(tmp_path, 40), 2, None, preset="raw_uint8", prefetch=3) as loader:
+    with GPULoader(write_samples(tmp_path, 40), 2, None, preset="raw_uint8", decoder=Decoder(prefetch=3)) as loader:
         assert len(list(loader)) == 20
     assert len(made) == 2 * 3 + 2
 

@@ -27,7 +27,7 @@ OF_ALL = [pytest.param(kind, id=kind.name) for kind in zoo()]
 OF_GOOD = [pytest.param(kind, id=kind.name) for kind in good_kinds()]
 OF_BAD = [pytest.param(kind, id=kind.name) for kind in BAD]
 GOOD_IMAGES = [jpeg(40 + i, 60 - i, seed=i) for i in range(16)]
-REPLACE = {"on_error": "replace", "max_bad": 1}
+REPLACE = {"on_error": {"replace": True, "max_share": 1}}
 
 
 def pillows(data: bytes) -> Image.Image:
@@ -217,11 +217,7 @@ def test_no_good_sample_is_lost_when_training_shuffled(tmp_path: Path, loaders: 
     # A random window may lie beside damage that evaluation meets: such an image is delivered. A good one always is.
     samples = laid_out(4, "first")
     tar = shard(tmp_path, "mixed", samples)
-    arguments = {
-        "preset": "imagenet_train",
-        "preset_overrides": {"RandomResizedCrop": {"size": SIZE}},
-        "last_batch": "partial",
-    }
+    arguments = {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": SIZE}}}, "last_batch": "partial"}
     run = loaders.submit(deliver, [tar], 32, [key for key, _ in samples], **arguments, **REPLACE).result()
     keys = [key for key, _ in run.images]
     assert len(keys) == len(set(keys))

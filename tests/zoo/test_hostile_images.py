@@ -12,7 +12,7 @@ from bad_images import hostile
 from delivering import process
 from making import jpeg
 
-from gpuloader import BadImageError, DataError, GPULoader
+from gpuloader import BadImageError, BadImages, DataError, GPULoader
 from gpuloader.pipelines import WholeDecoder, gate
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.tools.check import check_shards
@@ -68,12 +68,12 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loader(tar: Path, **options: object) -> GPULoader:
     overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
-    given = {"preset": "imagenet_eval", "preset_overrides": overrides, "label_from": None, "output": "dict"}
+    given = {"preset": {"imagenet_eval": overrides}, "label_from": None, "output": "dict"}
     return GPULoader(tar, 4, None, **given, **options)
 
 
 def test_an_image_of_gigabytes_is_replaced(sparse: Path) -> None:
-    with loader(sparse, on_error="replace", max_bad=1) as batches:
+    with loader(sparse, on_error=BadImages(replace=True, max_share=1)) as batches:
         [batch] = batches
         assert batch["valid"].tolist() == [True, False, True, True]
         assert dict(batches.stats().bad) == {1: CAUSE}

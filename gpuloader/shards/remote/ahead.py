@@ -148,7 +148,7 @@ def warn_of_repeats(need: Need, limit_bytes: int) -> None:
         total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
         _log.warning(
             "the order goes through more shards at a time than the cache holds: each is downloaded about %.0f times in "
-            "an epoch. Give the cache more than its %d bytes, best all %d of the shards (cache_bytes=...)%s",
+            "an epoch. Give the cache more than its %d bytes, best all %d of the shards (Cache(max_bytes=...))%s",
             times,
             limit_bytes,
             total_bytes,

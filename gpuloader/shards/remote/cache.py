@@ -105,7 +105,7 @@ class ShardCache:
         """Raises ConfigError where a shard is larger than the cache may be."""
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
-                f"cache_bytes={self.limit_bytes}: {entry.shard} has {entry.version.size_bytes} bytes: allowed is at "
+                f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is at "
                 f"least the size of the largest shard, and better that of all, in a folder with room for it (cache=...)"
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuloader import GPULoader
+from gpuloader import Decoder, GPULoader
 from gpuloader.pack import pack
 from systems.common import SIZE, Images, Loader, Task, main
 from systems.tars import one_tar
@@ -24,11 +24,13 @@ def make(task: Task) -> Loader:
         [str(shard) for shard in (task.shards if task.decoded_size is None else _decoded(task, task.decoded_size))],
         task.batch,
         None if task.device == "cpu" else "auto",
-        preset=_PRESETS.get(task.recipe, f"imagenet_{task.recipe}"),
-        preset_overrides={"RandomResizedCrop" if task.train else "Resize": resizing},
-        last_batch="pad" if task.recipe == "resnet50_v2" else "partial",  # what mixes takes no batch that is short
-        num_threads=task.threads,
-        prefetch=prefetch,
+        preset={
+            _PRESETS.get(task.recipe, f"imagenet_{task.recipe}"): {
+                "RandomResizedCrop" if task.train else "Resize": resizing
+            }
+        },
+        last_batch="pad" if task.recipe == "resnet50_v2" else "partial",
+        decoder=Decoder(num_threads=task.threads, prefetch=prefetch),
         label_from="cls" if task.decoded_size is None else None,
     )
 
@@ -37,7 +39,7 @@ def make(task: Task) -> Loader:
         for images, _ in loader:
             yield images
 
-    settings = {"num_threads": task.threads, "prefetch": prefetch}
+    settings = {"decoder": {"num_threads": task.threads, "prefetch": prefetch}}
     return Loader(epoch, settings, ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numba", "torch"))
 
 

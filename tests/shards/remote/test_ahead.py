@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from serving import Server
 
 from gpuloader.plan import Cursor, Plan, Shuffle
-from gpuloader.plan.sampling import ByShard, Subset
+from gpuloader.plan.positions import ByShard, Subset
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
 

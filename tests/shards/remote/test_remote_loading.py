@@ -23,7 +23,7 @@ from making import damaged_jpeg, jpeg, write_samples, write_shard
 from naming import named
 from serving import Server
 
-from gpuloader import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader import BadImages, Cache, Decoder, LoaderError, RemoteError, ShardChangedError, ShardNotFoundError, World
 from gpuloader.loading.loader import GPULoader
 
 SAMPLES = 40
@@ -63,7 +63,7 @@ def forget(cache: Path) -> None:
 
 
 def indexed(server: Server, cache: Path) -> None:
-    loader(urls(server), cache=cache).close()
+    loader(urls(server), cache=Cache(cache)).close()
     forget(cache)
 
 
@@ -91,10 +91,10 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
         {"shuffle": "shards"},
         {"batch_size": 3, "last_batch": "pad"},
         {"label_from": "json:label", "fields": ["json"]},
-        {"subset": lambda columns: columns["label"] < 5},
-        {"sample_weights": "balanced"},
-        {"rank": 1, "world_size": 2},
-        {"num_threads": 1, "prefetch": 1},
+        {"sampling": {"subset": lambda columns: columns["label"] < 5}},
+        {"sampling": {"weights": "balanced"}},
+        {"world": {"rank": 1, "world_size": 2}},
+        {"decoder": {"num_threads": 1, "prefetch": 1}},
     ],
     ids=named,
 )
@@ -104,7 +104,7 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(
     cache_bytes = None if room is None else int(room * shard_bytes(shards))
     with (
         loader(shards, **settings) as local,
-        loader(urls(server), cache=cache, cache_bytes=cache_bytes, **settings) as far,
+        loader(urls(server), cache=Cache(cache, max_bytes=cache_bytes), **settings) as far,
     ):
         for _ in range(2):
             assert_same(list(far), list(local))
@@ -121,11 +121,11 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(
 def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: Path) -> None:
     mixed = [shards[0], f"{server.url}/train-{{0001,0002}}.tar", *shards[3:]]
     sources = [{"tar": f"{server.url}/train-0000.tar", "weight": 3}, {"tar": shards[1:]}]
-    with loader(shards) as local, loader(mixed, cache=cache) as far:
+    with loader(shards) as local, loader(mixed, cache=Cache(cache)) as far:
         assert_same(list(far), list(local))
     with (
         loader([{"tar": shards[0], "weight": 3}, {"tar": shards[1:]}]) as local,
-        loader(sources, cache=cache) as far,
+        loader(sources, cache=Cache(cache)) as far,
     ):
         assert_same(list(far), list(local))
 
@@ -139,12 +139,12 @@ def test_bad_images_are_the_same(server: Server, tmp_path: Path, cache: Path) ->
     far = f"{server.url}/{{0,1}}.tar"
     with (
         loader(local, 2, on_error="replace") as here,
-        loader(far, 2, on_error="replace", cache=cache, cache_bytes=shard_bytes(local)) as there,
+        loader(far, 2, on_error="replace", cache=Cache(cache, max_bytes=shard_bytes(local))) as there,
     ):
         assert_same(list(there), list(here))
         assert set(there.stats().bad) == {5}
         here.write_quarantine(tmp_path / "bad.jsonl")
-    with loader(far, 2, quarantine=tmp_path / "bad.jsonl", cache=cache) as there:
+    with loader(far, 2, on_error=BadImages(known=tmp_path / "bad.jsonl"), cache=Cache(cache)) as there:
         assert len(delivered(there)) == 7
 
 
@@ -153,7 +153,7 @@ def test_a_state_goes_from_disk_to_store_and_back(
     shards: list[Path], server: Server, cache: Path, saved_on: str
 ) -> None:
     def make(on: str) -> GPULoader:
-        return loader(shards) if on == "disk" else loader(urls(server), cache=cache)
+        return loader(shards) if on == "disk" else loader(urls(server), cache=Cache(cache))
 
     with make("disk") as whole:
         expected = list(whole)
@@ -168,7 +168,7 @@ def test_a_state_goes_from_disk_to_store_and_back(
 
 def test_shards_are_downloaded_before_they_are_needed(server: Server, cache: Path) -> None:
     indexed(server, cache)
-    with loader(urls(server), 2, cache=cache, shuffle="none", prefetch=1) as batches:
+    with loader(urls(server), 2, cache=Cache(cache), shuffle="none", decoder=Decoder(prefetch=1)) as batches:
         epoch = iter(batches)
         next(epoch)
         end = time.monotonic() + 20
@@ -195,7 +195,7 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
     times: int | None,
 ) -> None:
     cache_bytes = None if room is None else room * shard_bytes(shards)
-    with loader(urls(server), cache=cache, cache_bytes=cache_bytes, shuffle=shuffle) as batches:
+    with loader(urls(server), cache=Cache(cache, max_bytes=cache_bytes), shuffle=shuffle) as batches:
         for _ in range(2):
             next(iter(batches))
             batches.load_state_dict(batches.state_dict())
@@ -223,11 +223,14 @@ def test_ranks_share_a_cache(
     server.bytes_per_second = 300_000
     for rank, process in enumerate(processes):
         process.begin(
-            loaded, tar=urls(server), cache=str(cache), cache_bytes=cache_bytes, rank=rank, world_size=len(processes)
+            loaded,
+            tar=urls(server),
+            cache={"folder": str(cache), "max_bytes": cache_bytes},
+            world={"rank": rank, "world_size": len(processes)},
         )
     found = [process.answer() for process in processes]
     for rank, part in enumerate(found):
-        with loader(shards, rank=rank, world_size=2) as local:
+        with loader(shards, world=World(rank, 2)) as local:
             assert part["records"] == delivered(local)
         if cache_bytes is not None:
             assert part["cache"]["held_bytes"] <= cache_bytes
@@ -251,7 +254,7 @@ def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
     process.process.kill()
     process.process.communicate()
     server.bytes_per_second = 0
-    with loader(shards) as local, loader(urls(server), cache=cache) as far:
+    with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
         assert_same(list(far), list(local))
     assert not list(cache.glob("*.part"))
 
@@ -270,7 +273,7 @@ def test_a_forked_child_makes_its_own_while_the_parents_goes_on(
         except LoaderError as error:
             connection.send(str(error))
 
-    with loader(urls(server), cache=cache) as batches:
+    with loader(urls(server), cache=Cache(cache)) as batches:
         epoch = iter(batches)
         received = records(next(epoch))
         here, there = multiprocessing.Pipe()
@@ -294,7 +297,7 @@ def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
     names = [shard.name for shard in shards]
     with loader(shards, 4, shuffle="none") as local:
         expected = [records(batch) for batch in local]
-    with loader(urls(server), 4, shuffle="none", cache=cache) as batches:
+    with loader(urls(server), 4, shuffle="none", cache=Cache(cache)) as batches:
         server.fault(names[2], "500")
         epoch, received = iter(batches), []
         with pytest.raises(RemoteError, match=r"train-0002\.tar: HTTP 500 .*\(5 tries\).*goes on where it was"):
@@ -307,7 +310,7 @@ def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
         server.faults.clear()
         assert received + [records(batch) for batch in epoch] == expected
     forget(cache)
-    with loader(urls(server), 4, shuffle="none", cache=cache) as resumed:
+    with loader(urls(server), 4, shuffle="none", cache=Cache(cache)) as resumed:
         resumed.load_state_dict(state)
         assert received + [records(batch) for batch in resumed] == expected
 
@@ -325,7 +328,7 @@ def test_a_shard_that_changes_on_the_store_is_an_error(
     server: Server, cache: Path, happens: Callable[[Path], object], error: type[Exception]
 ) -> None:
     indexed(server, cache)
-    with loader(urls(server), cache=cache) as batches:
+    with loader(urls(server), cache=Cache(cache)) as batches:
         happens(server.folder / "train-0003.tar")
         with pytest.raises(error, match=r"train-0003\.tar"):
             list(batches)
@@ -347,7 +350,7 @@ def test_a_shard_that_changes_in_the_cache_is_downloaded_again(
     change: Callable[[Path], object],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with loader(shards) as local, loader(urls(server), cache=cache) as batches:
+    with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as batches:
         for file in cache.glob("*.tar"):
             change(file)
         assert_same(list(batches), list(local))
@@ -362,14 +365,14 @@ def test_ctrl_c_while_a_shard_is_waited_for_comes_through(server: Server, cache:
     indexed(server, cache)
     for number in range(SHARDS):
         server.fault(f"train-{number:04d}.tar", "silent", method="HEAD" if when == "opening" else "GET")
-    batches = None if when == "opening" else loader(urls(server), cache=cache)
+    batches = None if when == "opening" else loader(urls(server), cache=Cache(cache))
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        next(iter(batches or loader(urls(server), cache=cache)))
+        next(iter(batches or loader(urls(server), cache=Cache(cache))))
     assert time.monotonic() - started < 15  # not the 30 s that the server is silent
     server.faults.clear()
-    with batches or loader(urls(server), cache=cache) as batches:
+    with batches or loader(urls(server), cache=Cache(cache)) as batches:
         assert len(delivered(batches)) == SAMPLES
 
 
@@ -377,15 +380,17 @@ def test_ctrl_c_while_a_shard_is_waited_for_comes_through(server: Server, cache:
 def test_a_loader_that_ends_while_it_downloads_leaves_no_thread_and_no_file(
     server: Server, cache: Path, how: str
 ) -> None:
-    loader(urls(server), cache=cache).close()
-    with loader(urls(server), cache=cache) as batches:  # libraries keep threads and files of their own from now on
+    loader(urls(server), cache=Cache(cache)).close()
+    with loader(
+        urls(server), cache=Cache(cache)
+    ) as batches:  # libraries keep threads and files of their own from now on
         next(iter(batches))
     forget(cache)
     gc.collect()
     before = len(our_threads()), shard_files(cache)
     for number in range(1, SHARDS):
         server.fault(f"train-{number:04d}.tar", "silent")
-    batches = loader(urls(server), 1, cache=cache, shuffle="none", prefetch=1)
+    batches = loader(urls(server), 1, cache=Cache(cache), shuffle="none", decoder=Decoder(prefetch=1))
     epoch = iter(batches)
     next(epoch)
     assert len(our_threads()) > before[0]
@@ -410,7 +415,7 @@ def shard_files(cache: Path) -> int:
 
 def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], server: Server, cache: Path) -> None:
     size = shard_bytes(shards)
-    with loader(urls(server), cache=cache, cache_bytes=2 * size) as batches:
+    with loader(urls(server), cache=Cache(cache, max_bytes=2 * size)) as batches:
         list(batches)
         gc.collect()
         before = threads_and_files()
@@ -422,7 +427,10 @@ def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], serve
 
 
 def test_the_index_of_each_sample_is_that_of_the_disk(shards: list[Path], server: Server, cache: Path) -> None:
-    with loader(shards, shuffle="none") as local, loader(urls(server), shuffle="none", cache=cache) as far:
+    with (
+        loader(shards, shuffle="none") as local,
+        loader(urls(server), shuffle="none", cache=Cache(cache)) as far,
+    ):
         ids = np.concatenate([batch["index"] for batch in far])
         assert ids.tolist() == np.concatenate([batch["index"] for batch in local]).tolist() == list(range(SAMPLES))
 
@@ -433,6 +441,6 @@ def test_logs_are_quiet_when_all_is_well(
     with loader(shards) as batches:
         next(iter(batches))  # compiles the kernels if need be, which is logged too
     caplog.clear()
-    with caplog.at_level(logging.INFO, "gpuloader"), loader(urls(server), cache=cache) as batches:
+    with caplog.at_level(logging.INFO, "gpuloader"), loader(urls(server), cache=Cache(cache)) as batches:
         list(batches)
     assert [record.getMessage() for record in caplog.records] == []

@@ -70,7 +70,7 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(bucket: Any, tmp_path: P
     size = max(shard.stat().st_size for shard in shards)
     with (
         loader(shards) as local,
-        loader("s3://bucket/data/", cache=tmp_path / "cache", cache_bytes=2 * size) as far,
+        loader("s3://bucket/data/", cache=Cache(tmp_path / "cache", max_bytes=2 * size)) as far,
     ):
         assert [records(batch) for batch in far] == [records(batch) for batch in local]
         assert far.state_dict() == local.state_dict()
@@ -89,7 +89,7 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(bucket: Any, tmp_path: P
 )
 def test_what_is_not_there_is_said(bucket: Any, tmp_path: Path, tar: str, says: str) -> None:  # noqa: ANN401
     with pytest.raises(ShardNotFoundError, match=says):
-        loader(tar, cache=tmp_path / "cache")
+        loader(tar, cache=Cache(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20], ids=["empty", "too large"])
@@ -102,12 +102,12 @@ def test_files_beside_a_shard_that_cannot_be_right_are_passed_over(
     monkeypatch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 19)
     for suffix in (".gpuidx", ".sha256"):
         bucket.pipe(f"bucket/data/train-0000.tar{suffix}", b"a" * size)
-    with loader("s3://bucket/data/train-0000.tar", cache=tmp_path / "cache") as batches:
+    with loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache")) as batches:
         assert sum(len(batch["label"]) for batch in batches) == 10
 
 
 def test_an_object_that_changes_is_an_error(bucket: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    with loader("s3://bucket/data/", cache=tmp_path / "cache") as batches:
+    with loader("s3://bucket/data/", cache=Cache(tmp_path / "cache")) as batches:
         for file in (tmp_path / "cache").glob("*.tar"):
             file.unlink()
         bucket.pipe("bucket/data/train-0002.tar", bucket.cat("bucket/data/train-0001.tar"))
@@ -124,7 +124,7 @@ def test_a_server_that_is_gone_is_an_error_without_secrets(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     store._file_system.cache_clear()
     with pytest.raises(RemoteError, match=r"s3://bucket/data/train-0000\.tar: .* \(5 tries\)") as caught:
-        loader("s3://bucket/data/train-0000.tar", cache=tmp_path / "cache")
+        loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache"))
     assert SECRET not in str(caught.value)
     store._file_system.cache_clear()
     monkeypatch.undo()

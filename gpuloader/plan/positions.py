@@ -29,7 +29,7 @@ from gpuloader.plan.order import Order, Shuffle, make_order, shard_order
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
-class Sampling(Protocol):
+class Positions(Protocol):
     """A row of positions for each epoch.
 
     Attributes:
@@ -62,11 +62,11 @@ class Whole:
 
     @property
     def fingerprint(self) -> str:
-        """See `Sampling`."""
+        """See `Positions`."""
         return _digest(f"whole {self.length} {self.shuffle}")
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`."""
+        """See `Positions`."""
         return make_order(self.shuffle, self.length, seed, epoch)
 
 
@@ -80,16 +80,16 @@ class ByShard:
 
     @property
     def length(self) -> int:
-        """See `Sampling`."""
+        """See `Positions`."""
         return int(self.sizes.sum())
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Sampling`."""
+        """See `Positions`."""
         return _digest("by shard", self.sizes)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`."""
+        """See `Positions`."""
         return shard_order(self.sizes, seed, epoch)
 
 
@@ -104,16 +104,16 @@ class Subset:
 
     @property
     def length(self) -> int:
-        """See `Sampling`."""
+        """See `Positions`."""
         return len(self.ids)
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Sampling`."""
+        """See `Positions`."""
         return _digest(f"subset {self.shuffle}", self.ids)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`."""
+        """See `Positions`."""
         order = make_order(self.shuffle, self.length, seed, epoch)
         return lambda positions: self.ids[order(positions)]
 
@@ -134,7 +134,7 @@ class Weighted:
 
     @property
     def repeats(self) -> bool:
-        """See `Sampling`."""
+        """See `Positions`."""
         return self.replacement
 
     @cached_property
@@ -144,11 +144,11 @@ class Weighted:
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Sampling`."""
+        """See `Positions`."""
         return _digest(f"weighted {self.replacement}", self.ids, self.weights)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
+        """See `Positions`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
         if not self.replacement:
             some = self.weights > 0
             ids = self.ids[some]
@@ -211,11 +211,11 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """See `Sampling`."""
+        """See `Positions`."""
         return _digest(f"mixture {self.sizes} {self.parts} {self.shuffle}")
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`."""
+        """See `Positions`."""
         sources, before = self._pattern
         starts = np.cumsum([0, *self.sizes])
 
@@ -260,7 +260,7 @@ class Custom:
         samples: the ids are below this.
 
     Attributes:
-        length: see `Sampling`.
+        length: see `Positions`.
         fingerprint: that of the first epoch.
 
     Raises:
@@ -282,7 +282,7 @@ class Custom:
         self.fingerprint = _digest("custom", first)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Sampling`."""
+        """See `Positions`."""
         ids = self._ids(epoch)
         if len(ids) != self.length:
             raise ConfigError(

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Sampling, Subset, Weighted, Whole
-from gpuloader.plan.sampling import _uniform
+from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Positions, Subset, Weighted, Whole
+from gpuloader.plan.positions import _uniform
 
 SAMPLES = 60
 IDS = np.arange(3, SAMPLES, 2)
@@ -25,7 +25,7 @@ def backwards(epoch: int) -> np.ndarray:
     return np.arange(SAMPLES)[epoch % 3 :: 3][::-1]
 
 
-MAKERS: dict[str, Callable[[], Sampling]] = {
+MAKERS: dict[str, Callable[[], Positions]] = {
     "whole": lambda: Whole(SAMPLES, "full"),
     "by shard": lambda: ByShard(np.array([20, 0, SAMPLES - 20])),
     "subset": lambda: Subset(IDS, "full"),
@@ -38,11 +38,11 @@ MAKERS: dict[str, Callable[[], Sampling]] = {
 each_sampling = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
-def epoch_of(sampling: Sampling, seed: int = 0, epoch: int = 0) -> np.ndarray:
+def epoch_of(sampling: Positions, seed: int = 0, epoch: int = 0) -> np.ndarray:
     return sampling.order(seed, epoch)(np.arange(sampling.length))
 
 
-def epochs_of(sampling: Sampling, epochs: int, seed: int = 0) -> np.ndarray:
+def epochs_of(sampling: Positions, epochs: int, seed: int = 0) -> np.ndarray:
     return np.concatenate([epoch_of(sampling, seed, epoch) for epoch in range(epochs)])
 
 
@@ -50,7 +50,7 @@ def epochs_of(sampling: Sampling, epochs: int, seed: int = 0) -> np.ndarray:
 
 
 @each_sampling
-def test_the_order_is_a_function_of_seed_epoch_and_position(make: Callable[[], Sampling]) -> None:
+def test_the_order_is_a_function_of_seed_epoch_and_position(make: Callable[[], Positions]) -> None:
     sampling = make()
     for seed, epoch in ((0, 0), (5, 0), (2**64 - 1, 7), (0, 2**32 - 1)):
         whole = epoch_of(sampling, seed, epoch)
@@ -61,7 +61,7 @@ def test_the_order_is_a_function_of_seed_epoch_and_position(make: Callable[[], S
 
 
 @each_sampling
-def test_another_epoch_or_seed_is_another_order(make: Callable[[], Sampling]) -> None:
+def test_another_epoch_or_seed_is_another_order(make: Callable[[], Positions]) -> None:
     orders = {tuple(epoch_of(make(), 0, epoch).tolist()) for epoch in range(3)}
     assert len(orders) == 3
     if not isinstance(make(), Custom):
@@ -69,7 +69,7 @@ def test_another_epoch_or_seed_is_another_order(make: Callable[[], Sampling]) ->
 
 
 @each_sampling
-def test_a_sample_comes_again_in_an_epoch_only_where_repeats_says_so(make: Callable[[], Sampling]) -> None:
+def test_a_sample_comes_again_in_an_epoch_only_where_repeats_says_so(make: Callable[[], Positions]) -> None:
     sampling = make()
     again = any(len(np.unique(epoch_of(sampling, 0, epoch))) < sampling.length for epoch in range(3))
     assert sampling.repeats or not again
@@ -349,11 +349,11 @@ def test_a_function_of_more_than_the_epoch_is_refused() -> None:
 # --- in a plan
 
 
-def plan(sampling: Sampling, batch_size: int, **kwargs: Any) -> Plan:  # noqa: ANN401
-    return Plan(sampling.length, batch_size, sampling=sampling, **kwargs)
+def plan(sampling: Positions, batch_size: int, **kwargs: Any) -> Plan:  # noqa: ANN401
+    return Plan(sampling.length, batch_size, positions=sampling, **kwargs)
 
 
-def global_batches(sampling: Sampling, batch_size: int, world_size: int, **kwargs: Any) -> list[list[Any]]:  # noqa: ANN401
+def global_batches(sampling: Positions, batch_size: int, world_size: int, **kwargs: Any) -> list[list[Any]]:  # noqa: ANN401
     """The (id, valid, id for random numbers) of each step of two epochs, those of all ranks together."""
     ranks = [plan(sampling, batch_size, rank=rank, world_size=world_size, **kwargs) for rank in range(world_size)]
     steps, cursor = [], Cursor()
@@ -367,7 +367,7 @@ def global_batches(sampling: Sampling, batch_size: int, world_size: int, **kwarg
 
 @each_sampling
 @pytest.mark.parametrize("last_batch", ["drop", "pad", "partial"])
-def test_the_global_batches_do_not_depend_on_the_world_size(make: Callable[[], Sampling], last_batch: Any) -> None:  # noqa: ANN401
+def test_the_global_batches_do_not_depend_on_the_world_size(make: Callable[[], Positions], last_batch: Any) -> None:  # noqa: ANN401
     sampling = make()
     alone = global_batches(sampling, 8, 1, last_batch=last_batch)
     assert alone == global_batches(sampling, 4, 2, last_batch=last_batch)
@@ -381,7 +381,7 @@ def test_the_global_batches_do_not_depend_on_the_world_size(make: Callable[[], S
 
 
 @each_sampling
-def test_padding_repeats_the_start_of_the_epoch(make: Callable[[], Sampling]) -> None:
+def test_padding_repeats_the_start_of_the_epoch(make: Callable[[], Positions]) -> None:
     sampling = make()
     steps = global_batches(sampling, sampling.length - 2, 1, last_batch="pad")
     for epoch in range(2):
@@ -399,7 +399,7 @@ def test_the_steps_of_an_epoch_may_be_fewer_than_the_sampling_has() -> None:
 
 
 @each_sampling
-def test_a_sample_that_comes_again_has_other_random_numbers(make: Callable[[], Sampling]) -> None:
+def test_a_sample_that_comes_again_has_other_random_numbers(make: Callable[[], Positions]) -> None:
     sampling = make()
     for step in global_batches(sampling, sampling.length, 1)[:1]:
         assert len({drawn_for for _, _, drawn_for in step}) == len(step)

@@ -1,0 +1,64 @@
+"""A decoded batch as the training loop gets it: mixed, on the device, a tuple or a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from gpuloader.errors import DataError
+from gpuloader.loading.blending import mix_images, soft_labels
+from gpuloader.loading.reader import EncodedBatch
+from gpuloader.loading.run import Run
+
+Batch: TypeAlias = Any
+"""(images, labels) or a dictionary, as `output` asks."""
+
+
+def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Batch:
+    """What the loop gets of a batch and the images of each view, (b, 3, h, w) or channels last.
+
+    Raises:
+        DataError: a field of an array that torch does not take.
+    """
+    recipe, on_device = run.recipe, partial(_on_device, run.device)
+    if recipe.layout == "channels_last":
+        views = [images.permute(0, 3, 1, 2) for images in views]
+    labels = None if batch.labels is None else on_device(batch.labels)
+    if recipe.mix is not None and batch.mixing is not None and labels is not None:
+        mix_images(views[0], batch.mixing)
+        weight = on_device(batch.mixing.weight)
+        labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
+    images = views[0] if len(views) == 1 else views
+    if run.names is None:
+        return images, labels
+    values: dict[str, Callable[[], Any]] = {
+        "image": lambda: images,
+        "label": lambda: labels,
+        "index": lambda: on_device(batch.ids),
+        "valid": lambda: on_device(batch.valid),
+        "key": lambda: [run.shards.key(int(sample)) for sample in batch.ids],
+        **{name: partial(_deliver_field, run.device, name, batch.fields.get(name, [])) for name in run.fields},
+    }
+    return {name: values[entry]() for entry, name in run.names.items()}
+
+
+def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if not isinstance(value, np.ndarray):
+        return value
+    try:
+        return _on_device(device, value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the field {name}: torch takes no array like {value.dtype} {value.shape}: {error}") from None
+
+
+def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
+    return torch.from_numpy(array).to(device, non_blocking=True)

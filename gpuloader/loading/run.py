@@ -1,0 +1,191 @@
+"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the running graph and the tools take it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from numpy.typing import NDArray
+
+from gpuloader.collators import Collator
+from gpuloader.errors import ConfigError
+from gpuloader.helpers.cores import available_cores
+from gpuloader.loading.arguments import (
+    check_fields,
+    output_names,
+    resolve_bad_images,
+    resolve_device,
+    resolve_label_from,
+    resolve_shuffle,
+)
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, plain
+from gpuloader.loading.selection import CustomOrder, Sources, make_sampling, resolve_sources
+from gpuloader.loading.state import STATE_VERSION, describe_run
+from gpuloader.loading.world import World, agree
+from gpuloader.pipelines import gate, undecodable
+from gpuloader.plan import LastBatch, Plan, Shuffle
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import Labels, ShardSet, View, array_gate, make_labels, read_quarantine
+
+_GPU_THREADS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """All that decides what a loader delivers, and how.
+
+    Attributes:
+        plan: which samples this rank gets at which step.
+        shards: the data.
+        recipe: how an image becomes a tensor.
+        labels: those of the samples, or None.
+        fields: the collator of each extension that is delivered beside the image.
+        names: the names in a batch by what stands under them; None for a tuple.
+        bad_images: what happens to those.
+        known_bad: samples that are replaced, whatever their bytes are, with the causes.
+        decoder: its settings, with the number of threads.
+        device_id: a GPU's number, or None for the CPU.
+        world: which rank of how many this is.
+    """
+
+    plan: Plan
+    shards: ShardSet
+    recipe: Preset
+    labels: Labels | None = None
+    fields: Mapping[str, Collator] = field(default_factory=dict)
+    names: Mapping[str, str] | None = None
+    bad_images: BadImages = field(default_factory=BadImages)
+    known_bad: Mapping[int, str] = field(default_factory=dict)
+    decoder: Decoder = field(default_factory=lambda: Decoder(num_threads=1))
+    device_id: int | None = None
+    world: World = field(default_factory=lambda: World(0, 1))
+
+    @property
+    def device(self) -> torch.device:
+        """That of the batches."""
+        return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether the shards have arrays, decoded already."""
+        return self.shards.decoded
+
+    @property
+    def whole(self) -> bool:
+        """Whether views count in the image: where the graph takes whole images, decoded already."""
+        return self.decoded and self.device_id is None
+
+    @property
+    def num_threads(self) -> int:
+        """Decoding threads."""
+        return self.decoder.num_threads or 1
+
+    def gate(self, image: View) -> tuple[int, int] | str:
+        """(height, width) of an encoded image, or why it may not be decoded."""
+        return array_gate(image) if self.decoded else gate(image)
+
+    def find_undecodable(self, images: Sequence[View], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
+        """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
+        return undecodable(self.recipe, images, arrays, self.device_id)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What a state must have in common with the loader that takes it, in plain JSON types."""
+        known_bad = json.dumps(sorted(self.known_bad)).encode()
+        return {
+            "version": STATE_VERSION,
+            "dataset": self.shards.fingerprint,
+            "recipe": self.recipe.fingerprint,
+            "seed": self.plan.seed,
+            "shuffle": self.plan.shuffle,
+            "sampling": None if self.plan.positions is None else self.plan.positions.fingerprint,
+            "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
+        }
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """What tells how another run differs."""
+        return describe_run(self.recipe, self.shards)
+
+
+def resolve_run(
+    tar: Sources,
+    batch_size: int,
+    device_id: int | str | torch.device | None,
+    *,
+    preset: str | Path | Preset | Mapping[str, Any],
+    shuffle: Shuffle | bool | CustomOrder | None,
+    last_batch: LastBatch | None,
+    seed: int,
+    output: Literal["tuple", "dict"] | Mapping[str, str],
+    label_from: str | LabelFrom | Mapping[str, Any] | None,
+    fields: Sequence[str] | Mapping[str, Collator],
+    sampling: Sampling | Mapping[str, Any] | None,
+    on_error: Literal["raise", "replace"] | BadImages | Mapping[str, Any],
+    decoder: Decoder | Mapping[str, Any] | None,
+    cache: Cache | Mapping[str, Any] | None,
+    world: World | Mapping[str, Any] | None,
+) -> Run:
+    """What `GPULoader`'s arguments ask for: shards are opened, and ranks compare what they were given.
+
+    Raises:
+        GPULoaderError: an argument is invalid, or the data is; it says which, and what to do.
+    """
+    # What costs nothing is checked before what opens shards.
+    recipe = load_preset(preset)
+    here = World.detect() if world is None else as_value(World, "world", world)
+    device = resolve_device(plain(device_id), here)
+    bad_images = resolve_bad_images(on_error)
+    labelling = resolve_label_from(label_from)
+    chosen = as_value(Sampling, "sampling", sampling or Sampling())
+    decoding = as_value(Decoder, "decoder", decoder or Decoder())
+    kept = as_value(Cache, "cache", cache or Cache())
+    collators = check_fields(fields, output)
+    names = output_names(output, tuple(collators))
+    order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
+    paths, sources = resolve_sources(tar)
+    shards = ShardSet.open(paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes)
+    known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
+    labels = make_labels(shards, labelling.place, labelling.classes)
+    positions = make_sampling(shards, labels, order, sources, chosen)
+    plan = Plan(
+        samples=len(shards) if positions is None else positions.length,
+        batch_size=plain(batch_size),
+        rank=here.rank,
+        world_size=here.world_size,
+        shuffle="none" if callable(order) else order,
+        positions=positions,
+        last_batch=recipe.default_last_batch if last_batch is None else last_batch,
+        seed=plain(seed),
+        steps_per_epoch=chosen.steps_per_epoch,
+    )
+    _check_mixing(recipe, plan, labels)
+    run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here)
+    if here.world_size > 1:  # naming the data goes through all of its index
+        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
+        run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
+    return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
+
+
+def _default_threads(run: Run) -> int:
+    """This process's share of the cores, up to 8 beside a GPU."""
+    cores = max(1, available_cores() // run.world.local_world_size)
+    return cores if run.device_id is None else min(cores, _GPU_THREADS)
+
+
+def _check_mixing(recipe: Preset, plan: Plan, labels: Labels | None) -> None:
+    """Sees that there are pairs of samples with labels, where the recipe mixes."""
+    if recipe.mix is None:
+        return
+    if labels is None:
+        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
+    if plan.batch_size % 2:
+        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
+    if plan.last_batch == "partial":
+        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
