@@ -341,6 +341,7 @@ def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: 
         (lambda components: np.ones(0), "the field data has 0 rows for 4 samples"),
         (lambda components: torch.ones(5, 4), "the field data has 5 rows for 4 samples"),
         (lambda components: components[:3], "the field data has 3 rows for 4 samples"),
+        (lambda components: memoryview(bytes(3)), "the field data has 3 rows for 4 samples"),
         (lambda components: [components], "the field data has 1 row for 4 samples"),
         (
             lambda components: {"fits": np.arange(4), "in": {"it": np.arange(3), "also": []}},
