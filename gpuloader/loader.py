@@ -323,10 +323,16 @@ class GPULoader:
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
+        self._restore(*self._checked(state))
+
+    def _checked(self, state: object) -> tuple[Cursor, dict[int, str]]:
+        """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
         state = check_identity(state, self._identity(), self._described, self._shards)
-        cursor = check_place(state, self._plan.samples)
-        quarantine = check_quarantine(state["quarantine"], len(self._shards))
+        place = check_place(state, "delivered", lambda _: self._plan.samples)
+        return Cursor(*place), check_quarantine(state["quarantine"], len(self._shards))
+
+    def _restore(self, cursor: Cursor, quarantine: dict[int, str]) -> None:
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
@@ -426,6 +432,7 @@ class GPULoader:
     def _begin(self, epoch: _Epoch) -> None:
         """Makes an iteration the running one. Doing so again, where an interrupt came between, changes nothing."""
         epoch.start = epoch.start or self._start
+        check_epoch(epoch.start.epoch)
         self._cursor, self._start = epoch.start, Cursor(epoch.start.epoch + 1)
         self._running = epoch.token
         epoch.begun = True

@@ -13,6 +13,7 @@ from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loader import Batch, GPULoader
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 from gpuloader.sampling import is_weight
+from gpuloader.state import check_place
 from gpuloader.world import agree
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
@@ -131,17 +132,16 @@ class MixedLoader:
                 )
         if not isinstance(state["loaders"], Mapping):
             raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
-        epoch, step = state["epoch"], state["step"]
-        if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
-            raise StateError(
-                f"the state's place, epoch={shown(epoch)} and step={shown(step)}, is none of these loaders'"
-            )
-        self._resumed, self._running = False, None
+        epoch, step = check_place(state, "step", self._steps)
+        checked = {}
         for name, loader in self.loaders.items():
             try:
-                loader.load_state_dict(state["loaders"].get(name, {}))
+                checked[name] = loader._checked(state["loaders"].get(name, {}))
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
+        self._resumed, self._running = False, None
+        for name, loader in self.loaders.items():
+            loader._restore(*checked[name])
         self._epoch = self._next_epoch = epoch
         self._step, self._resumed = step, True
 
@@ -161,7 +161,7 @@ class MixedLoader:
     def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
         """The next turn of the running epoch; StopIteration at its end."""
         if epoch.turns is None:
-            self._epoch, self._step = self._next_epoch, self._step if self._resumed else 0
+            self._epoch, self._step = check_epoch(self._next_epoch), self._step if self._resumed else 0
             epoch.turns = islice(self._turns(self._epoch), self._step, None)
             self._next_epoch, self._resumed, self._running = self._epoch + 1, False, epoch.token
         if epoch.token is not self._running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -723,10 +724,43 @@ def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
         other.load_state_dict(state)
     with loader(shards) as same, pytest.raises(StateError, match="it lacks dataset, delivered, epoch"):
         same.load_state_dict({"version": 1, "seed": 0})
-    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
-        same.load_state_dict({**state, "delivered": SAMPLES + 1})
-    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
-        same.load_state_dict({**state, "epoch": "0"})
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"delivered": SAMPLES + 1}, "the state has delivered=41 in epoch 0: allowed is an integer in [0, 40]"),
+        ({"delivered": True}, "the state has delivered=True in epoch 0: allowed"),
+        ({"epoch": "0"}, "the state's epoch is '0': allowed is an integer in [0, 2**32]"),
+        ({"epoch": -1}, "the state's epoch is -1: allowed"),
+        ({"epoch": 2**32 + 1}, "the state's epoch is 4294967297: allowed"),
+        # Behind the last epoch.
+        (
+            {"epoch": 2**32, "delivered": 1},
+            "the state has delivered=1 in epoch 4294967296: allowed",
+        ),
+    ],
+)
+def test_a_state_of_a_place_that_no_run_has_is_refused(shards: list[Path], place: dict[str, Any], message: str) -> None:
+    with loader(shards) as batches:
+        before = batches.state_dict()
+        with pytest.raises(StateError, match=re.escape(message)):
+            batches.load_state_dict({**before, **place})
+        assert batches.state_dict() == before
+
+
+def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        batches.set_epoch(2**32 - 1)
+        assert len(list(batches)) == len(batches)
+        state = batches.state_dict()
+    with loader(shards) as batches:
+        batches.load_state_dict(state)
+        assert batches.state_dict() == state
+        with pytest.raises(ConfigError, match=r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"):
+            next(iter(batches))
+        batches.set_epoch(0)
+        assert len(list(batches)) == len(batches)
 
 
 @pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])

@@ -24,6 +24,7 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
 _STREAMS = 64
 OCCURRENCES, VIEWS = 16, 64
+EPOCHS = 2**32  # as many as the counter tells apart
 
 
 class Stream(IntEnum):
