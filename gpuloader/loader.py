@@ -80,7 +80,7 @@ class GPULoader:
         image   as above
         label   as above; None without labels
         index   (B,) int64, the sample's number in the data, on the device
-        valid   (B,) bool on the device, False for padding and for stand-ins of bad images
+        valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
         NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
                 collator makes of the B components
@@ -112,11 +112,11 @@ class GPULoader:
             torch.distributed all ranks must make the loader: they compare what they were given.
         last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's. Only the dictionary
             says which samples are padding.
-        on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
+        on_error: a bad image raises ("raise"), or a replacement drawn by the plan takes its place ("replace").
         max_bad: the share of the data that may be bad under "replace", in [0, 1]; one image always may. Each rank
             counts the bad images that it met.
-        quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have stand-ins from
-            the start, also where `on_error` is "raise", and do not count for `max_bad`.
+        quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have
+            replacements from the start, also where `on_error` is "raise", and do not count for `max_bad`.
         num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
         hw_decoder_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None
             takes DALI's default, 0.65. It plays no part on a CPU.
@@ -346,7 +346,7 @@ class GPULoader:
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
-        JSON Lines of shard, key, offset and cause: a list of what to mend, or the `quarantine` of the next run.
+        JSON Lines of shard, key, offset and cause: a list of what to repair, or the `quarantine` of the next run.
         """
         write_quarantine(Path(path), self._shards, {**self._known_bad, **self._bad})
 
@@ -358,11 +358,11 @@ class GPULoader:
             self._shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A loader that has not begun is made anew where it is unpickled, at the same place."""
+        """A loader that has not begun is made again where it is unpickled, at the same place."""
         self._check_open()
         if self._stream is not None:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
-        return _made_anew, (self._arguments, self.state_dict())
+        return _make_again, (self._arguments, self.state_dict())
 
     def __enter__(self) -> GPULoader:
         return self
@@ -488,7 +488,7 @@ class GPULoader:
             place = self._shards.place(sample)
             raise TooManyBadImagesError(
                 f"{len(self._bad)} of {len(self._shards)} images are bad, more than max_bad={self._max_bad} allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def _hand_out(self, batch: EncodedBatch, views: list[torch.Tensor]) -> Batch:
@@ -570,7 +570,7 @@ class GPULoader:
             stream.close()
 
 
-def _made_anew(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
+def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**arguments)
     loader.load_state_dict(state)
     return loader

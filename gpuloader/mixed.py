@@ -179,7 +179,7 @@ class MixedLoader:
             epoch.begun[name] = iter(loader)
         batch = next(epoch.begun[name], None)
         if batch is None:
-            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin anew")
+            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin again")
         self._step += 1
         epoch.turn = None
         return name, batch

@@ -301,7 +301,7 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path])
             pass
         stream = batches._stream
         first = next(iter(batches))
-        assert batches._stream is stream  # the same pipeline runs on: nothing was begun anew
+        assert batches._stream is stream  # the same pipeline runs on: nothing was begun again
         assert stream is not None
         assert {batch.cursor.epoch for batch in stream._feed.in_flight} == {1}
     assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
@@ -522,14 +522,14 @@ def test_a_mix_for_the_batch_is_one_for_all_of_its_ranks(shards: list[Path]) -> 
         assert torch.equal(torch.cat([part["label"] for part in parts]), batch["label"])
 
 
-def test_another_epoch_mixes_anew(shards: list[Path]) -> None:
+def test_another_epoch_mixes_otherwise(shards: list[Path]) -> None:
     for per in ("sample", "batch"):
         with mixed(shards, 8, {**MIX, "per": per}, shuffle="none") as batches:
             one, other = (by_sample(batches) for _ in range(2))
         assert not any(torch.equal(one[sample][1], other[sample][1]) for sample in range(SAMPLES))
 
 
-def test_a_stand_in_brings_its_label_into_the_mix(tmp_path: Path) -> None:
+def test_a_replacement_brings_its_label_into_the_mix(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, {6: CUT})
     kwargs = {"on_error": "replace", "shuffle": "none"}
     with mixed(tar, 8, {"num_classes": 10, "mixup_alpha": 1.0}, **kwargs) as batches:
@@ -687,7 +687,7 @@ def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path],
     assert torch.load(tmp_path / "state.pt", weights_only=True) == states[0]
 
 
-def test_set_epoch_of_a_restored_epoch_does_not_begin_it_anew(shards: list[Path]) -> None:
+def test_set_epoch_of_a_restored_epoch_does_not_begin_it_again(shards: list[Path]) -> None:
     with loader(shards, output="dict") as batches:
         next(iter(batches))
         state = batches.state_dict()
@@ -798,7 +798,7 @@ def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
         return list(batches)
 
 
-def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
+def test_replace_trains_on_with_the_same_replacements_however_the_run_is_split(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = {3: CUT, 4: damaged_jpeg(), 17: b"<html>", 39: damaged_jpeg()}
@@ -827,9 +827,9 @@ def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
     assert all(torch.equal(one, two) for (_, one), (_, two) in zip(merged, flat, strict=True))
 
 
-def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:
+def test_the_replacement_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, {7: CUT})
-    draws = Draws(0, 0, np.array([7])).uniform(Stream.STAND_IN, 100)[0]
+    draws = Draws(0, 0, np.array([7])).uniform(Stream.REPLACEMENT, 100)[0]
     expected = next(sample for sample in np.floor(draws * SAMPLES).astype(int).tolist() if sample != 7)
     with evaluation(tar, 8, output="dict", on_error="replace", max_bad=0.1) as batches:
         first = next(iter(batches))
@@ -882,7 +882,7 @@ def test_where_all_are_bad_the_message_says_so(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
     with (
         loader(tar, on_error="replace", max_bad=1) as batches,
-        pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to stand in for it"),
+        pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to replace it"),
     ):
         next(iter(batches))
 

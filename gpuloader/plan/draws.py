@@ -34,7 +34,7 @@ class Stream(IntEnum):
     CROP = 1
     FLIP = 2
     JITTER = 3
-    STAND_IN = 4
+    REPLACEMENT = 4
     VERTICAL_FLIP = 5
     ROTATION = 6
     AFFINE = 7

@@ -338,4 +338,4 @@ def _shard_of(row: _Row) -> int:
     return row[0][0]
 
 
-_CHANGED = "it changed since this loader was made. Make the loader anew when the shard is as it shall be"
+_CHANGED = "it changed since this loader was made. Make a new loader when the shard is as it should be"

@@ -1,4 +1,4 @@
-"""`check`: decodes every image of some shards as training would, and says and mends what is wrong with them."""
+"""`check`: decodes every image of some shards as training would, and says and repairs what is wrong with them."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (0, None, False, 11, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
         (1, None, False, 3, False),
         (1, None, True, 11, False),
-        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made anew
+        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made again
         (4, None, True, 1, False),  # there is no step any more
         (0, None, False, 19, True),
         (1, None, False, 5, True),
