@@ -22,6 +22,7 @@ from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -321,7 +322,7 @@ class ShardSet:
         while len(self._files) >= self._most_open:
             os.close(self._files.popitem(last=False)[1])
         try:
-            fd = os.open(str(self._shards[shard]), os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(Path(str(self._shards[shard])))
         except OSError as error:
             raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files[shard] = fd
