@@ -44,7 +44,7 @@ from gpuloader.errors import (
 )
 from gpuloader.memory import estimate_memory
 from gpuloader.mixing import mix_images, soft_labels
-from gpuloader.one_thread import OneThread
+from gpuloader.one_thread import enter
 from gpuloader.pipelines import disown, gate, undecodable
 from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, check_epoch
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
@@ -192,7 +192,7 @@ class GPULoader:
         self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
-        self._one_thread = OneThread()
+        self._inside: dict[str, int] = {}
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
         self._device_id = resolve_device(device_id, self.world)
@@ -628,9 +628,11 @@ class _Epoch:
         loader = self._loader
         if loader is None:
             raise StopIteration
-        with loader._one_thread:
-            try:
-                return loader._next(self)
-            except StopIteration:
-                self._loader = None
-                raise
+        enter(loader._inside)
+        try:
+            return loader._next(self)
+        except StopIteration:
+            self._loader = None
+            raise
+        finally:
+            loader._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's

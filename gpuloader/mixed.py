@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loader import Batch, GPULoader
-from gpuloader.one_thread import OneThread
+from gpuloader.one_thread import enter
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 from gpuloader.sampling import is_weight
 from gpuloader.world import agree
@@ -82,7 +82,7 @@ class MixedLoader:
         self._step = 0
         self._resumed = False
         self._running: object | None = None
-        self._one_thread = OneThread()
+        self._inside: dict[str, int] = {}
 
     def __len__(self) -> int:
         """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
@@ -258,12 +258,14 @@ class _Epoch:
         mixed = self._mixed
         if mixed is None:
             raise StopIteration
-        with mixed._one_thread:
-            try:
-                return mixed._next(self)
-            except StopIteration:
-                self._mixed = None
-                raise
+        enter(mixed._inside)
+        try:
+            return mixed._next(self)
+        except StopIteration:
+            self._mixed = None
+            raise
+        finally:
+            mixed._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's
 
 
 def _checked(

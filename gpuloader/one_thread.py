@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from threading import get_ident
-from types import TracebackType
 
 from gpuloader.errors import LoaderError
 
 
-class OneThread:
-    """A context for one thread at a time: a second one gets a LoaderError, and does not wait.
+def enter(inside: dict[str, int]) -> None:
+    """Notes that this thread is in a loader, which leaves by putting an empty dictionary in the place of `inside`.
 
-    It remembers the thread that is in it. So an interrupt at any place leaves no lock behind: the same thread may enter
-    again, and then leaves it free.
+    It is no lock: nobody waits, and an interrupt that comes between entering and leaving lets the same thread enter
+    again, and so leave.
+
+    Raises:
+        LoaderError: another thread is in it.
     """
-
-    def __init__(self) -> None:
-        self._inside: dict[str, int] = {}
-
-    def __enter__(self) -> None:
-        me = get_ident()
-        if self._inside.setdefault("thread", me) != me:  # in one step
-            raise LoaderError(
-                "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
-            )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inside.clear()
+    me = get_ident()
+    if inside.setdefault("thread", me) != me:  # looks and notes in one step
+        raise LoaderError(
+            "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
+        )
