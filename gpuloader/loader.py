@@ -44,6 +44,7 @@ from gpuloader.errors import (
 )
 from gpuloader.memory import estimate_memory
 from gpuloader.mixing import mix_images, soft_labels
+from gpuloader.one_thread import enter
 from gpuloader.pipelines import disown, gate, undecodable
 from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, check_epoch
 from gpuloader.reader import EncodedBatch, ReadAhead, Reader
@@ -55,6 +56,7 @@ from gpuloader.shards import (
     array_gate,
     make_labels,
     read_quarantine,
+    user_path,
     write_quarantine,
 )
 from gpuloader.state import check_identity, check_place, check_quarantine, describe_run
@@ -190,6 +192,7 @@ class GPULoader:
         self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
+        self._inside: dict[str, int] = {}
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
         self._device_id = resolve_device(device_id, self.world)
@@ -207,7 +210,7 @@ class GPULoader:
         if cache_bytes is not None and not (is_integer(cache_bytes, 2**63) and cache_bytes):
             raise ConfigError(f"cache_bytes={cache_bytes!r}: allowed is an integer of at least 1, or None")
         paths, sources = resolve_sources(tar)
-        folder = None if cache is None else Path(cache).expanduser()
+        folder = None if cache is None else user_path(cache)
         self._shards = ShardSet.open(paths, self.world.local_rank == 0, cache=folder, cache_bytes=cache_bytes)
         self._decoded = self._shards.decoded
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
@@ -629,10 +632,14 @@ class _Epoch:
         return self
 
     def __next__(self) -> Batch:
-        if self._loader is None:
+        loader = self._loader
+        if loader is None:
             raise StopIteration
+        enter(loader._inside)
         try:
-            return self._loader._next(self)
+            return loader._next(self)
         except StopIteration:
             self._loader = None
             raise
+        finally:
+            loader._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loader import Batch, GPULoader
+from gpuloader.one_thread import enter
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 from gpuloader.sampling import is_weight
 from gpuloader.state import check_place
@@ -82,6 +83,7 @@ class MixedLoader:
         self._step = 0
         self._resumed = False
         self._running: object | None = None
+        self._inside: dict[str, int] = {}
 
     def __len__(self) -> int:
         """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
@@ -253,13 +255,17 @@ class _Epoch:
         return self
 
     def __next__(self) -> tuple[str, Batch]:
-        if self._mixed is None:
+        mixed = self._mixed
+        if mixed is None:
             raise StopIteration
+        enter(mixed._inside)
         try:
-            return self._mixed._next(self)
+            return mixed._next(self)
         except StopIteration:
             self._mixed = None
             raise
+        finally:
+            mixed._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's
 
 
 def _checked(

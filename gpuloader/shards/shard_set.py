@@ -23,6 +23,7 @@ from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -321,7 +322,7 @@ class ShardSet:
             while len(self._files) >= self._most_open:
                 self._close_oldest()
             try:
-                file = self._files[shard] = FileIO(str(self._shards[shard]))
+                file = self._files[shard] = FileIO(str(self._shards[shard]), opener=_open)
             except OSError as error:
                 raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files.move_to_end(shard)
@@ -332,6 +333,10 @@ class ShardSet:
         shard, file = next(iter(self._files.items()))
         file.close()
         del self._files[shard]
+
+
+def _open(shard: str, _: int) -> int:
+    return open_regular(Path(shard))
 
 
 def _shard_of(row: _Row) -> int:

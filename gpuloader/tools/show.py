@@ -27,6 +27,7 @@ from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.pipelines import gate
 from gpuloader.plan import check_epoch, check_seed, make_order
+from gpuloader.printable import printable
 from gpuloader.recipe import DrawnView, Preset, explain
 from gpuloader.shards import (
     Arena,
@@ -37,6 +38,7 @@ from gpuloader.shards import (
     pixels,
     resolve_shards,
 )
+from gpuloader.tools.outputs import check_output
 from gpuloader.transforms import Normalize, Resize
 from gpuloader.world import World
 
@@ -267,6 +269,7 @@ def show(
     picture = Path(picture)
     if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
         raise ConfigError(f"{picture}: allowed is a file {', '.join(SUFFIXES)} in a folder that exists")
+    check_output(picture)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
@@ -312,10 +315,6 @@ def show(
     )
 
 
-def printable(text: str) -> str:
-    """A key of any bytes as text that can be drawn and printed."""
-    decodable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decodable)
 
 
 def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
