@@ -34,7 +34,7 @@ from gpuloader.arguments import (
     resolve_shuffle,
 )
 from gpuloader.collators import Collator
-from gpuloader.decoding import DecodedBatches, DecodeError, is_out_of_memory
+from gpuloader.decoding import DecodedBatches, is_out_of_memory
 from gpuloader.errors import (
     ConfigError,
     DataError,
@@ -197,7 +197,6 @@ class GPULoader:
         self.world = World.detect(rank, world_size)
         self._device_id = resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
-        self._triage = partial(undecodable, self.preset, device_id=self._device_id)
         self._replace_bad = one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = check_fields(fields, output)
         self._names = output_names(output, tuple(self._fields))
@@ -243,9 +242,10 @@ class GPULoader:
             facts = {**self._identity(), **{name: getattr(self._plan, name) for name in same}}
             self.world = agree(self.world, facts)
         self._num_threads = num_threads or default_threads(self._device_id, self.world)
+        self._triage = partial(undecodable, self.preset, device_id=self._device_id, num_threads=self._num_threads)
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
-        self._suspects: frozenset[int] = frozenset()
+        self._suspects: set[int] = set()  # the streams add to it
         self._stats = Stats()
         _alive.add(self)
 
@@ -340,7 +340,7 @@ class GPULoader:
         self._running = None
         self._cursor = self._start = cursor
         self._bad = quarantine
-        self._suspects |= frozenset(quarantine)
+        self._suspects |= set(quarantine)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
@@ -441,31 +441,20 @@ class GPULoader:
         epoch.begun = True
 
     def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
-        while True:
-            # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
-            if self._stream is not None and self._stream.cursor != self._cursor:
-                self._close_stream()
-            undecoded = None
-            try:
-                batch, images = (self._stream or self._open_stream()).next()
-                self._quarantine(batch.bad)
-            except DecodeError as failure:
-                undecoded = failure.batch
-                message = failure.message
-                self._close_stream()
-            except BaseException as error:
-                # Whatever was under way is lost; the cursor is not: the next call starts from it again.
-                self._close_stream()
-                if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                    raise DeviceError(self._lacking_memory(str(error))) from None
-                raise
-            if undecoded is None:
-                return batch, images
-            failed = frozenset(undecoded.ids[list(self._triage(undecoded.images, undecoded.arrays))].tolist())
-            if failed <= self._suspects:  # not the images', or what triage decides would not be final
-                raise RuntimeError(message)
-            self._suspects |= failed
+        """The batch at the cursor."""
+        # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
+        if self._stream is not None and self._stream.cursor != self._cursor:
+            self._close_stream()
+        try:
+            batch, images = (self._stream or self._open_stream()).next()
+            self._quarantine(batch.bad)
+        except BaseException as error:
+            # Whatever was under way is lost; the cursor is not: the next call starts from it again.
+            self._close_stream()
+            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                raise DeviceError(self._lacking_memory(str(error))) from None
+            raise
+        return batch, images
 
     def _lacking_memory(self, message: str) -> str:
         height, width = self._shards.largest_image
@@ -558,6 +547,8 @@ class GPULoader:
             ahead,
             self._plan,
             self.preset,
+            self._triage,
+            self._suspects,
             num_threads=self._num_threads,
             device_id=self._device_id,
             prefetch=self._prefetch,
@@ -585,7 +576,7 @@ _alive: WeakSet[GPULoader] = WeakSet()
 def _leave_to_the_parent() -> None:
     """In a forked child."""
     for loader in list(_alive):
-        if loader._stream is not None:
+        if loader._stream is not None and loader._stream.pipeline is not None:
             disown(loader._stream.pipeline)
         loader._stream = None
         loader._shards.renew_lock()

@@ -78,8 +78,8 @@ class Reader:
         fields: extensions of components to read beside the image, with their collators.
         replace_bad: replace bad images instead of raising.
         known_bad: samples that are replaced, whatever their bytes are and `replace_bad` says.
-        suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
-            and more of them change nothing.
+        suspects: samples that triage is asked about: those that decoding fails on. More of them change nothing, so
+            they may grow at any time.
         whole: whether views count in the image: where the graph takes whole images, decoded already.
         ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
@@ -109,7 +109,7 @@ class Reader:
         self._fields = dict(fields or {})
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
-        self._suspects = frozenset(suspects)
+        self._suspects = suspects
         self._whole = whole
         self._ahead = ahead
 
@@ -261,6 +261,7 @@ class ReadAhead:
         self._plan = plan
         self._depth = depth
         self._under_way = 0
+        self._read: deque[EncodedBatch | Exception] = deque()
         self._free: deque[Arena] = deque()
         self._requests: _Requests = SimpleQueue()
         self._results: _Results = SimpleQueue()
@@ -279,8 +280,18 @@ class ReadAhead:
             self._under_way += 1
         if self._under_way == 0:
             raise EndOfBatches
-        result = self._results.get()
+        result = self._read.popleft() if self._read else self._results.get()
         self._under_way -= 1
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def again(self, batch: EncodedBatch) -> EncodedBatch:
+        """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
+        self._requests.put((batch.cursor, batch.arena))
+        while len(self._read) < self._under_way:
+            self._read.append(self._results.get())
+        result = self._results.get()
         if isinstance(result, Exception):
             raise result
         return result
@@ -297,7 +308,7 @@ class ReadAhead:
     @property
     def ready(self) -> int:
         """The batches that are read and not asked for yet."""
-        return self._results.qsize()
+        return len(self._read) + self._results.qsize()
 
     def release(self, batch: EncodedBatch) -> None:
         """Says that a batch's images are no longer needed."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bad_images import TIFF
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, jpeg, tar_by_command, write_samples, write_shard
 from running import draw, run_graph, run_views
@@ -39,7 +40,7 @@ from gpuloader import (
     TooManyBadImagesError,
 )
 from gpuloader.cores import available_cores
-from gpuloader.pipelines import is_decode_failure
+from gpuloader.pipelines import build, is_decode_failure
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Preset, View
 from gpuloader.recipe.colors import ColorJitter
@@ -49,6 +50,7 @@ from gpuloader.recipe.output import Normalize
 SMALL = {"RandomResizedCrop": {"size": 32}}
 SAMPLES = 40
 CUT = jpeg(64, 64)[:-30]
+CUT_TIFF = TIFF[:-1000]  # the gate lets it pass, and only windows that need the last rows fail
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
@@ -870,6 +872,68 @@ def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path:
         assert (tmp_path / "again.jsonl").read_text() == file.read_text()
         with pytest.raises(StateError, match="known_bad="):
             second.load_state_dict(state)
+
+
+@pytest.mark.parametrize("damaged", [damaged_jpeg(), CUT_TIFF], ids=["bad in all windows", "bad in some"])
+def test_what_was_seen_before_does_not_say_which_images_are_bad(tmp_path: Path, damaged: bytes) -> None:
+    tar, file = spoilt(tmp_path, {2: damaged, 9: CUT, 21: damaged}), tmp_path / "bad.jsonl"
+    times_bad = 0
+    with loader(tar, output="dict", on_error="replace", max_bad=0.1) as running:
+        for epoch in range(6):
+            batches = list(running)
+            for other_size in (8, 4):
+                with loader(tar, other_size, output="dict", on_error="replace", max_bad=0.1) as fresh:
+                    fresh.set_epoch(epoch)
+                    assert_same(batches, list(fresh))
+                    fresh.write_quarantine(file)
+                    times_bad += 2 in fresh.stats().bad
+            with loader(tar, output="dict", quarantine=file) as warned:
+                warned.set_epoch(epoch)
+                assert_same(batches, list(warned))
+    assert times_bad == 12 if damaged != CUT_TIFF else 0 < times_bad < 12
+
+
+def assert_same(batches: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    for name in ("image", "index", "valid"):
+        assert torch.equal(*(torch.cat([batch[name] for batch in each]) for each in (batches, others)))
+
+
+def test_an_image_that_only_the_decoder_refuses_costs_one_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        built.append(args)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr("gpuloader.decoding.build", counted)
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", counted)
+    bad = dict.fromkeys((5, 6, 17, 30), damaged_jpeg())
+    settings = {"batch_size": 2, "shuffle": "none", "on_error": "replace", "max_bad": 0.1}
+    of_epochs = []
+    with loader(spoilt(tmp_path, bad), **settings) as batches:
+        for _ in range(3):
+            assert len(list(batches)) == 20
+            of_epochs.append(len(built))
+        assert batches.stats().bad.keys() == bad.keys()
+        state = batches.state_dict()
+    assert of_epochs == 3 * [1 + len(bad)]
+    built.clear()
+    with loader(tmp_path / "spoilt.tar", **settings) as resumed:
+        resumed.load_state_dict(state)
+        assert len(list(resumed)) == 20
+    assert len(built) == 1
+
+
+def test_a_batch_that_was_read_before_its_stand_in_was_known_to_be_bad_is_read_again(tmp_path: Path) -> None:
+    draws = Draws(0, 0, np.arange(SAMPLES)).uniform(Stream.STAND_IN, 100)[:, 0]
+    stand_ins = enumerate(np.floor(draws * SAMPLES).astype(int).tolist())
+    sample, stand_in = next(pair for pair in stand_ins if 2 <= pair[0] - pair[1] <= 4)
+    tar = spoilt(tmp_path, {sample: CUT, stand_in: damaged_jpeg()})
+    with evaluation(tar, 2, output="dict", on_error="replace", max_bad=0.1) as batches:
+        valid = torch.cat([batch["valid"] for batch in batches])
+    assert set(torch.nonzero(~valid).flatten().tolist()) == {sample, stand_in}
 
 
 def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:

@@ -236,14 +236,14 @@ def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
     with loader(shard, 2, **settings) as batches:
         whole = [records(batch) for batch in batches]
 
-    def interrupted_at_once() -> None:
+    def interrupted_at_once(*_: object) -> None:
         raise KeyboardInterrupt
 
     with loader(shard, 2, **settings) as batches:
         epoch = iter(batches)
         received = [records(next(epoch)), records(next(epoch))]
         with monkeypatch.context() as patch:
-            patch.setattr(batches, "_close_stream", interrupted_at_once)
+            patch.setattr(batches._stream, "_read_again", interrupted_at_once)
             with pytest.raises(KeyboardInterrupt):
                 next(epoch)
         assert received + [records(batch) for batch in epoch] == whole
