@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import re
@@ -61,9 +62,9 @@ _HEADER_BYTES = 256
 _MOST_SECONDS = 10  # of CPU time, for a batch and, as it is tried again then, for one input
 _MOST_WAITING_SECONDS = 120  # for all workers together
 _CAUSES = ("death", "hang", "memory", "exception")
-_LIMIT_OVER_SPARE = (
-    8  # an allocation that fails is no finding, as decoders take it for a broken image; one that does not is
-)
+# An allocation that fails is no finding, as decoders take it for a broken image; one that does not is.
+_LIMIT_OVER_SPARE = 8
+_LEAST_LIMIT_BYTES = 1 << 30  # for pipelines
 _EXTREMES = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
 _TIFF_TAGS = (256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338, 339, 347, 530)
 _CHUNKS = {"png": (b"eXIf", b"iCCP", b"tRNS", b"PLTE", b"acTL", b"fdAT"), "webp": (b"EXIF", b"ICCP", b"ALPH", b"ANMF")}
@@ -147,18 +148,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if findings else 0
 
 
-def confirmed(broken: Iterable[Finding], run: Callable[[Iterable[Job]], list[Finding]]) -> list[Finding]:
+def confirmed(broken: Sequence[Finding], run: Callable[[Iterable[Job]], list[Finding]]) -> list[Finding]:
     """What each input breaks alone; or a batch together, where that is no matter of its size or the machine's load."""
-    findings = []
-    for finding in broken:
-        job = finding.job
-        alone = [finding]
-        if len(job.numbers) > 1:
-            alone = run(job._replace(numbers=range(number, number + 1)) for number in job.numbers)
-        findings += alone
-        if not alone and finding.cause in ("death", "exception"):
-            findings.append(finding)
-    return findings
+    found = run([job._replace(numbers=range(n, n + 1)) for job, *_ in broken for n in job.numbers])
+    blamed = {(job.kind, *job.numbers) for job, *_ in found}
+    together = [
+        finding
+        for finding in broken
+        if finding.cause in ("death", "exception")
+        and not any((finding.job.kind, number) in blamed for number in finding.job.numbers)
+    ]
+    return found + together
 
 
 def table(totals: dict[str, Counter[str]]) -> Table:
@@ -287,16 +287,18 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
 def _serve(connection: Connection, spare_bytes: int) -> None:
     from fuzzing_data import examiners
 
+    sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
+    logging.disable()
     decoder = _Decoder()
     for kind in IMAGES:  # loads and compiles what the first batches would
         decoder.decode(list(seeds(kind)))
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most_bytes = used_bytes + _LIMIT_OVER_SPARE * spare_bytes
+    most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as folder:
         data = examiners(Path(folder))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
         while (job := connection.recv()) is not None:
             Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
             before_bytes = _peak_bytes()

@@ -23,7 +23,7 @@ from gpuloader import ConfigError, DataError, GPULoader, PresetError, StateError
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset, preset_names, preset_text
-from gpuloader.shards import ShardIndex, array_gate
+from gpuloader.shards import ShardIndex, array_gate, open_index
 from gpuloader.shards.scan import scan_bytes
 
 Examine: TypeAlias = Callable[[bytes], bool]
@@ -302,6 +302,7 @@ def _refusing(errors: type[Exception] | tuple[type[Exception], ...], takes: Exam
 def _loader(folder: Path) -> GPULoader:
     """A loader of two samples."""
     shard = write_shard(folder / "a.tar", [{"__key__": key, "jpg": GOOD} for key in "ab"])
+    open_index(shard)  # without a progress bar
     return GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None)
 
 
