@@ -130,7 +130,7 @@ def _array(component: bytes) -> NDArray[Any]:
         raise ValueError(f"the header of the array cannot be parsed ({type(error).__name__}: {error})") from None
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which are never unpickled")
-    if dtype.itemsize == 0 or min(shape, default=0) < 0:
+    if dtype.itemsize == 0 or any(type(length) is not int or length < 0 for length in shape):  # bools are ints
         raise ValueError(f"an array of shape {shape} and dtype {dtype} ({dtype.itemsize} bytes) cannot be taken")
     if (needed_bytes := prod(shape) * dtype.itemsize) > (left_bytes := len(component) - file.tell()):
         raise ValueError(

@@ -80,19 +80,18 @@ def _refused_by_graph(
         row = next(rows)
         return ([images[row]], *(array[row : row + 1] for array in arrays.values()))
 
+    pipeline = None
     while row < len(images) - 1:
-        # A pipeline that failed is of no use any more.
-        pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+        if pipeline is None:
+            pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
         try:
             pipeline.run()
-            while device_id is None:
-                pipeline.run()
         except RuntimeError as error:
             if not is_decode_failure(str(error)):
                 raise
             causes[row] = cause_of(str(error))
-        except StopIteration:
-            break
+        if device_id is not None:
+            pipeline = None
     return causes
 
 
