@@ -43,8 +43,9 @@ from gpuloader.loading.arguments import (
     resolve_shuffle,
 )
 from gpuloader.loading.blending import mix_images, soft_labels
-from gpuloader.loading.decoding import DecodedBatches, DecodeError, is_out_of_memory
+from gpuloader.loading.decoding import DecodedBatches, is_out_of_memory
 from gpuloader.loading.memory import estimate_memory
+from gpuloader.loading.one_thread import enter
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.selection import CustomOrder, Sources, SubsetOf, Weights, make_sampling, resolve_sources
 from gpuloader.loading.state import check_identity, check_place, check_quarantine, describe_run
@@ -59,6 +60,7 @@ from gpuloader.shards import (
     array_gate,
     make_labels,
     read_quarantine,
+    user_path,
     write_quarantine,
 )
 
@@ -80,7 +82,7 @@ class GPULoader:
         image   as above
         label   as above; None without labels
         index   (B,) int64, the sample's number in the data, on the device
-        valid   (B,) bool on the device, False for padding and for stand-ins of bad images
+        valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
         NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
                 collator makes of the B components
@@ -112,11 +114,11 @@ class GPULoader:
             torch.distributed all ranks must make the loader: they compare what they were given.
         last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None takes the preset's. Only the dictionary
             says which samples are padding.
-        on_error: a bad image raises ("raise"), or a stand-in drawn by the plan takes its place ("replace").
+        on_error: a bad image raises ("raise"), or a replacement drawn by the plan takes its place ("replace").
         max_bad: the share of the data that may be bad under "replace", in [0, 1]; one image always may. Each rank
             counts the bad images that it met.
-        quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have stand-ins from
-            the start, also where `on_error` is "raise", and do not count for `max_bad`.
+        quarantine: a file of images that are known to be bad, as `write_quarantine` writes it. They have
+            replacements from the start, also where `on_error` is "raise", and do not count for `max_bad`.
         num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
         hw_decoder_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None
             takes DALI's default, 0.65. It plays no part on a CPU.
@@ -190,11 +192,11 @@ class GPULoader:
         self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
+        self._inside: dict[str, int] = {}
         self.preset = load_preset(preset, preset_overrides)
         self.world = World.detect(rank, world_size)
         self._device_id = resolve_device(device_id, self.world)
         self.device = torch.device("cpu") if self._device_id is None else torch.device("cuda", self._device_id)
-        self._triage = partial(undecodable, self.preset, device_id=self._device_id)
         self._replace_bad = one_of("on_error", on_error, ("raise", "replace")) == "replace"
         self._fields = check_fields(fields, output)
         self._names = output_names(output, tuple(self._fields))
@@ -207,7 +209,7 @@ class GPULoader:
         if cache_bytes is not None and not (is_integer(cache_bytes, 2**63) and cache_bytes):
             raise ConfigError(f"cache_bytes={cache_bytes!r}: allowed is an integer of at least 1, or None")
         paths, sources = resolve_sources(tar)
-        folder = None if cache is None else Path(cache).expanduser()
+        folder = None if cache is None else user_path(cache)
         self._shards = ShardSet.open(paths, self.world.local_rank == 0, cache=folder, cache_bytes=cache_bytes)
         self._decoded = self._shards.decoded
         self._known_bad = {} if quarantine is None else read_quarantine(Path(quarantine), self._shards)
@@ -240,9 +242,10 @@ class GPULoader:
             facts = {**self._identity(), **{name: getattr(self._plan, name) for name in same}}
             self.world = agree(self.world, facts)
         self._num_threads = num_threads or default_threads(self._device_id, self.world)
+        self._triage = partial(undecodable, self.preset, device_id=self._device_id, num_threads=self._num_threads)
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
-        self._suspects: frozenset[int] = frozenset()
+        self._suspects: set[int] = set()  # the streams add to it
         self._stats = Stats()
         _alive.add(self)
 
@@ -323,15 +326,21 @@ class GPULoader:
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
+        self._restore(*self._checked(state))
+
+    def _checked(self, state: object) -> tuple[Cursor, dict[int, str]]:
+        """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
         state = check_identity(state, self._identity(), self._described, self._shards)
-        cursor = check_place(state, self._plan.samples)
-        quarantine = check_quarantine(state["quarantine"], len(self._shards))
+        place = check_place(state, "delivered", lambda _: self._plan.samples)
+        return Cursor(*place), check_quarantine(state["quarantine"], len(self._shards))
+
+    def _restore(self, cursor: Cursor, quarantine: dict[int, str]) -> None:
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
         self._bad = quarantine
-        self._suspects |= frozenset(quarantine)
+        self._suspects |= set(quarantine)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
@@ -340,7 +349,7 @@ class GPULoader:
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
-        JSON Lines of shard, key, offset and cause: a list of what to mend, or the `quarantine` of the next run.
+        JSON Lines of shard, key, offset and cause: a list of what to repair, or the `quarantine` of the next run.
         """
         write_quarantine(Path(path), self._shards, {**self._known_bad, **self._bad})
 
@@ -352,11 +361,11 @@ class GPULoader:
             self._shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A loader that has not begun is made anew where it is unpickled, at the same place."""
+        """A loader that has not begun is made again where it is unpickled, at the same place."""
         self._check_open()
         if self._stream is not None:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
-        return _made_anew, (self._arguments, self.state_dict())
+        return _make_again, (self._arguments, self.state_dict())
 
     def __enter__(self) -> GPULoader:
         return self
@@ -426,36 +435,26 @@ class GPULoader:
     def _begin(self, epoch: _Epoch) -> None:
         """Makes an iteration the running one. Doing so again, where an interrupt came between, changes nothing."""
         epoch.start = epoch.start or self._start
+        check_epoch(epoch.start.epoch)
         self._cursor, self._start = epoch.start, Cursor(epoch.start.epoch + 1)
         self._running = epoch.token
         epoch.begun = True
 
     def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
-        while True:
-            # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
-            if self._stream is not None and self._stream.cursor != self._cursor:
-                self._close_stream()
-            undecoded = None
-            try:
-                batch, images = (self._stream or self._open_stream()).next()
-                self._quarantine(batch.bad)
-            except DecodeError as failure:
-                undecoded = failure.batch
-                message = failure.message
-                self._close_stream()
-            except BaseException as error:
-                # Whatever was under way is lost; the cursor is not: the next call starts from it again.
-                self._close_stream()
-                if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                    raise DeviceError(self._lacking_memory(str(error))) from None
-                raise
-            if undecoded is None:
-                return batch, images
-            failed = frozenset(undecoded.ids[list(self._triage(undecoded.images, undecoded.arrays))].tolist())
-            if failed <= self._suspects:  # not the images', or what triage decides would not be final
-                raise RuntimeError(message)
-            self._suspects |= failed
+        """The batch at the cursor."""
+        # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
+        if self._stream is not None and self._stream.cursor != self._cursor:
+            self._close_stream()
+        try:
+            batch, images = (self._stream or self._open_stream()).next()
+            self._quarantine(batch.bad)
+        except BaseException as error:
+            # Whatever was under way is lost; the cursor is not: the next call starts from it again.
+            self._close_stream()
+            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                raise DeviceError(self._lacking_memory(str(error))) from None
+            raise
+        return batch, images
 
     def _lacking_memory(self, message: str) -> str:
         height, width = self._shards.largest_image
@@ -481,7 +480,7 @@ class GPULoader:
             place = self._shards.place(sample)
             raise TooManyBadImagesError(
                 f"{len(self._bad)} of {len(self._shards)} images are bad, more than max_bad={self._max_bad} allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def _hand_out(self, batch: EncodedBatch, views: list[torch.Tensor]) -> Batch:
@@ -548,6 +547,8 @@ class GPULoader:
             ahead,
             self._plan,
             self.preset,
+            self._triage,
+            self._suspects,
             num_threads=self._num_threads,
             device_id=self._device_id,
             prefetch=self._prefetch,
@@ -563,7 +564,7 @@ class GPULoader:
             stream.close()
 
 
-def _made_anew(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
+def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**arguments)
     loader.load_state_dict(state)
     return loader
@@ -575,7 +576,7 @@ _alive: WeakSet[GPULoader] = WeakSet()
 def _leave_to_the_parent() -> None:
     """In a forked child."""
     for loader in list(_alive):
-        if loader._stream is not None:
+        if loader._stream is not None and loader._stream.pipeline is not None:
             disown(loader._stream.pipeline)
         loader._stream = None
         loader._shards.renew_lock()
@@ -622,10 +623,14 @@ class _Epoch:
         return self
 
     def __next__(self) -> Batch:
-        if self._loader is None:
+        loader = self._loader
+        if loader is None:
             raise StopIteration
+        enter(loader._inside)
         try:
-            return self._loader._next(self)
+            return loader._next(self)
         except StopIteration:
             self._loader = None
             raise
+        finally:
+            loader._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's

@@ -1,7 +1,7 @@
 """Plan and shards to encoded batches: `Reader` makes one, `ReadAhead` has a thread make them beforehand.
 
-For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a stand-in for each refused
-one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
+For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a replacement for each
+refused one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Gate: TypeAlias = Callable[[View], "tuple[int, int] | str"]
 Triage: TypeAlias = "Callable[[Sequence[View], Mapping[str, NDArray[Any]]], Mapping[int, str]]"
 """Encoded images and the arrays drawn for them -> the rows that cannot be decoded, with the cause."""
 
-STAND_IN_ATTEMPTS = 100
+REPLACEMENT_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ class EncodedBatch:
 
     Attributes:
         cursor: the place in the run before this step.
-        ids: (b,) int64, the samples that are delivered: the plan's, or their stand-ins.
-        valid: (b,) bool, False for padding and for stand-ins.
+        ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
+        valid: (b,) bool, False for padding and for replacements.
         images: b encoded images, views into the arena; or arrays (height, width, 3) where the shards have those.
         arrays: what the graph takes beside them, (b, ...) each.
         mixing: how neighbours are mixed, or None.
@@ -76,10 +76,10 @@ class Reader:
         gate: says what may be decoded, from an image's bytes.
         triage: says what cannot be decoded, by trying.
         fields: extensions of components to read beside the image, with their collators.
-        replace_bad: put stand-ins in the place of bad images instead of raising.
-        known_bad: samples that have stand-ins, whatever their bytes are and `replace_bad` says.
-        suspects: samples that triage is asked about. It takes milliseconds; they must be those that decoding fails on,
-            and more of them change nothing.
+        replace_bad: replace bad images instead of raising.
+        known_bad: samples that are replaced, whatever their bytes are and `replace_bad` says.
+        suspects: samples that triage is asked about: those that decoding fails on. More of them change nothing, so
+            they may grow at any time.
         whole: whether views count in the image: where the graph takes whole images, decoded already.
         ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
@@ -109,7 +109,7 @@ class Reader:
         self._fields = dict(fields or {})
         self._replace_bad = replace_bad
         self._known_bad = dict(known_bad or {})
-        self._suspects = frozenset(suspects)
+        self._suspects = suspects
         self._whole = whole
         self._ahead = ahead
 
@@ -136,10 +136,10 @@ class Reader:
             if isinstance(size, str):
                 if sample not in self._known_bad:
                     bad[sample] = size
-                ids[row], images[row], size = self._stand_in(sample, draws, cause=size, wanted=wanted)
+                ids[row], images[row], size = self._draw_replacement(sample, draws, cause=size, wanted=wanted)
                 valid[row] = False
             sizes[row] = size
-        # A stand-in is drawn for as the sample in whose place it stands.
+        # A replacement is drawn for as the sample that it replaces.
         draws = Draws(self._plan.seed, cursor.epoch, planned.drawn_for)
         if self._shards.decoded:
             images = [pixels(image, (height, width)) for image, (height, width) in zip(images, sizes.tolist())]
@@ -195,19 +195,22 @@ class Reader:
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
         return self._triage([image], self._preset.arrays(draws, *np.array(size)[:, None])).get(0, size)
 
-    def _stand_in(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, View, tuple[int, int]]:
+    def _draw_replacement(
+        self, sample: int, draws: Draws, cause: str, wanted: Wanted
+    ) -> tuple[int, View, tuple[int, int]]:
         """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
         if not self._replace_bad and sample not in self._known_bad:
             raise BadImageError(*self._shards.place(sample), cause)
-        positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._plan.samples).astype(np.int64)
+        uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
+        positions = np.floor(uniform * self._plan.samples).astype(np.int64)
         for candidate in self._plan.ids(draws.epoch, positions):
             [image] = self._shards.read_images(np.array([candidate]), Arena(), wanted)
             size = self._size_or_cause(int(candidate), image, draws)
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(
-            f"{self._shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
-            f"stand in for it: mend the shards"
+            f"{self._shards.place(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples drawn "
+            f"to replace it: repair the shards"
         )
 
     def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
@@ -258,6 +261,7 @@ class ReadAhead:
         self._plan = plan
         self._depth = depth
         self._under_way = 0
+        self._read: deque[EncodedBatch | Exception] = deque()
         self._free: deque[Arena] = deque()
         self._requests: _Requests = SimpleQueue()
         self._results: _Results = SimpleQueue()
@@ -276,8 +280,18 @@ class ReadAhead:
             self._under_way += 1
         if self._under_way == 0:
             raise EndOfBatches
-        result = self._results.get()
+        result = self._read.popleft() if self._read else self._results.get()
         self._under_way -= 1
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def again(self, batch: EncodedBatch) -> EncodedBatch:
+        """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
+        self._requests.put((batch.cursor, batch.arena))
+        while len(self._read) < self._under_way:
+            self._read.append(self._results.get())
+        result = self._results.get()
         if isinstance(result, Exception):
             raise result
         return result
@@ -294,7 +308,7 @@ class ReadAhead:
     @property
     def ready(self) -> int:
         """The batches that are read and not asked for yet."""
-        return self._results.qsize()
+        return len(self._read) + self._results.qsize()
 
     def release(self, batch: EncodedBatch) -> None:
         """Says that a batch's images are no longer needed."""

@@ -1,4 +1,4 @@
-"""`check`: decodes every image of some shards as training would, and says and mends what is wrong with them."""
+"""`check`: decodes every image of some shards as training would, and says and repairs what is wrong with them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from gpuloader.shards import (
     write_quarantine,
 )
 from gpuloader.shards.index import NO_LABEL
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
@@ -294,9 +295,9 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
     part = copy.with_name(f".{copy.name}.part")
     try:
-        with path.open("rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
+        with os.fdopen(open_regular(path), "rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
             to_copy = set(offsets.tolist())
-            for member in members(partial(os.pread, source.fileno()), path.stat().st_size, str(path)):
+            for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
                 if member.offset in to_copy:
                     info = tarfile.TarInfo(member.name)
                     info.size = member.size
