@@ -8,6 +8,7 @@
 Importing this package imports neither DALI nor torch; the first use of `GPULoader` does.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from gpuloader.errors import (
@@ -30,6 +31,7 @@ from gpuloader.errors import (
     TooManyBadImagesError,
 )
 from gpuloader.helpers.late_imports import import_late
+from gpuloader.helpers.printable import make_printable
 
 if TYPE_CHECKING:
     from gpuloader.loading.compose import Compose
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from gpuloader.loading.world import World
 
 __version__ = "0.1.0"
+
+logging.getLogger("gpuloader").addFilter(make_printable)
 
 __all__ = [
     "BadImageError",

@@ -18,7 +18,6 @@ from tokenize import TokenError
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
@@ -44,17 +43,14 @@ def collator_of(extension: str) -> Collator:
     return _BY_EXTENSION.get(_plain(extension), as_bytes)
 
 
-def wrong_rows(name: str, value: object, samples: int) -> str | None:
+def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
     """Says which list, array or tensor in what a collator gave has not a row for each sample; None where all have."""
     if isinstance(value, Mapping):
         parts = (wrong_rows(f"{name}[{part!r}]", its_value, samples) for part, its_value in value.items())
         return next((wrong for wrong in parts if wrong), None)
-    if isinstance(value, list):
-        rows = len(value)
-    elif isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim > 0:
-        rows = value.shape[0] if isinstance(value, np.ndarray) else value.size(0)  # nested tensors have no shape
-    else:
-        rows = samples
+    if not isinstance(value, list) and not getattr(value, "ndim", 0):  # arrays and tensors of any library have that
+        return None
+    rows = len(value)
     if rows == samples:
         return None
     return (
@@ -134,7 +130,7 @@ def _array(component: bytes) -> NDArray[Any]:
         raise ValueError(f"the header of the array cannot be parsed ({type(error).__name__}: {error})") from None
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which are never unpickled")
-    if dtype.itemsize == 0 or min(shape, default=0) < 0:
+    if dtype.itemsize == 0 or any(type(length) is not int or length < 0 for length in shape):  # bools are ints
         raise ValueError(f"an array of shape {shape} and dtype {dtype} ({dtype.itemsize} bytes) cannot be taken")
     if (needed_bytes := prod(shape) * dtype.itemsize) > (left_bytes := len(component) - file.tell()):
         raise ValueError(

@@ -23,6 +23,8 @@ The message of each says what was wrong, what was found, what is allowed and wha
 
 from __future__ import annotations
 
+from gpuloader.helpers.printable import printable
+
 
 def shown(value: object, most_characters: int = 80) -> str:
     """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""
@@ -33,7 +35,13 @@ def shown(value: object, most_characters: int = 80) -> str:
 
 
 class GPULoaderError(Exception):
-    """The root: `except GPULoaderError` catches all that the library raises on purpose."""
+    """The root: `except GPULoaderError` catches all that the library raises on purpose.
+
+    Each argument is a line of the message. Whatever is in it, its text can be printed: see `printable`.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(printable(str(line)) for line in self.args)
 
 
 class ConfigError(GPULoaderError, ValueError):
@@ -81,7 +89,7 @@ class RemoteError(DataError):
 
     def __str__(self) -> str:
         tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
-        return (
+        return printable(
             f"{self.url}: {self.problem} ({tries}). Check the URL, the credentials and the network. Nothing is lost: "
             f"what was downloaded is kept, and a loop goes on where it was, as does a new loader from the state"
         )
@@ -102,7 +110,7 @@ class TarError(DataError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.shard}: {self.problem} at byte {self.offset}"
+        return printable(f"{self.shard}: {self.problem} at byte {self.offset}")
 
 
 class IndexFileError(DataError):
@@ -143,10 +151,9 @@ class BadImageError(DataError):
         self.cause = cause
 
     def __str__(self) -> str:
-        return (
-            f"bad image: {self.cause}\n  shard  {self.shard}\n  key    {self.key}\n  offset {self.offset}\n"
-            'Repair or remove the sample, or pass on_error="replace" to train on without it.'
-        )
+        lines = f"bad image: {self.cause}", f"  shard  {self.shard}", f"  key    {self.key}", f"  offset {self.offset}"
+        advice = 'Repair or remove the sample, or pass on_error="replace" to train on without it.'
+        return "\n".join(map(printable, (*lines, advice)))
 
 
 class TooManyBadImagesError(DataError):

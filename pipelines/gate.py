@@ -8,8 +8,13 @@ take minutes or gigabytes to decode.
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
+
+os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # else it says of each bad image, without its name, that it is bad
+
 from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.shards.image_checks import cause_in_bytes, cause_in_jpeg, cause_in_pnm, cause_in_size

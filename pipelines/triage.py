@@ -8,12 +8,63 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.nvimgcodec import (
+    NVIMGCODEC_DEVICE_CPU_ONLY,
+    Backend,
+    BackendKind,
+    CodeStream,
+    DecodeParams,
+    Decoder,
+    Region,
+)
 
 from gpuloader.pipelines.graph import build
 from gpuloader.recipe import Preset
 
+_CAUSE = "DALI's decoder fails on it"
+
 
 def undecodable(
+    preset: Preset,
+    images: Sequence[NDArray[np.uint8]],
+    arrays: Mapping[str, NDArray[Any]],
+    device_id: int | None,
+    num_threads: int = 1,
+) -> dict[int, str]:
+    """The rows whose windows cannot be decoded, with the cause.
+
+    On the CPU nvImageCodec decodes the windows. It is DALI's own decoder, but says of each image whether that worked,
+    and needs no pipeline. Where it refuses none, and on a GPU, the recipe's graph decides.
+
+    Args:
+        images: encoded, which the gate let pass.
+        arrays: what the recipe drew for them.
+        num_threads: that decode, on the CPU.
+    """
+    refused = _refused_on_cpu(images, arrays, num_threads) if device_id is None else {}
+    return refused or _refused_by_graph(preset, images, arrays, device_id)
+
+
+def _refused_on_cpu(
+    images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], num_threads: int
+) -> dict[int, str]:
+    backend = Backend(BackendKind.CPU_ONLY)
+    decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
+    # As DALI asks for them; it makes 8 bits of any depth itself.
+    params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
+    starts, ends = arrays["region_start"], arrays["region_start"] + arrays["region_shape"]
+    windows = [
+        CodeStream(image).get_sub_code_stream(region=Region(start.tolist(), end.tolist()))
+        for image, start, end in zip(images, starts, ends, strict=True)
+    ]
+    causes: dict[int, str] = {}
+    for first in range(0, len(windows), num_threads):  # a batch of decoded images at once would take its memory twice
+        decoded = decoder.decode(windows[first : first + num_threads], params=params)
+        causes |= {first + row: _CAUSE for row, image in enumerate(decoded) if image is None}
+    return causes
+
+
+def _refused_by_graph(
     preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], device_id: int | None
 ) -> dict[int, str]:
     """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause.
@@ -29,19 +80,18 @@ def undecodable(
         row = next(rows)
         return ([images[row]], *(array[row : row + 1] for array in arrays.values()))
 
+    pipeline = None
     while row < len(images) - 1:
-        # A pipeline that failed is of no use any more.
-        pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+        if pipeline is None:
+            pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
         try:
             pipeline.run()
-            while device_id is None:
-                pipeline.run()
         except RuntimeError as error:
             if not is_decode_failure(str(error)):
                 raise
             causes[row] = cause_of(str(error))
-        except StopIteration:
-            break
+        if device_id is not None:
+            pipeline = None
     return causes
 
 
@@ -54,4 +104,4 @@ def cause_of(message: str) -> str:
     """What went wrong, out of DALI's message, which counts samples in its own way."""
     line = message.partition("encountered:\n\n")[2].partition("\n")[0]
     detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", line)
-    return f"DALI's decoder fails on it{f': {detail.strip()}' if detail.strip() else ''}"
+    return f"{_CAUSE}{f': {detail.strip()}' if detail.strip() else ''}"

@@ -1,24 +1,31 @@
-"""Feeds mutated images to the gate, and those that pass to DALI, in processes that may die.
+"""Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
 
-Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; what
-passes the gate is decoded, or triage names it and the others of its batch are decoded without it. What breaks that is
-saved, and the exit code is 1.
+Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; an
+image that passes the gate is decoded, or triage names it and the others of its batch are decoded without it; a parser
+refuses data with its own errors alone. A batch that breaks this is tried again, each input alone. What breaks it then
+too is saved, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
+import json
+import logging
 import os
 import random
 import re
 import resource
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from importlib.metadata import distributions
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,22 +33,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:  # only the workers load the library, and DALI with it
+    from fuzzing_data import Examine
+
     from gpuloader.recipe import Preset
 
-FORMATS = ("jpeg", "png", "webp", "tiff", "bmp", "pnm")
-_BATCH = 8
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+IMAGES = {  # format -> how the zoo's images of it are called
+    "jpeg": ("jpeg-",),
+    "png": ("png-",),
+    "webp": ("webp-",),
+    "tiff": ("tiff-",),
+    "bmp": ("bmp-",),
+    "pnm": ("ppm-", "pgm-", "pbm-"),
+}
+DATA = ("tar", "index", "state", "recipe", "npy", "json")
+FORMATS = (*IMAGES, *DATA)
+OUTCOMES = ("mutated", "refused", "refused by the decoder", "accepted", "given up")
+_BATCH = 64
 _SIZE = 32
 _HEADER_BYTES = 256
-_TIMEOUT_SECONDS = 120
-_LIMIT_OVER_SPARE = (
-    8  # an allocation that fails is no finding, as decoders take it for a broken image; one that does not is
-)
+_MOST_SECONDS = 10  # of CPU time, for a batch and, as it is tried again then, for one input
+_MOST_WAITING_SECONDS = 120  # for all workers together
+_CAUSES = ("death", "hang", "memory", "exception")
+# An allocation that fails is no finding, as decoders take it for a broken image; one that does not is.
+_LIMIT_OVER_SPARE = 8
+_LEAST_LIMIT_BYTES = 1 << 30  # for pipelines
 _EXTREMES = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
 _TIFF_TAGS = (256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338, 339, 347, 530)
 _CHUNKS = {"png": (b"eXIf", b"iCCP", b"tRNS", b"PLTE", b"acTL", b"fdAT"), "webp": (b"EXIF", b"ICCP", b"ALPH", b"ANMF")}
@@ -60,13 +83,21 @@ class Result(NamedTuple):
 
     Attributes:
         counts: outcome -> how many inputs had it.
-        violation: what broke, or nothing.
-        numbers: the inputs to blame for it.
+        cause: what broke, one of "death", "hang", "memory" and "exception"; or nothing.
+        detail: that in words.
     """
 
     counts: Counter[str]
-    violation: str = ""
-    numbers: Sequence[int] = ()
+    cause: str = ""
+    detail: str = ""
+
+
+class Finding(NamedTuple):
+    """What broke, and the inputs to blame: one, or those of a batch of which no single one breaks it."""
+
+    job: Job
+    cause: str
+    detail: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,38 +108,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where offending inputs are saved")
-    parser.add_argument("--spare-mib", type=int, default=1024, help="memory that a batch of inputs may take")
+    parser.add_argument("--spare-mib", type=int, default=1024, help="memory that an input may take")
+    parser.add_argument("--json", type=Path, help="a file to write the outcome into")
     options = parser.parse_args(arguments)
+    started = time.monotonic()
     jobs = [
         Job(kind, range(start, min(start + _BATCH, options.count)), options.seed)
         for kind in options.formats
         for start in range(0, options.count, _BATCH)
     ]
     totals = {kind: Counter[str]() for kind in options.formats}
-    violations: list[str] = []
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         bars = {kind: progress.add_task(kind, total=options.count) for kind in options.formats}
-        for job, result in examined(jobs, options.workers, options.spare_mib << 20):
-            totals[job.kind] += result.counts
-            progress.advance(bars[job.kind], len(job.numbers))
-            if result.violation:
-                saved = [save(options.folder, job, number) for number in result.numbers]
-                violations.append(f"{result.violation}\n  " + "\n  ".join(map(str, saved)))
+
+        def run(jobs: Iterable[Job]) -> list[Finding]:
+            """Counts what became of the inputs, but for those of batches that broke something."""
+            broken = []
+            for job, result in examined(jobs, options.workers, options.spare_mib << 20):
+                if result.cause:
+                    broken.append(Finding(job, result.cause, result.detail))
+                else:
+                    totals[job.kind] += result.counts
+                    progress.advance(bars[job.kind], len(job.numbers))
+            return broken
+
+        findings = confirmed(run(jobs), run)
+    for job, *_ in findings:
+        totals[job.kind] += Counter({"mutated": len(job.numbers), "given up": len(job.numbers)})
     console.print(table(totals))
-    for violation in violations:
-        console.print(violation, markup=False, highlight=False, soft_wrap=True)
-    return 1 if violations else 0
+    for job, cause, detail in findings:
+        saved = [save(options.folder, job, number) for number in job.numbers]
+        text = f"{cause}: {detail}\n  " + "\n  ".join(map(str, saved))
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if options.json:
+        report = summary(options.seed, options.spare_mib, totals, findings, time.monotonic() - started)
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if findings else 0
+
+
+def confirmed(broken: Sequence[Finding], run: Callable[[Iterable[Job]], list[Finding]]) -> list[Finding]:
+    """What each input breaks alone; or a batch together, where that is no matter of its size or the machine's load."""
+    found = run([job._replace(numbers=range(n, n + 1)) for job, *_ in broken for n in job.numbers])
+    blamed = {(job.kind, *job.numbers) for job, *_ in found}
+    together = [
+        finding
+        for finding in broken
+        if finding.cause in ("death", "exception")
+        and not any((finding.job.kind, number) in blamed for number in finding.job.numbers)
+    ]
+    return found + together
 
 
 def table(totals: dict[str, Counter[str]]) -> Table:
     """The outcomes of each format."""
-    outcomes = ("mutated", "refused by the gate", "refused by the decoder", "decoded", "given up", "deaths")
-    result = Table("format", *outcomes)
+    result = Table("format", *OUTCOMES)
     for kind, counts in totals.items():
-        result.add_row(kind, *(f"{counts[outcome]:,}" for outcome in outcomes))
+        result.add_row(kind, *(f"{counts[outcome]:,}" for outcome in OUTCOMES))
     return result
+
+
+def summary(
+    seed: int, spare_mib: int, totals: dict[str, Counter[str]], findings: Sequence[Finding], seconds: float
+) -> dict[str, object]:
+    """The outcome, and all that it depends on."""
+    names = ("gpuloader", "nvidia-dali", "nvidia-nvimgcodec", "numpy", "pillow")
+    versions = {each.name.lower(): each.version for each in distributions() if each.name.lower().startswith(names)}
+    git = ("git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    causes = Counter(finding.cause for finding in findings)
+    return {
+        "commit": commit,
+        "versions": {"python": sys.version.split()[0], **dict(sorted(versions.items()))},
+        "seed": seed,
+        "inputs": sum(counts["mutated"] for counts in totals.values()),
+        "limits": {"cpu_seconds": _MOST_SECONDS, "memory_mib": spare_mib},
+        "found": {cause: causes[cause] for cause in _CAUSES},
+        "findings": [
+            {"format": job.kind, "numbers": list(job.numbers), "cause": cause, "detail": detail}
+            for job, cause, detail in findings
+        ],
+        "outcomes": {kind: {outcome: counts[outcome] for outcome in OUTCOMES} for kind, counts in totals.items()},
+        "seconds": round(seconds),
+        "cpu_seconds": round(sum(each.ru_utime + each.ru_stime for each in times)),
+    }
 
 
 def save(folder: Path, job: Job, number: int) -> Path:
@@ -132,27 +217,33 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.job: Job | None = None
+        self.hangs = False
 
-    def begin(self, job: Job | None) -> None:
+    def begin(self, job: Job) -> None:
         self.job = job
         with suppress(BrokenPipeError):  # `result` finds the death
             self.connection.send(job)
 
     def result(self) -> Result:
         """What the process says of its job, or how it ended."""
-        assert self.job is not None
         try:
             result: Result = self.connection.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            counts = Counter({"mutated": len(self.job.numbers), "given up": len(self.job.numbers), "deaths": 1})
-            return Result(
-                counts, f"the process ended with exit code {self.process.exitcode} on one of", self.job.numbers
-            )
+            if self.process.exitcode == 1:  # Python's own end: nothing of an input's
+                raise RuntimeError("a worker ended with an error, see above") from None
+            if self.hangs or self.process.exitcode == -signal.SIGXCPU:
+                seconds = f"{_MOST_WAITING_SECONDS} s" if self.hangs else f"{_MOST_SECONDS} s of CPU time"
+                return Result(Counter(), "hang", f"no end within {seconds}")
+            return Result(Counter(), "death", f"the process ended with exit code {self.process.exitcode}")
         return result
 
-    def kill(self) -> None:
-        self.process.kill()
+    def is_alive(self) -> bool:
+        return self.process.exitcode is None
+
+    def end(self) -> None:
+        with suppress(BrokenPipeError):
+            self.connection.send(None)
         self.process.join()
 
 
@@ -161,55 +252,66 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
     left = iter(jobs)
     busy: dict[Connection, _Worker] = {}
 
-    def begin(worker: _Worker, job: Job | None) -> None:
-        worker.begin(job)
+    def begin(worker: _Worker | None = None) -> None:
+        """Gives the next job to that worker, or to a new one."""
+        job = next(left, None)
         if job is not None:
+            worker = worker or _Worker(spare_bytes)
+            worker.begin(job)
             busy[worker.connection] = worker
+        elif worker is not None:
+            worker.end()
 
     try:
-        for _, job in zip(range(workers), left):
-            begin(_Worker(spare_bytes), job)
+        for _ in range(workers):
+            begin()
         while busy:
-            ready = wait(list(busy), timeout=_TIMEOUT_SECONDS)
+            ready = wait(list(busy), timeout=_MOST_WAITING_SECONDS)
             if not ready:
                 for worker in busy.values():
+                    worker.hangs = True
                     worker.process.kill()  # each is then found dead, with the job that it hung on
                 continue
             for connection in ready:
                 worker = busy.pop(connection)
+                result = worker.result()
                 assert worker.job is not None
-                job, result = worker.job, worker.result()
-                following = next(left, None)
-                if following is not None:
-                    alive = worker.process.is_alive() and not result.counts["deaths"]
-                    begin(worker if alive else _Worker(spare_bytes), following)
-                else:
-                    worker.begin(None)
-                yield job, result
+                yield worker.job, result
+                begin(worker if result.cause not in ("death", "hang") else None)
     finally:
         for worker in busy.values():
-            worker.kill()
+            worker.process.kill()
+            worker.process.join()
 
 
 def _serve(connection: Connection, spare_bytes: int) -> None:
+    from fuzzing_data import examiners
+
+    sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
+    logging.disable()
     decoder = _Decoder()
-    for kind in FORMATS:  # loads and compiles what the first batches would
+    for kind in IMAGES:  # loads and compiles what the first batches would
         decoder.decode(list(seeds(kind)))
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most_bytes = used_bytes + _LIMIT_OVER_SPARE * spare_bytes
+    most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
-    while (job := connection.recv()) is not None:
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
-        before_bytes = _peak_bytes()
-        try:
-            result = decoder.examine(job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
-            result = _given_up(job, f"{type(error).__name__}: {error}", job.numbers)
-        taken_bytes = _peak_bytes() - before_bytes
-        if taken_bytes > spare_bytes and not result.violation:
-            result = _given_up(job, f"{taken_bytes >> 20:,} MiB of memory taken by", job.numbers)
-        connection.send(result)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with tempfile.TemporaryDirectory() as folder:
+        data = examiners(Path(folder))
+        while (job := connection.recv()) is not None:
+            Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+            before_bytes = _peak_bytes()
+            # The kernel ends what takes longer, however many threads it runs on and whatever else the machine does.
+            resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 1 + _MOST_SECONDS, -1))
+            try:
+                result = decoder.examine(job) if job.kind in IMAGES else _parsed(job, data[job.kind])
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+                result = Result(Counter(), "exception", f"{type(error).__name__}: {str(error)[:2000]}")
+            taken_bytes = _peak_bytes() - before_bytes
+            if taken_bytes > spare_bytes and not result.cause:
+                result = Result(Counter(), "memory", f"{taken_bytes >> 20:,} MiB taken")
+            connection.send(result)
 
 
 def _peak_bytes() -> int:
@@ -218,9 +320,9 @@ def _peak_bytes() -> int:
     return int(peak[1]) << 10
 
 
-def _given_up(job: Job, violation: str, numbers: Sequence[int]) -> Result:
-    """A batch that something broke: nothing more is said of its inputs."""
-    return Result(Counter({"mutated": len(job.numbers), "given up": len(job.numbers)}), violation, numbers)
+def _parsed(job: Job, accepts: Examine) -> Result:
+    accepted = sum(accepts(mutated(job.kind, job.seed, number)) for number in job.numbers)
+    return Result(Counter({"mutated": len(job.numbers), "refused": len(job.numbers) - accepted, "accepted": accepted}))
 
 
 class _Decoder:
@@ -238,22 +340,19 @@ class _Decoder:
         """Gate, decode, and triage where that fails."""
         from gpuloader.pipelines import gate
 
-        counts = Counter(mutated=len(job.numbers))
-        passed: dict[int, bytes] = {}
-        for number in job.numbers:
-            image = mutated(job.kind, job.seed, number)
-            try:
-                refused = isinstance(gate(np.frombuffer(image, np.uint8)), str)
-            except Exception as error:  # noqa: BLE001 - it is to say why, not to raise
-                return _given_up(job, f"the gate raises {type(error).__name__}: {error}", [number])
-            counts["refused by the gate"] += refused
-            if not refused:
-                passed[number] = image
-        refusals = self.decode(list(passed.values())) if passed else [set()]
-        bad = set.union(*refusals)
-        counts["refused by the decoder"] = len(bad)
-        counts["decoded"] = len(passed) - len(bad)
-        return Result(counts)
+        images = [mutated(job.kind, job.seed, number) for number in job.numbers]
+        passed = [image for image in images if not isinstance(gate(np.frombuffer(image, np.uint8)), str)]
+        bad = set.union(*self.decode(passed)) if passed else ()
+        return Result(
+            Counter(
+                {
+                    "mutated": len(images),
+                    "refused": len(images) - len(passed),
+                    "refused by the decoder": len(bad),
+                    "accepted": len(passed) - len(bad),
+                }
+            )
+        )
 
     def decode(self, images: list[bytes]) -> list[set[int]]:
         """For each recipe, the rows that cannot be decoded; an error unless the others can."""
@@ -299,6 +398,10 @@ def mutated(kind: str, seed: int, number: int) -> bytes:
     """The input of that number: one of the seeds with one to three mutations."""
     rng = random.Random(f"{kind} {seed} {number}")
     data = rng.choice(seeds(kind))
+    if kind in DATA:
+        from fuzzing_data import mutate
+
+        return mutate(kind, data, rng)
     for _ in range(rng.choice((1, 1, 2, 3))):
         data = rng.choice(_MUTATIONS + _MUTATIONS_OF.get(kind, ()))(data, rng)
     if kind == "png" and rng.random() < 0.5:
@@ -345,7 +448,7 @@ def repeat(data: bytes, rng: random.Random) -> bytes:
 
 def splice(data: bytes, rng: random.Random) -> bytes:
     """The beginning of one and the end of another, of any format."""
-    other = rng.choice(seeds(rng.choice(FORMATS)))
+    other = rng.choice(seeds(rng.choice(tuple(IMAGES))))
     return data[: rng.randrange(len(data) + 1)] + other[rng.randrange(len(other)) :]
 
 
@@ -468,52 +571,14 @@ def with_checksums(data: bytes) -> bytes:
 @cache
 def seeds(kind: str) -> tuple[bytes, ...]:
     """Whole files to start from."""
-    rgb = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((96, 64))
-    gray, palette, alpha = rgb.convert("L"), rgb.convert("P"), Image.merge("RGBA", [*rgb.split(), rgb.convert("L")])
-    wide = Image.fromarray(np.asarray(gray, np.uint16) * 257)
-    images: dict[str, list[tuple[Image.Image, dict[str, object]]]] = {
-        "jpeg": [
-            (rgb, {"subsampling": "4:2:0"}),
-            (rgb, {"subsampling": "4:4:4"}),
-            (rgb, {"progressive": True}),
-            (rgb, {"restart_marker_blocks": 2}),
-            (rgb, {"exif": _exif()}),
-            (gray, {}),
-            (rgb.convert("CMYK"), {}),
-        ],
-        "png": [(rgb, {}), (gray, {}), (palette, {"transparency": 3}), (alpha, {}), (wide, {}), (rgb.convert("1"), {})],
-        "webp": [
-            (rgb, {}),
-            (rgb, {"lossless": True}),
-            (alpha, {}),
-            (rgb, {"exif": _exif()}),
-            (rgb, {"save_all": True, "append_images": [rgb.rotate(180)]}),
-        ],
-        "tiff": [
-            (rgb, {}),
-            (rgb, {"compression": "tiff_lzw"}),
-            (rgb, {"compression": "tiff_adobe_deflate"}),
-            (rgb, {"compression": "jpeg"}),
-            (gray, {}),
-            (palette, {}),
-            (wide, {}),
-        ],
-        "bmp": [(rgb, {}), (gray, {}), (palette, {}), (rgb.convert("1"), {}), (alpha, {})],
-        "pnm": [(rgb, {}), (gray, {}), (rgb.convert("1"), {}), (wide, {})],
-    }
-    return tuple(_encoded(image, kind, options) for image, options in images[kind])
+    if kind in DATA:
+        import fuzzing_data
 
+        return fuzzing_data.seeds(kind)
+    from bad_images import good_kinds
 
-def _exif() -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
-
-
-def _encoded(image: Image.Image, kind: str, options: dict[str, object]) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "ppm" if kind == "pnm" else kind, **options)
-    return file.getvalue()
+    text = (b"P1\n4 2\n1 0 1 0\n0 1 0 1\n", b"P2\n3 2\n255\n0 128 255\n1 2 3\n") if kind == "pnm" else ()
+    return (*(image.data for image in good_kinds() if image.name.startswith(IMAGES[kind])), *text)
 
 
 if __name__ == "__main__":

@@ -367,7 +367,7 @@ def finish_epoch(run: Run, loader: GPULoader, config: Config, log: Log) -> None:
 
 @torch.inference_mode()
 def evaluate(net: nn.Module, loader: GPULoader, amp: str) -> dict[str, float]:
-    """Accuracy and loss: each sample counts once over all ranks, and stand-ins of bad images do not."""
+    """Accuracy and loss: each sample counts once over all ranks, and replacements of bad images do not."""
     net.eval()
     for buffer in net.buffers() if dist.is_initialized() else ():
         dist.broadcast(buffer, 0)  # ranks differ in batch statistics; the checkpoint has those of rank 0

@@ -149,6 +149,7 @@ def test_a_collator_makes_what_it_says(collator: collators.Collator, components:
                 (npy_header((10**30,)), "bytes, but there are 8"),
                 (npy_header((-1,)), r"shape \(-1,\) and dtype float32 \(4 bytes\) cannot be taken"),
                 # Nothing is read of these, and a copy of them never ends.
+                (npy_header((2, True)), r"shape \(2, True\) and dtype float32 \(4 bytes\) cannot be taken"),
                 (npy_header((10**12,), "|V0"), r"shape \(1000000000000,\) and dtype \|V0 \(0 bytes\) cannot be taken"),
                 (npy_header((10**12,), "<U0"), r"dtype <U0 \(0 bytes\) cannot be taken"),
                 (npy_header((1,), "|O"), "Python objects, which are never unpickled"),
@@ -341,6 +342,7 @@ def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: 
         (lambda components: np.ones(0), "the field data has 0 rows for 4 samples"),
         (lambda components: torch.ones(5, 4), "the field data has 5 rows for 4 samples"),
         (lambda components: components[:3], "the field data has 3 rows for 4 samples"),
+        (lambda components: memoryview(bytes(3)), "the field data has 3 rows for 4 samples"),
         (lambda components: [components], "the field data has 1 row for 4 samples"),
         (
             lambda components: {"fits": np.arange(4), "in": {"it": np.arange(3), "also": []}},

@@ -29,6 +29,7 @@ from gpuloader.cli.presets import presets
 from gpuloader.cli.show import show
 from gpuloader.cli.tune import tune
 from gpuloader.errors import GPULoaderError
+from gpuloader.helpers.printable import printable
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 COMMANDS = (pack, index, info, check, show, presets, bench, tune, doctor, demo)
@@ -60,7 +61,8 @@ def main() -> None:
     except GPULoaderError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error))
+        named = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error)
+        _fail(printable(named))
 
 
 def _fail(message: str) -> NoReturn:

@@ -18,7 +18,7 @@ from gpuloader.cli.options import (
     chosen_device,
     label_source,
 )
-from gpuloader.cli.printing import print_json
+from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.units import bytes_said
 
 if TYPE_CHECKING:
@@ -75,25 +75,31 @@ def bench(
         print_json(result)
         return
     data = result.data
-    print(f"machine  {result.machine}")
-    print(f"data     {data.images:,} images of {bytes_said(data.image_bytes)} in {data.shards:,} shards; {preset}")
+    say(f"machine  {result.machine}")
+    say(f"data     {data.images:,} images of {bytes_said(data.image_bytes)} in {data.shards:,} shards; {preset}")
     size = result.settings["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
-        print(f"batch    {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+        say(f"batch    {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     for device in result.devices:
         _print_device(device, size)
-    print(f"\n{caching_note(result)}")
+    say()
+    say(caching_note(result))
 
 
 def _print_device(device: DeviceFigures, batch_size: int) -> None:
-    print(f"\n{f'{device.device}, {device.num_threads} threads, batch {batch_size}':<34}{'images/s':>12}", end="")
-    print(f"{'CPU s/1,000':>14}{'share':>8}")
+    title = f"{device.device}, {device.num_threads} threads, batch {batch_size}"
+    say()
+    say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
     for figures in device.stages:
         share = "" if figures.cpu_share is None else f"{figures.cpu_share:.0%}"
-        print(f"{figures.title:<34}{figures.images_per_second:>12,.0f}", end="")
-        print(f"{figures.cpu_seconds_per_1000:>14.3f}{share:>8}")
+        rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
+        say(f"{figures.title:<34}{rates}{share:>8}")
     if (training := device.training) is not None:
-        print(f"\ntraining {training.model}, a step: {training.resident_step_seconds * 1000:,.1f} ms alone, ", end="")
-        print(f"{training.loaded_step_seconds * 1000:,.1f} ms with the loader: ", end="")
-        print(f"{training.overhead:+.1%}, noise {training.noise:.1%}; waiting {training.waiting_share:.1%} of the time")
-    print(f"\n{device.limit}")
+        say()
+        say(
+            f"training {training.model}, a step: {training.resident_step_seconds * 1000:,.1f} ms alone, "
+            f"{training.loaded_step_seconds * 1000:,.1f} ms with the loader: {training.overhead:+.1%}, "
+            f"noise {training.noise:.1%}; waiting {training.waiting_share:.1%} of the time"
+        )
+    say()
+    say(device.limit)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LocalShards, chosen_device
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 
 if TYPE_CHECKING:
     from gpuloader.tools.check import CheckResult
@@ -37,16 +37,14 @@ def check(
 
 def _print(result: CheckResult) -> None:
     for bad in result.bad:
-        print(f"{bad.shard}: bad: {bad.key!r} at byte {bad.offset}: {bad.cause}")
+        say(f"{bad.shard}: bad: {bad.key!r} at byte {bad.offset}: {bad.cause}")
     for broken in result.broken:
-        print(
-            f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {broken.samples:,} samples"
-        )
+        say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {broken.samples:,} samples")
     for stray in result.stray:
-        print(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+        say(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
     for repaired in result.repaired:
         copy = f"{repaired.samples:,} samples are in {repaired.copy}" if repaired.copy else "no sample is left to copy"
-        print(f"{repaired.shard}: {copy}")
+        say(f"{repaired.shard}: {copy}")
     counts = {
         "bad samples": len(result.bad),
         "broken shards": len(result.broken),
@@ -54,4 +52,4 @@ def _print(result: CheckResult) -> None:
         "samples without a label": result.without_label,
     }
     wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
-    print(f"{result.samples:,} samples in {result.shards:,} shards: {wrong or 'all is well'}")
+    say(f"{result.samples:,} samples in {result.shards:,} shards: {wrong or 'all is well'}")

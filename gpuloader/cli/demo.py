@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import Cpu, chosen_device
+from gpuloader.cli.printing import say
 
 
 def demo(
@@ -27,10 +28,10 @@ def demo(
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
         result = run_demo(keep or Path(folder), output, chosen_device(cpu), seed)
-    print(f"device              {result.device}")
-    print(f"accuracy            {result.accuracy:.1%} of {result.evaluated} pictures that it had not seen, each once")
-    print(f"training            {result.train_images_per_second:.0f} images/s")
-    print(f"waiting for data    {result.waiting_share:.0%} of the training time")
-    print(f"predictions         {output}")
+    say(f"device              {result.device}")
+    say(f"accuracy            {result.accuracy:.1%} of {result.evaluated} pictures that it had not seen, each once")
+    say(f"training            {result.train_images_per_second:.0f} images/s")
+    say(f"waiting for data    {result.waiting_share:.0%} of the training time")
+    say(f"predictions         {output}")
     if keep:
-        print(f"shards              {result.train[0]} to {result.train[-1].name}, {result.val[0]}")
+        say(f"shards              {result.train[0]} to {result.train[-1].name}, {result.val[0]}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import AsJson
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 
 
 def doctor(
@@ -28,8 +28,8 @@ def doctor(
         print_json({"findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            print(f"{finding.status:<9}{finding.name:<18}{finding.found}")
+            say(f"{finding.status:<9}{finding.name:<18}{finding.found}")
             if finding.advice:
-                print(f"{'':<27}{finding.advice}")
+                say(f"{'':<27}{finding.advice}")
     if any(finding.status == "failure" for finding in findings):
         raise typer.Exit(FOUND_SOMETHING_WRONG)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from gpuloader.cli.options import AsJson, Shards
-from gpuloader.cli.printing import print_json
+from gpuloader.cli.printing import print_json, say
 
 
 def index(shards: Shards, as_json: AsJson = False) -> None:
@@ -33,9 +33,9 @@ def index(shards: Shards, as_json: AsJson = False) -> None:
         )
         return
     for shard, shard_index in shard_set.indexes:
-        print(f"{shard}: {len(shard_index):,} samples")
+        say(f"{shard}: {len(shard_index):,} samples")
         for item in shard_index.left_out:
-            print(f"  left out: {item.name!r} at byte {item.offset}: {item.why}")
+            say(f"  left out: {item.name!r} at byte {item.offset}: {item.why}")
         if more := shard_index.left_out_count - len(shard_index.left_out):
-            print(f"  left out: {more:,} more")
-    print(f"{len(shard_set):,} samples in {len(shard_set.indexes):,} shards")
+            say(f"  left out: {more:,} more")
+    say(f"{len(shard_set):,} samples in {len(shard_set.indexes):,} shards")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpuloader.cli.options import AsJson, Preset, Shards
-from gpuloader.cli.printing import print_json
+from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.units import bytes_said
 
 if TYPE_CHECKING:
@@ -39,52 +39,56 @@ def info(
 
 def _print(info: Info) -> None:
     left_out = f", {info.stray_count:,} members left out" if info.stray_count else ""
-    print(f"{info.samples:,} samples in {info.shards:,} shards, {bytes_said(info.shard_bytes)}{left_out}")
-    print(f"formats     {_counts(info.formats)}")
-    print(f"components  {_counts(info.components)}")
+    say(f"{info.samples:,} samples in {info.shards:,} shards, {bytes_said(info.shard_bytes)}{left_out}")
+    say(f"formats     {_counts(info.formats)}")
+    say(f"components  {_counts(info.components)}")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)
     _print_spread("megapixels", info.megapixels, "{:.3g}".format)
     _print_spread("bytes of an image", info.image_bytes, bytes_said)
     if info.unknown_size:
-        print(f"\n{info.unknown_size:,} images whose height and width the index does not know")
+        say()
+        say(f"{info.unknown_size:,} images whose height and width the index does not know")
     memory = info.memory
     decoded = "unknown" if memory.decoded_bytes is None else bytes_said(memory.decoded_bytes)
-    print(f"\nmemory of a loader, estimated (preset {memory.preset}, batch size {memory.batch_size}, ", end="")
-    print(f"prefetch {memory.prefetch})")
-    print(f"  index            {bytes_said(memory.index_bytes):>9}  host")
-    print(f"  encoded images   {bytes_said(memory.encoded_bytes):>9}  host")
-    print(f"  decoded regions  {decoded:>9}  device")
-    print(f"  batches          {bytes_said(memory.output_bytes):>9}  device")
+    settings = f"preset {memory.preset}, batch size {memory.batch_size}, prefetch {memory.prefetch}"
+    say()
+    say(f"memory of a loader, estimated ({settings})")
+    say(f"  index            {bytes_said(memory.index_bytes):>9}  host")
+    say(f"  encoded images   {bytes_said(memory.encoded_bytes):>9}  host")
+    say(f"  decoded regions  {decoded:>9}  device")
+    say(f"  batches          {bytes_said(memory.output_bytes):>9}  device")
 
 
 def _print_classes(info: Info) -> None:
     by_samples = sorted(info.classes, key=lambda each: -each.samples)
     without = f", {info.without_label:,} samples without a label" if info.without_label else ""
     spread = f" of {by_samples[-1].samples:,} to {by_samples[0].samples:,} samples" if by_samples else ""
-    print(f"\n{len(by_samples):,} classes{spread}{without}")
+    say()
+    say(f"{len(by_samples):,} classes{spread}{without}")
     shown = by_samples
     if len(by_samples) > 2 * _CLASSES_SHOWN:
         shown = [*by_samples[:_CLASSES_SHOWN], *by_samples[-_CLASSES_SHOWN:]]
     for place, each in enumerate(shown):
         if place == _CLASSES_SHOWN and len(shown) < len(by_samples):
-            print(f"  ... {len(by_samples) - len(shown):,} more ...")
+            say(f"  ... {len(by_samples) - len(shown):,} more ...")
         label = f"{each.label}" if each.name is None else f"{each.label} {each.name}"
-        print(f"  {label:<20}{_bar(each.samples, by_samples[0].samples)} {each.samples:,}")
+        say(f"  {label:<20}{_bar(each.samples, by_samples[0].samples)} {each.samples:,}")
 
 
 def _print_spread(title: str, spread: Spread | None, written: Callable[[float], str]) -> None:
     if spread is None:
         return
+    say()
     if spread.smallest == spread.largest:
-        print(f"\n{title}: {written(spread.smallest)} in all")
+        say(f"{title}: {written(spread.smallest)} in all")
         return
-    print(f"\n{title}: {written(spread.smallest)} to {written(spread.largest)}", end="")
-    print(f", median {written(spread.median)}, mean {written(spread.mean)}")
+    middle = f"median {written(spread.median)}, mean {written(spread.mean)}"
+    say(f"{title}: {written(spread.smallest)} to {written(spread.largest)}, {middle}")
     for lower, upper, count in zip(spread.edges, spread.edges[1:], spread.counts):
         bounds = f"{written(lower)} - {written(upper)}"
-        print(f"  {bounds:<20}{_bar(count, max(spread.counts))} {count:,}")
+        say(f"  {bounds:<20}{_bar(count, max(spread.counts))} {count:,}")
 
 
 def _bar(count: int, most: int) -> str:

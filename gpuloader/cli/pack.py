@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import AsJson
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -90,12 +90,12 @@ def pack(
         print_json(result)
     else:
         for picture in result.left_out:
-            print(f"left out: {picture.name!r}: {picture.why}")
+            say(f"left out: {picture.name!r}: {picture.why}")
         if result.passed_over:
-            print(f"passed over, being no pictures by their names: {result.passed_over:,}")
+            say(f"passed over, being no pictures by their names: {result.passed_over:,}")
         total = len(result.shards) + len(result.missing)
-        print(f"{result.samples:,} samples in {len(result.shards):,} of {total:,} shards, {result.bytes:,} bytes")
+        say(f"{result.samples:,} samples in {len(result.shards):,} of {total:,} shards, {result.bytes:,} bytes")
         if result.missing:
-            print(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")
+            say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")
     if result.left_out:
         raise typer.Exit(FOUND_SOMETHING_WRONG)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
-from gpuloader.cli.printing import print_json
+from gpuloader.cli.printing import print_json, say
 
 
 def show(
@@ -59,14 +59,12 @@ def show(
     if as_json:
         print_json(shown)
         return
-    print(
-        f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels"
-    )
+    say(f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
-        print("MixUp and CutMix, which the recipe has, are left out")
+        say("MixUp and CutMix, which the recipe has, are left out")
     for sample in shown.samples:
         if sample.id in shown.bad:
-            print(f"bad image: {tool.printable(sample.key)} in {sample.shard}: {shown.bad[sample.id]}")
+            say(f"bad image: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")
 
 
 def _overrides(changes: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     chosen_device,
     label_source,
 )
-from gpuloader.cli.printing import print_json
+from gpuloader.cli.printing import print_json, say
 
 
 def tune(
@@ -67,6 +67,6 @@ def tune(
         return
     size = result.defaults["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
-        print(f"batches of {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
-    print(verdict(result))
-    print(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")
+        say(f"batches of {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+    say(verdict(result))
+    say(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")

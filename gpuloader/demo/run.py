@@ -17,8 +17,10 @@ from torch import nn
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import ConfigError, StateError
+from gpuloader.helpers.printable import printable
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.loader import GPULoader
+from gpuloader.tools.outputs import check_output
 from gpuloader.tools.small_net import small_net
 
 TRAIN_PICTURES = 1200
@@ -71,6 +73,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
         raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
     if not picture.parent.is_dir():
         raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
+    check_output(picture)
     if tars := sorted(folder.glob("*.tar")):
         raise StateError(f"{folder} has tars already, such as {tars[0].name}: take an empty folder")
     train, val = _make_shards(folder, seed)
@@ -156,7 +159,7 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
                 )
                 before, loss_sum, right = now, 0.0, 0
             if done >= 1 and step < steps:
-                _say(bar, f"the time is up: {TRAIN_SECONDS:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
+                _say(bar, f"the time is up: {now.elapsed_seconds:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
                 break
     return net
 
@@ -176,4 +179,4 @@ def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Ten
 
 def _say(bar: Progress, line: str) -> None:
     """A line on stderr, above the bar where that is shown."""
-    bar.console.print(line, soft_wrap=True, highlight=False)
+    bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)

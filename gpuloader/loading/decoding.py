@@ -1,10 +1,13 @@
-"""`DecodedBatches`: a running DALI pipeline behind a reader, batch after batch; it ends with the first error."""
+"""`DecodedBatches`: a running DALI pipeline behind a reader, batch after batch; it ends with the first error.
+
+An image that cannot be decoded does not end it: its batch is read again, with another in that place.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,15 +23,6 @@ from gpuloader.pipelines import LastStep, Source, build, is_decode_failure
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
-
-
-class DecodeError(Exception):
-    """DALI failed on a batch."""
-
-    def __init__(self, batch: EncodedBatch, message: str) -> None:
-        super().__init__(batch, message)
-        self.batch = batch
-        self.message = message
 
 
 def is_out_of_memory(message: str) -> bool:
@@ -58,33 +52,40 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
 class DecodedBatches:
     """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
 
+    Args:
+        suspects: those of the reader; the images that a batch fails for are added to them.
+
     Attributes:
         cursor: the place of the batch that `next` gives next; None once a step was begun and not finished.
-        pipeline: DALI's.
+        pipeline: DALI's; None while there is none.
     """
 
-    def __init__(self, run: Run, start: Cursor, suspects: Collection[int] = ()) -> None:
+    def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
+        self._run = run
         self._plan = run.plan
+        self._suspects = suspects
         self._ahead = run.shards.ahead(run.plan)
         self._reader = Reader(run, suspects, self._ahead)
         self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
         self._feed = _Feed(self._batches)
         self.cursor: Cursor | None = self._batches.cursor
-        self.pipeline = build_graph(run, self._reader.arrays_of_one(), self._feed)
+        self.pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]
-        self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
+        self._iterator: DALIGenericIterator | None = None
+        self._again: EncodedBatch | None = None  # the last that was read again
         self._empty = partial(_empty_images, run.recipe, run.device)
 
     def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The next batch and its images; raises what reading it raised, or DecodeError."""
+        """The next batch and its images; raises what reading it raised, or an error of DALI's that blames no image."""
         cursor, self.cursor = self.cursor, None  # DALI goes on after an error, with images that are not the batch's
         assert cursor is not None
         first, end = self._plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
             batch, images = self._reader.read(cursor, Arena()), self._empty(cursor.epoch)
         else:
-            images = self._run()
-            batch = self._feed.in_flight.popleft()
+            while isinstance(outcome := self._decode(), str):
+                self._read_again(outcome)
+            batch, images = self._feed.pop(), outcome
             self._batches.release(batch)
         self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
         return batch, images
@@ -99,9 +100,28 @@ class DecodedBatches:
         self._batches.close()
         if self._ahead is not None:
             self._ahead.close()
-        del self._iterator, self.pipeline
+        self._iterator = self.pipeline = None
 
-    def _run(self) -> list[torch.Tensor]:
+    def _read_again(self, message: str) -> None:
+        """Has the first batch in flight, which failed, read again with a look at the images that failed.
+
+        The batches behind it are only decoded again.
+        """
+        self._iterator = self.pipeline = None  # one that failed is of no use any more, and it holds the batch's bytes
+        batch = self._feed.in_flight[0]
+        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
+        asked = self._suspects if batch is self._again else set()  # those of others came up after they were read
+        if refused <= asked:  # not the images', or what triage decides would not be final
+            raise RuntimeError(message)
+        self._suspects |= refused
+        self._again = self._batches.again(batch)
+        self._feed.put_back(self._again)
+
+    def _decode(self) -> list[torch.Tensor] | str:
+        """A batch's images, or why it cannot be decoded."""
+        if self._iterator is None:
+            self.pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
+            self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
         failure: Exception
         try:
@@ -109,9 +129,9 @@ class DecodedBatches:
         except StopIteration:
             failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
         except RuntimeError as error:
-            failure = error.with_traceback(None)
             if is_decode_failure(str(error)) and self._feed.in_flight:
-                failure = DecodeError(self._feed.in_flight[0], str(error))
+                return str(error)
+            failure = error.with_traceback(None)
         else:
             return [outputs[view] for view in self._views]
         failure.__context__ = None
@@ -130,6 +150,7 @@ class _Feed:
         self._batches = batches
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
+        self._given = 0  # of those in flight
 
     def __call__(self) -> tuple[Any, ...]:
         """The encoded images and the arrays of the next batch.
@@ -137,8 +158,27 @@ class _Feed:
         DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
         waits in `failure` until the caller has had those.
         """
+        if self._given == len(self.in_flight):
+            self.in_flight.append(self._next())
+        self._given += 1
+        batch = self.in_flight[self._given - 1]
+        return (batch.images, *batch.arrays.values())
+
+    def pop(self) -> EncodedBatch:
+        """The first in flight, which came out."""
+        self._given -= 1
+        return self.in_flight.popleft()
+
+    def put_back(self, batch: EncodedBatch) -> None:
+        """All that are in flight are given again, to another pipeline, with a batch in the place of the first."""
+        self.in_flight[0] = batch
+        self._given = 0
+
+    def _next(self) -> EncodedBatch:
+        if self.failure is not None:
+            raise StopIteration
         try:
-            batch = self._batches.next()
+            return self._batches.next()
         except Exception as error:  # noqa: BLE001 - kept, and raised by DecodedBatches when its turn comes
             # Less the frames of this thread, here and in `next`: they hold DALI's, which called, and so the pipeline.
             trace = error.__traceback__
@@ -146,8 +186,6 @@ class _Feed:
                 trace = trace and trace.tb_next
             self.failure = error.with_traceback(trace)
             raise StopIteration from None
-        self.in_flight.append(batch)
-        return (batch.images, *batch.arrays.values())
 
 
 def _empty_images(recipe: Preset, device: torch.device, epoch: int) -> list[torch.Tensor]:

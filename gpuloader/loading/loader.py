@@ -19,9 +19,10 @@ from gpuloader.collators import Collator
 from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
 from gpuloader.helpers.units import bytes_said
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches, DecodeError, is_out_of_memory
+from gpuloader.loading.decoding import DecodedBatches, is_out_of_memory
 from gpuloader.loading.delivery import Batch, deliver
 from gpuloader.loading.memory import estimate_memory
+from gpuloader.loading.one_thread import enter
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import resolve_run
@@ -46,7 +47,7 @@ class GPULoader:
         image   as above
         label   as above; None without labels
         index   (B,) int64, the sample's number in the data, on the device
-        valid   (B,) bool on the device, False for padding and for stand-ins of bad images
+        valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
         NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
                 collator makes of the B components
@@ -122,6 +123,7 @@ class GPULoader:
         self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
+        self._inside: dict[str, int] = {}
         self._arguments: dict[str, Any] = {
             "tar": tar,
             "batch_size": batch_size,
@@ -143,7 +145,7 @@ class GPULoader:
         self.run = resolve_run(**self._arguments)
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
-        self._suspects: frozenset[int] = frozenset()
+        self._suspects: set[int] = set()  # the streams add to it
         self._stats = Stats()
         _alive.add(self)
 
@@ -241,15 +243,21 @@ class GPULoader:
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
+        self._restore(*self._checked(state))
+
+    def _checked(self, state: object) -> tuple[Cursor, dict[int, str]]:
+        """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
         state = check_identity(state, self.run.identity, self.run.described, self.run.shards)
-        cursor = check_place(state, self.run.plan.samples)
-        quarantine = check_quarantine(state["quarantine"], len(self.run.shards))
+        place = check_place(state, "delivered", lambda _: self.run.plan.samples)
+        return Cursor(*place), check_quarantine(state["quarantine"], len(self.run.shards))
+
+    def _restore(self, cursor: Cursor, quarantine: dict[int, str]) -> None:
         self._close_stream()
         self._running = None
         self._cursor = self._start = cursor
         self._bad = quarantine
-        self._suspects |= frozenset(quarantine)
+        self._suspects |= set(quarantine)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
@@ -258,7 +266,8 @@ class GPULoader:
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
-        JSON Lines of shard, key, offset and cause: a list of what to repair, or what a `BadImages` of the next run knows.
+        JSON Lines of shard, key, offset and cause: a list of what to repair, or of what a `BadImages(known=...)` of the
+        next run knows.
         """
         write_quarantine(Path(path), self.run.shards, {**self.run.known_bad, **self._bad})
 
@@ -270,11 +279,11 @@ class GPULoader:
             self.run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A loader that has not begun is made anew where it is unpickled, at the same place."""
+        """A loader that has not begun is made again where it is unpickled, at the same place."""
         self._check_open()
         if self._stream is not None:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
-        return _made_anew, (self._arguments, self.state_dict())
+        return _make_again, (self._arguments, self.state_dict())
 
     def __enter__(self) -> GPULoader:
         return self
@@ -329,46 +338,34 @@ class GPULoader:
     def _begin(self, epoch: _Epoch) -> None:
         """Makes an iteration the running one. Doing so again, where an interrupt came between, changes nothing."""
         epoch.start = epoch.start or self._start
+        check_epoch(epoch.start.epoch)
         self._cursor, self._start = epoch.start, Cursor(epoch.start.epoch + 1)
         self._running = epoch.token
         epoch.begun = True
 
     def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The batch at the cursor. Where decoding fails, it is read again, with an eye on the images to blame."""
-        while True:
-            # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
-            if self._stream is not None and self._stream.cursor != self._cursor:
-                self._close_stream()
-            undecoded = None
-            try:
-                batch, images = (self._stream or self._open_stream()).next()
-                self._quarantine(batch.bad)
-            except DecodeError as failure:
-                undecoded = failure.batch
-                message = failure.message
-                self._close_stream()
-            except BaseException as error:
-                # Whatever was under way is lost; the cursor is not: the next call starts from it again.
-                self._close_stream()
-                if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                    raise DeviceError(self._lacking_memory(str(error))) from None
-                raise
-            if undecoded is None:
-                return batch, images
-            failed = frozenset(
-                undecoded.ids[list(self.run.find_undecodable(undecoded.images, undecoded.arrays))].tolist()
-            )
-            if failed <= self._suspects:  # not the images', or what triage decides would not be final
-                raise RuntimeError(message)
-            self._suspects |= failed
+        """The batch at the cursor."""
+        # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
+        if self._stream is not None and self._stream.cursor != self._cursor:
+            self._close_stream()
+        try:
+            batch, images = (self._stream or self._open_stream()).next()
+            self._quarantine(batch.bad)
+        except BaseException as error:
+            # Whatever was under way is lost; the cursor is not: the next call starts from it again.
+            self._close_stream()
+            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                raise DeviceError(self._lacking_memory(str(error))) from None
+            raise
+        return batch, images
 
     def _lacking_memory(self, message: str) -> str:
         height, width = self.run.shards.largest_image
-        batch_size = self.run.plan.batch_size
-        needed = estimate_memory(self.run.shards, self.preset, "", batch_size, self.run.decoder.prefetch)
+        batch_size, prefetch = self.run.plan.batch_size, self.run.decoder.prefetch
+        needed = estimate_memory(self.run.shards, self.preset, "", batch_size, prefetch)
         said = next(line for line in message.splitlines() if is_out_of_memory(line))
         return (
-            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={self.run.decoder.prefetch} and images of up "
+            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of up "
             f"to {width}x{height} pixels, the decoder's size hint: this loader needs about "
             f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
             f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
@@ -385,8 +382,9 @@ class GPULoader:
             sample, cause = next(reversed(self._bad.items()))
             place = self.run.shards.place(sample)
             raise TooManyBadImagesError(
-                f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than BadImages(max_share={self.run.bad_images.max_share} allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than "
+                f"BadImages(max_share={self.run.bad_images.max_share}) allows; "
+                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def _open_stream(self) -> DecodedBatches:
@@ -399,7 +397,7 @@ class GPULoader:
             stream.close()
 
 
-def _made_anew(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
+def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**arguments)
     loader.load_state_dict(state)
     return loader
@@ -411,7 +409,7 @@ _alive: WeakSet[GPULoader] = WeakSet()
 def _leave_to_the_parent() -> None:
     """In a forked child."""
     for loader in list(_alive):
-        if loader._stream is not None:
+        if loader._stream is not None and loader._stream.pipeline is not None:
             disown(loader._stream.pipeline)
         loader._stream = None
         loader.run.shards.renew_lock()
@@ -458,10 +456,14 @@ class _Epoch:
         return self
 
     def __next__(self) -> Batch:
-        if self._loader is None:
+        loader = self._loader
+        if loader is None:
             raise StopIteration
+        enter(loader._inside)
         try:
-            return self._loader._next(self)
+            return loader._next(self)
         except StopIteration:
             self._loader = None
             raise
+        finally:
+            loader._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's

@@ -12,7 +12,9 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loading.delivery import Batch
 from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.one_thread import enter
 from gpuloader.loading.selection import is_weight
+from gpuloader.loading.state import check_place
 from gpuloader.loading.world import agree
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 
@@ -82,6 +84,7 @@ class MixedLoader:
         self._step = 0
         self._resumed = False
         self._running: object | None = None
+        self._inside: dict[str, int] = {}
 
     def __len__(self) -> int:
         """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
@@ -132,17 +135,16 @@ class MixedLoader:
                 )
         if not isinstance(state["loaders"], Mapping):
             raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
-        epoch, step = state["epoch"], state["step"]
-        if not (type(epoch) is type(step) is int and 0 <= epoch < 2**32 and 0 <= step <= self._steps(epoch)):
-            raise StateError(
-                f"the state's place, epoch={shown(epoch)} and step={shown(step)}, is none of these loaders'"
-            )
-        self._resumed, self._running = False, None
+        epoch, step = check_place(state, "step", self._steps)
+        checked = {}
         for name, loader in self.loaders.items():
             try:
-                loader.load_state_dict(state["loaders"].get(name, {}))
+                checked[name] = loader._checked(state["loaders"].get(name, {}))
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
+        self._resumed, self._running = False, None
+        for name, loader in self.loaders.items():
+            loader._restore(*checked[name])
         self._epoch = self._next_epoch = epoch
         self._step, self._resumed = step, True
 
@@ -162,7 +164,7 @@ class MixedLoader:
     def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
         """The next turn of the running epoch; StopIteration at its end."""
         if epoch.turns is None:
-            self._epoch, self._step = self._next_epoch, self._step if self._resumed else 0
+            self._epoch, self._step = check_epoch(self._next_epoch), self._step if self._resumed else 0
             epoch.turns = islice(self._turns(self._epoch), self._step, None)
             self._next_epoch, self._resumed, self._running = self._epoch + 1, False, epoch.token
         if epoch.token is not self._running:
@@ -180,7 +182,7 @@ class MixedLoader:
             epoch.begun[name] = iter(loader)
         batch = next(epoch.begun[name], None)
         if batch is None:
-            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin anew")
+            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin again")
         self._step += 1
         epoch.turn = None
         return name, batch
@@ -254,13 +256,17 @@ class _Epoch:
         return self
 
     def __next__(self) -> tuple[str, Batch]:
-        if self._mixed is None:
+        mixed = self._mixed
+        if mixed is None:
             raise StopIteration
+        enter(mixed._inside)
         try:
-            return self._mixed._next(self)
+            return mixed._next(self)
         except StopIteration:
             self._mixed = None
             raise
+        finally:
+            mixed._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's
 
 
 def _checked(

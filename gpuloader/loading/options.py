@@ -1,4 +1,4 @@
-"""The values that a loader takes beside plain arguments. Each checks itself; YAML has them as mappings of their fields."""
+"""The values that a loader takes beside plain arguments. Each checks itself; in YAML they are mappings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuloader.errors import ConfigError
 from gpuloader.loading.world import World
+from gpuloader.shards import user_path
 
 SubsetOf: TypeAlias = (
     Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
@@ -175,7 +176,7 @@ class Cache:
     @property
     def path(self) -> Path | None:
         """The folder, where one is named."""
-        return None if self.folder is None else Path(self.folder).expanduser()
+        return None if self.folder is None else user_path(self.folder)
 
 
 _Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World)

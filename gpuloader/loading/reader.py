@@ -1,7 +1,7 @@
 """Plan and shards to encoded batches: `Reader` makes one, `ReadAhead` has a thread make them beforehand.
 
-For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a stand-in for each refused
-one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
+For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a replacement for each
+refused one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
 from gpuloader.shards import Ahead, Arena, View, Wanted, pixels
 
-STAND_IN_ATTEMPTS = 100
+REPLACEMENT_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class EncodedBatch:
 
     Attributes:
         cursor: the place in the run before this step.
-        ids: (b,) int64, the samples that are delivered: the plan's, or their stand-ins.
-        valid: (b,) bool, False for padding and for stand-ins.
+        ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
+        valid: (b,) bool, False for padding and for replacements.
         images: b encoded images, views into the arena; or arrays (height, width, 3) where the shards have those.
         arrays: what the graph takes beside them, (b, ...) each.
         mixing: how neighbours are mixed, or None.
@@ -68,14 +68,14 @@ class Reader:
     An image is bad in an epoch if the gate refuses it, or if the window that is drawn for it there cannot be decoded.
 
     Args:
-        suspects: samples that are tried one by one. It takes milliseconds; they must be those that decoding fails on,
-            and more of them change nothing.
+        suspects: samples that are tried one by one: those that decoding fails on. More of them change nothing, so they
+            may grow at any time.
         ahead: is told of each step, and downloads shards that are on stores before they are needed.
     """
 
     def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
         self._run = run
-        self._suspects = frozenset(suspects)
+        self._suspects = suspects
         self._ahead = ahead
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
@@ -101,10 +101,10 @@ class Reader:
             if isinstance(size, str):
                 if sample not in self._run.known_bad:
                     bad[sample] = size
-                ids[row], images[row], size = self._stand_in(sample, draws, cause=size, wanted=wanted)
+                ids[row], images[row], size = self._draw_replacement(sample, draws, cause=size, wanted=wanted)
                 valid[row] = False
             sizes[row] = size
-        # A stand-in is drawn for as the sample in whose place it stands.
+        # A replacement is drawn for as the sample that it replaces.
         draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
         if self._run.shards.decoded:
             images = [pixels(image, (height, width)) for image, (height, width) in zip(images, sizes.tolist())]
@@ -162,21 +162,22 @@ class Reader:
             0, size
         )
 
-    def _stand_in(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, View, tuple[int, int]]:
+    def _draw_replacement(
+        self, sample: int, draws: Draws, cause: str, wanted: Wanted
+    ) -> tuple[int, View, tuple[int, int]]:
         """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.place(sample), cause)
-        positions = np.floor(draws.uniform(Stream.STAND_IN, STAND_IN_ATTEMPTS)[0] * self._run.plan.samples).astype(
-            np.int64
-        )
+        uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
+        positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
         for candidate in self._run.plan.ids(draws.epoch, positions):
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             size = self._size_or_cause(int(candidate), image, draws)
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(
-            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
-            f"stand in for it: mend the shards"
+            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
+            f"drawn to replace it: repair the shards"
         )
 
     def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
@@ -227,6 +228,7 @@ class ReadAhead:
         self._plan = plan
         self._depth = depth
         self._under_way = 0
+        self._read: deque[EncodedBatch | Exception] = deque()
         self._free: deque[Arena] = deque()
         self._requests: _Requests = SimpleQueue()
         self._results: _Results = SimpleQueue()
@@ -245,8 +247,18 @@ class ReadAhead:
             self._under_way += 1
         if self._under_way == 0:
             raise EndOfBatches
-        result = self._results.get()
+        result = self._read.popleft() if self._read else self._results.get()
         self._under_way -= 1
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def again(self, batch: EncodedBatch) -> EncodedBatch:
+        """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
+        self._requests.put((batch.cursor, batch.arena))
+        while len(self._read) < self._under_way:
+            self._read.append(self._results.get())
+        result = self._results.get()
         if isinstance(result, Exception):
             raise result
         return result
@@ -263,7 +275,7 @@ class ReadAhead:
     @property
     def ready(self) -> int:
         """The batches that are read and not asked for yet."""
-        return self._results.qsize()
+        return len(self._read) + self._results.qsize()
 
     def release(self, batch: EncodedBatch) -> None:
         """Says that a batch's images are no longer needed."""

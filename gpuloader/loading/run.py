@@ -1,4 +1,4 @@
-"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the running graph and the tools take it."""
+"""`Run`: what a run is, resolved once from a loader's arguments; reader, running graph and tools take it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Run:
 
     def find_undecodable(self, images: Sequence[View], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
-        return undecodable(self.recipe, images, arrays, self.device_id)
+        return undecodable(self.recipe, images, arrays, self.device_id, self.num_threads)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Shuffle, Subset, Weighted
-from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards
+from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
+from gpuloader.shards.regular_file import read_regular
 
 # LightningCLI reads these at runtime. It knows no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -26,6 +27,7 @@ Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
 KEY_FILE_SUFFIX = ".txt"
 """Of text that names a file of keys. As a pattern it would match nothing: a key has no dot in its last part."""
+_MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
 def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
@@ -125,7 +127,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     elif isinstance(subset, slice):
         ids = np.arange(len(shards))[subset]
     elif isinstance(subset, os.PathLike) or (isinstance(subset, str) and subset.endswith(KEY_FILE_SUFFIX)):
-        ids = _ids_of_keys(_keys_in(Path(subset).expanduser()), shards)
+        ids = _ids_of_keys(_keys_in(user_path(subset)), shards)
     elif isinstance(subset, str):
         ids = _ids_that_match(subset, shards)
     elif (keys := _as_keys(subset)) is not None:
@@ -157,13 +159,13 @@ def _as_keys(subset: Collection[Any]) -> list[str] | None:
 
 def _keys_in(file: Path) -> list[str]:
     try:
-        lines = file.read_text("utf-8-sig", "surrogateescape").split("\n")
+        text = read_regular(file, _MOST_KEY_FILE_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise ConfigError(
             f"subset: {file} cannot be read ({error.strerror}): it should be a file with a key on each line; text that "
             f"does not end in {KEY_FILE_SUFFIX} is a pattern of keys"
         ) from None
-    return [key for line in lines if (key := line.strip())]
+    return [key for line in re.split("\r\n?|\n", text) if (key := line.strip())]
 
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:

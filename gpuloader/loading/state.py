@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from gpuloader.errors import StateError, shown
 from gpuloader.loading.options import is_integer
-from gpuloader.plan import Cursor
+from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Preset
 from gpuloader.shards import ShardSet
 
@@ -55,15 +55,18 @@ def check_identity(
     return state
 
 
-def check_place(state: Mapping[str, Any], samples: int) -> Cursor:
-    """The place of a state in an epoch of so many samples."""
-    epoch, delivered = state["epoch"], state["delivered"]
-    if not (is_integer(epoch, 2**32) and is_integer(delivered, samples + 1)):
-        raise StateError(
-            f"the state's place, epoch={shown(epoch)} and delivered={shown(delivered)}, lies outside the data of "
-            f"{samples} samples"
-        )
-    return Cursor(epoch, delivered)
+def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
+    """A state's epoch, and what the state says under `unit` to be done of it: at most as much as an epoch has.
+
+    The end of the last epoch is a place too, from which no batch comes.
+    """
+    epoch, done = state["epoch"], state[unit]
+    if not is_integer(epoch, EPOCHS + 1):
+        raise StateError(f"the state's epoch is {shown(epoch)}: allowed is an integer in [0, 2**32]")
+    end = most(epoch) if epoch < EPOCHS else 0
+    if not is_integer(done, end + 1):
+        raise StateError(f"the state has {unit}={shown(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
+    return epoch, done
 
 
 def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401

@@ -23,7 +23,7 @@ class Stats:
             bytes; on the gate, draws, labels and fields.
         ready_batches: batches that are read and wait for being decoded.
         cache: what the cache of shards on stores did; None where all shards are local.
-        bad: the bad images met so far that stand-ins replace: sample id -> cause.
+        bad: the bad images met so far that were replaced: sample id -> cause.
         last: the same of the last batch alone.
     """
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -94,13 +95,14 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     host = socket.gethostname()
     store.add(f"ranks of {host}", 1)
     store.set(f"facts/{world.rank}", json.dumps(facts))
+    began = time.monotonic()
     if world.rank == 0:
         store.set("verdict", _verdict(store, world.world_size, timedelta(seconds=wait_seconds)))
     try:
         # The first rank may wait as long itself before it says anything.
         store.wait(["verdict"], timedelta(seconds=2 * wait_seconds))
     except RuntimeError:
-        raise ConfigError(f"rank 0 did not make this loader within {2 * wait_seconds:.0f} s: {_ALIKE}") from None
+        raise ConfigError(f"rank 0 did not make this loader within {_since(began)}: {_ALIKE}") from None
     if verdict := store.get("verdict").decode():
         raise ConfigError(verdict)
     return replace(world, local_world_size=store.add(f"ranks of {host}", 0))
@@ -112,11 +114,12 @@ _ALIKE = "all ranks must make the same loaders in the same order; for one of a s
 def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN401 - a torch.distributed.Store
     """What is wrong with the facts of all ranks; nothing, if nothing is."""
     keys = [f"facts/{rank}" for rank in range(world_size)]
+    began = time.monotonic()
     try:
         store.wait(keys, wait)
     except RuntimeError:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        return f"the ranks {missing} did not make this loader within {wait.total_seconds():.0f} s: {_ALIKE}"
+        return f"the ranks {missing} did not make this loader within {_since(began)}: {_ALIKE}"
     facts = [json.loads(store.get(key)) for key in keys]
     differences = []
     for name in facts[0]:
@@ -126,6 +129,11 @@ def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN4
         if len(ranks) > 1:
             differences.append("; ".join(f"{name}={value} on ranks {of}" for value, of in ranks.items()))
     return f"the loaders of the ranks differ: {'; '.join(differences)}" if differences else ""
+
+
+def _since(began: float) -> str:
+    """The time that passed. Not the longest that it may be: a store that ends with its process is not waited for."""
+    return f"{time.monotonic() - began:.1f} s"
 
 
 def _refuse_several_workers() -> None:

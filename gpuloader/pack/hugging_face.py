@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint
+from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, read_picture
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RowRecord:
                 fields["json"] = json.dumps(row, ensure_ascii=False).encode()
             except TypeError as error:
                 raise PackError(f"{self.name}: {error}: remove that column, which JSON cannot hold") from None
-        return Sample(image["bytes"] or Path(image["path"]).read_bytes(), None, fields)
+        return Sample(image["bytes"] or read_picture(image["path"]), None, fields)
 
 
 def hugging_face(folder: Path) -> Source:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, labelled_files
+from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, labelled_files, read_picture
+from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
 
@@ -97,7 +98,7 @@ class ItemRecord:
             raise PackError(f"{self.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
         image, label = item
         if isinstance(image, (str, os.PathLike)):
-            image = Path(image).read_bytes()
+            image = read_picture(image)
         if not isinstance(image, (bytes, Image.Image)):
             raise PackError(
                 f"{self.name} of the dataset has a {type(image).__name__} as its image: allowed are PIL images, "
@@ -121,7 +122,7 @@ def torchvision_dataset(text: str) -> Source:
     root, *options = rest.split(":")
     if not name or not root or not all("=" in option for option in options):
         raise ConfigError(f"{text!r}: allowed is torchvision:NAME:ROOT, or torchvision:CIFAR10:ROOT:train=False")
-    return _source(TorchvisionItems(name, str(Path(root).expanduser().absolute()), tuple(options)))
+    return _source(TorchvisionItems(name, str(user_path(root).absolute()), tuple(options)))
 
 
 def given_dataset(items: Sequence[Any]) -> Source:

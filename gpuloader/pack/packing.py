@@ -19,7 +19,9 @@ from gpuloader.pack.records import Source, unique_keys
 from gpuloader.pack.running import run
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
-from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
+from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, read_class_names
+from gpuloader.shards.paths import user_path
+from gpuloader.shards.regular_file import read_regular
 
 MANIFEST = "pack-{prefix}.json"
 LEFT_OUT = "left_out"
@@ -118,7 +120,7 @@ def pack(
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
     if workers is not None and (workers < 1 or ray is not None):
         raise ConfigError(f"workers={workers}: allowed is an integer from 1 on, and none beside ray")
-    folder = Path(destination).expanduser().absolute()
+    folder = user_path(destination).absolute()
     _check_apart(source, folder)
     opened = _open(source, folder, _class_names(classes), progress)
     keys = unique_keys(opened.records)
@@ -165,7 +167,7 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
 
 def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
     """The source, its labels numbered by `classes`, else as the destination's shards are."""
-    there = as_list(read_class_names(folder)) if classes is None and folder.is_dir() else None
+    there = as_list(read_class_names(folder)) if classes is None else None
     try:
         return open_source(source, classes, progress, there)
     except LabelError as error:
@@ -187,6 +189,11 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(f"a file is in the place of the destination {folder}: take another folder") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the destination {folder} cannot be made ({error}): take another folder") from None
+    for written in (*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*")), *folder.glob(f"{LEFT_OUT}/*")):
+        if not written.is_file():
+            raise StateError(f"{written} is no regular file: remove it, or take another folder")
     tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, which are written before tars
     manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
     wanted = {
@@ -269,8 +276,8 @@ def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
 
 def _check_apart(source: PictureSource, folder: Path) -> None:
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source).expanduser().absolute()
-        if path.is_dir() and (path == folder or path in folder.parents):
+        path = user_path(source).absolute()
+        if (path == folder or path in folder.parents) and path.is_dir():
             raise ConfigError(f"the destination {folder} lies in the source {path}: take a folder elsewhere")
 
 
@@ -279,9 +286,14 @@ def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tupl
         return None
     names: Any = classes
     if isinstance(classes, (str, os.PathLike)):
+        path = user_path(classes)
         try:
-            names = json.loads(Path(classes).expanduser().read_bytes())
-        except ValueError as error:
+            names = json.loads(read_regular(path, MOST_CLASSES_BYTES))
+        except OSError as error:
+            raise ConfigError(
+                f"classes={os.fspath(classes)!r} cannot be read ({error.strerror}): allowed is a JSON file of a list"
+            ) from None
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"classes={os.fspath(classes)!r} is not JSON: {error}") from None
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file of one")

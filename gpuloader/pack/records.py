@@ -12,6 +12,9 @@ from typing import NamedTuple, Protocol
 from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError
+from gpuloader.shards.regular_file import read_regular
+
+MOST_PICTURE_BYTES = 1 << 32
 
 
 class Sample(NamedTuple):
@@ -87,7 +90,21 @@ class FileRecord:
         fields = {"cls": b"%d" % self.label}
         if self.json is not None:
             fields["json"] = self.json
-        return Sample(Path(self.name).read_bytes(), None, fields)
+        return Sample(read_picture(self.name), None, fields)
+
+
+def read_picture(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a picture in a file of its own.
+
+    Raises:
+        PackError: it cannot be read, is no regular file, or is larger than any picture.
+    """
+    try:
+        return read_regular(Path(path), MOST_PICTURE_BYTES)
+    except OSError as error:
+        raise PackError(
+            f"the picture {os.fspath(path)} cannot be read ({error.strerror}): correct or remove it"
+        ) from None
 
 
 def labelled_files(
@@ -126,6 +143,8 @@ def labelled_files(
         except (FileNotFoundError, NotADirectoryError):
             sizes.append(0)
             missing.append(f"{path} ({place(i)})")
+        except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
+            raise PackError(f"{place(i)}: {path} cannot be read: {error}") from None
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(

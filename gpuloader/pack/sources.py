@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpuloader.errors import ConfigError, PackError
+from gpuloader.errors import ConfigError, GPULoaderError, PackError
 from gpuloader.pack import tables
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.pack.records import Source
 from gpuloader.pack.tars import tars
-from gpuloader.shards.paths import resolve_local
+from gpuloader.shards.paths import resolve_local, user_path
 
 PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 """A folder, a table, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
@@ -38,6 +38,19 @@ def open_source(
         NoSamplesError: it has no pictures.
         TarError: a tar that is none.
     """
+    try:
+        return _opened(source, classes, progress, default_classes)
+    except GPULoaderError:
+        raise
+    except OSError as error:
+        raise PackError(
+            f"the source of pictures cannot be read: {error}: check the path and the rights to read it"
+        ) from None
+
+
+def _opened(
+    source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None
+) -> Source:
     names = default_classes if classes is None else classes
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, (list, tuple)) and source and all(_is_path_pair(item) for item in source):
@@ -46,7 +59,7 @@ def open_source(
     text = os.fspath(source)
     if text.startswith(TORCHVISION):
         return _numbered_already(torchvision_dataset(text), classes)
-    path = Path(text).expanduser()
+    path = user_path(text)
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
         return tables.table(path, names)
     if path.is_dir():

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuloader.errors import ShardChangedError
 from gpuloader.pack.records import Sample, Source
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.shard_set import ShardSet
 
 
@@ -35,7 +36,10 @@ class TarRecord:
         return sum(size for _, _, size in self.components)
 
     def read(self) -> Sample:
-        fd = os.open(self.shard, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = open_regular(Path(self.shard))
+        except OSError as error:
+            raise ShardChangedError(f"{self.shard} can no longer be opened ({error.strerror})") from None
         try:
             members = {extension: os.pread(fd, size, offset) for extension, offset, size in self.components}
         finally:

@@ -1,11 +1,12 @@
 """The plan: which sample comes when and every random number on it, as pure functions of numbers."""
 
-from gpuloader.plan.draws import Draw, Draws, Stream, check_epoch, check_seed
+from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
 from gpuloader.plan.positions import ByShard, Custom, Mixture, Positions, Subset, Weighted, Whole
 
 __all__ = [
+    "EPOCHS",
     "ByShard",
     "Cursor",
     "Custom",

@@ -24,6 +24,7 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
 _STREAMS = 64
 OCCURRENCES, VIEWS = 16, 64
+EPOCHS = 2**32  # as many as the counter tells apart
 
 
 class Stream(IntEnum):
@@ -33,7 +34,7 @@ class Stream(IntEnum):
     CROP = 1
     FLIP = 2
     JITTER = 3
-    STAND_IN = 4
+    REPLACEMENT = 4
     VERTICAL_FLIP = 5
     ROTATION = 6
     AFFINE = 7

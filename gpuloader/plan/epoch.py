@@ -34,7 +34,7 @@ class Cursor:
     """A place between two steps of the run.
 
     Attributes:
-        epoch: in [0, 2**32).
+        epoch: in [0, 2**32), or 2**32 at the end of the last.
         delivered: the samples of this epoch delivered before, by all ranks together, padding not counted.
     """
 

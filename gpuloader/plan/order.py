@@ -3,7 +3,7 @@
     none    position p holds sample p
     full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
     block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
-            each window of WINDOW_BLOCKS blocks; where the blocks begin is drawn anew in each epoch
+            each window of WINDOW_BLOCKS blocks; where the blocks begin is drawn again in each epoch
     shards  the shards are permuted, then the samples within each window of WINDOW_SHARDS shards: O(shards) memory
 
 `block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.

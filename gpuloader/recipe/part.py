@@ -73,10 +73,10 @@ def key_name(key: object) -> str:
     return key if isinstance(key, str) else shown(key)
 
 
-def in_lines(problems: Sequence[str]) -> str:
+def first_lines(problems: Sequence[str]) -> list[str]:
     """A line for each of the first problems, and how many more there are."""
     more = len(problems) - _MOST_PROBLEMS
-    return "\n".join([*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
+    return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
@@ -99,8 +99,8 @@ def _explained(kind: Callable[..., Any], where: str, values: Sequence[Any] = ())
         by_key: dict[str, list[ErrorDetails]] = {}
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
-        lines = [_line(where, key, _nearest(problems), names) for key, problems in by_key.items()]
-        raise PresetError(in_lines(lines) + _in_a_list(where, names, values, error)) from None
+        lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
+        raise PresetError(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:

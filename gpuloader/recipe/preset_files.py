@@ -13,7 +13,7 @@ from gpuloader.errors import PresetError, shown
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, in_lines, key_name, made, not_needed
+from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, made, not_needed
 from gpuloader.recipe.plain import plain
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
@@ -147,7 +147,7 @@ def _transforms(content: object, where: str) -> tuple[Any, ...]:
         except PresetError as error:
             problems += str(error).splitlines()
     if problems:
-        raise PresetError(in_lines(problems))
+        raise PresetError(*first_lines(problems))
     return tuple(transforms)
 
 

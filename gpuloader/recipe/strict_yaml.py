@@ -69,7 +69,8 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         OverflowError,
         RecursionError,
     ) as error:  # also the 32nd of a month and the like
-        raise PresetError(f"{where} cannot be read as YAML: {error}") from None
+        problem, *place = (str(error) or type(error).__name__).splitlines()
+        raise PresetError(f"{where} cannot be read as YAML: {problem}", *place) from None
     if not isinstance(content, dict):
         raise PresetError(f"{where}: found {shown(content)}, allowed is a mapping of keys to values")
     return content

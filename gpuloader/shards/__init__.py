@@ -4,8 +4,8 @@ from gpuloader.shards.array_header import array_gate, pixels
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
-from gpuloader.shards.labels import Labels, make_labels
-from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards
+from gpuloader.shards.labels import Labels, find_class_names, make_labels
+from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
@@ -26,6 +26,7 @@ __all__ = [
     "View",
     "Wanted",
     "array_gate",
+    "find_class_names",
     "index_file",
     "make_labels",
     "open_index",
@@ -36,5 +37,6 @@ __all__ = [
     "resolve_local",
     "resolve_shards",
     "scan_to_damage",
+    "user_path",
     "write_quarantine",
 ]

@@ -10,7 +10,7 @@ from gpuloader.errors import DataError
 from gpuloader.shards.regular_file import read_regular
 
 CLASSES_FILE = "classes.json"
-_MOST_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
+MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
 
 
 def read_class_names(folder: Path) -> dict[int, str]:
@@ -21,8 +21,8 @@ def read_class_names(folder: Path) -> dict[int, str]:
     """
     path = folder / CLASSES_FILE
     try:
-        content = json.loads(read_regular(path, _MOST_BYTES))
-    except FileNotFoundError:
+        content = json.loads(read_regular(path, MOST_CLASSES_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.shards.image_header import MAX_SEGMENTS, NO_LENGTH
+from gpuloader.shards.image_header import MAX_SEGMENTS, SCAN, segments
 
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 2**18 - 1  # with the shorter side resized to 8,192, the most, the longer one stays within 32 bits
@@ -19,11 +19,9 @@ MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes to each of the most pixels; photograp
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
 _SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC5, 0xC9, 0xCD))
 _ARITHMETIC = frozenset((0xC9, 0xCA, 0xCD, 0xCE))
-_HUFFMAN_TABLES, _QUANTISATION_TABLES, _SCAN = 0xC4, 0xDB, 0xDA
-_IMAGE_BEGINS_OR_ENDS = frozenset((0xD8, 0xD9))
-_START_OF_SCAN = b"\xff\xda"
+_HUFFMAN_TABLES, _QUANTISATION_TABLES = 0xC4, 0xDB
+_IMAGE_BEGINS, _IMAGE_ENDS = 0xD8, 0xD9
 _END_OF_IMAGE = b"\xff\xd9"
-_MARKER = re.compile(rb"\xff+[^\xff]")  # fill bytes may stand before it
 _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the others belong to the scan
 _PNM_HEADER = re.compile(rb"P([1-6])\s+(\d+)\s+(\d+)(?:\s+(\d+))?")
 _HEADER_BYTES = 1 << 14  # comments may be long
@@ -63,38 +61,41 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     it is an error, a standard one, or still that of the image before.
     """
     data = memoryview(encoded)
-    frame, pixels, first_scan, several_scans = 0, 0, None, False
+    frame, pixels, first_scan, scans, several_scans = 0, 0, 0, 0, False
     quantisation: dict[int, set[int]] = {}  # of each component that had no scan yet
     defined: set[int] = set()
-    for number, (marker, start, end) in enumerate(_segments(data)):
+    for number, (marker, start, end) in enumerate(_all_segments(data)):
         if number == MAX_SEGMENTS:
             return f"a JPEG of more than {MAX_SEGMENTS:,} segments"
         if marker == _QUANTISATION_TABLES:
-            defined |= _quantisation_tables(data[start:end])
+            defined |= _quantisation_tables(data[start:end].tobytes())
         elif marker == _HUFFMAN_TABLES:
-            defined |= _huffman_tables(data[start:end])
+            defined |= _huffman_tables(data[start:end].tobytes())
         elif marker in _SEQUENTIAL or marker in _PROGRESSIVE:
-            frame, quantisation = marker, _components(data[start:end])
-            pixels = int.from_bytes(data[start + 1 : start + 3], "big") * int.from_bytes(
-                data[start + 3 : start + 5], "big"
-            )
-        elif marker == _SCAN:
-            scan = data[start:end]
+            content = data[start:end].tobytes()
+            frame, quantisation = marker, _components(content)
+            pixels = int.from_bytes(content[1:3], "big") * int.from_bytes(content[3:5], "big")
+        elif marker == SCAN:
+            scan = data[start:end].tobytes()
             used = _used_huffman_tables(frame, scan)
             for component in scan[1:-3:2]:
                 used |= quantisation.pop(component, set())
-            if used - defined:
+            if not used <= defined:
                 return f"a JPEG without the {_name(min(used - defined))}, which it uses"
-            if first_scan is None:
+            if not scans:
                 first_scan, several_scans = start, frame in _PROGRESSIVE or bool(quantisation)
+            scans += 1
             if not several_scans:
                 break
-    if first_scan is None:
+        elif marker == _IMAGE_BEGINS:
+            return "a JPEG with another start-of-image marker"
+        elif marker == _IMAGE_ENDS:
+            break
+    if not scans:
         return "a JPEG without a scan"
     # The thumbnail within the header has an end of its own: only one behind the first scan counts.
-    if encoded[-2:].tobytes() != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
+    if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
         return "a JPEG that is cut: it has no end-of-image marker"
-    scans = 1 + encoded[first_scan:].tobytes().count(_START_OF_SCAN) if several_scans else 1
     if scans > MAX_SCANS:
         return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
     if scans * pixels > MAX_PIXELS_TIMES_SCANS:
@@ -124,24 +125,24 @@ def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
     return cause_in_room(height, width, needed_bytes, len(encoded))
 
 
-def _segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """The segments of a JPEG (ITU-T T.81, annex B), each as its marker, and where its content begins and ends.
+def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """The segments of a whole JPEG: behind a scan's header, whatever stands before the next marker belongs to it."""
 
-    Before the first scan each stands right behind the other: decoders differ on what else is there.
-    """
-    position, find = 2, _MARKER.match
-    while (found := find(data, position)) and (start := found.end() + 2) <= len(data):
-        marker, position = data[start - 3], found.end()
-        if marker in _IMAGE_BEGINS_OR_ENDS:
-            return
-        if marker not in NO_LENGTH:
-            position += data[start - 2] << 8 | data[start - 1]
+    def read(offset: int, count: int) -> bytes:
+        return data[offset : offset + count].tobytes()
+
+    marker, position = 0, 2
+    for marker, start, position in segments(read):
         yield marker, start, position
-        if marker == _SCAN:
-            find = _MARKER_BEHIND_SCAN.search
+    if marker != SCAN:
+        return
+    while found := _MARKER_BEHIND_SCAN.search(data, position):
+        position = found.end()
+        for marker, start, position in segments(read, found.start()):
+            yield marker, start, position
 
 
-def _components(frame: memoryview) -> dict[int, set[int]]:
+def _components(frame: bytes) -> dict[int, set[int]]:
     """The quantisation table of each component; a set, as some encoders give all components the same name."""
     tables: dict[int, set[int]] = {}
     for component, table in zip(frame[6::3], frame[8::3]):
@@ -149,7 +150,7 @@ def _components(frame: memoryview) -> dict[int, set[int]]:
     return tables
 
 
-def _quantisation_tables(segment: memoryview) -> set[int]:
+def _quantisation_tables(segment: bytes) -> set[int]:
     tables, position = set(), 0
     while position < len(segment):
         tables.add(_QUANTISATION + (segment[position] & 15))
@@ -157,7 +158,7 @@ def _quantisation_tables(segment: memoryview) -> set[int]:
     return tables
 
 
-def _huffman_tables(segment: memoryview) -> set[int]:
+def _huffman_tables(segment: bytes) -> set[int]:
     tables, position = set(), 0
     while position < len(segment):
         tables.add(segment[position] & 0x1F)
@@ -171,7 +172,7 @@ def _name(table: int) -> str:
     return f"AC Huffman table {table - _AC}" if table >= _AC else f"DC Huffman table {table}"
 
 
-def _used_huffman_tables(frame: int, scan: memoryview) -> set[int]:
+def _used_huffman_tables(frame: int, scan: bytes) -> set[int]:
     """A progressive scan has either the components' first coefficient, whose refinement is not coded, or others."""
     if frame in _ARITHMETIC or len(scan) < 6:
         return set()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 Read = Callable[[int, int], bytes]
 """(offset, count) -> that many bytes of the image, fewer at its end."""
 
 MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of nothing else must not hold up a scan
-NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
+SCAN, FILL = 0xDA, 0xFF
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_END_OF_HEADER = frozenset((0xD9, 0xDA))
+_END_OF_HEADER = frozenset((0xD9, SCAN))
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
+_FILL_BYTES = re.compile(rb"\xff{2,}")
 _READ_BYTES = 1024
 
 
@@ -39,27 +42,42 @@ def _stored_size(read: Read) -> tuple[int, int]:
     return 0, 0
 
 
-def _jpeg(read: Read) -> tuple[int, int]:
-    """Walks the segments (ITU-T T.81, annex B) to the frame header, reading on where one is long."""
-    start, chunk = 0, read(0, _READ_BYTES)
-    position = 2
-    for _ in range(MAX_SEGMENTS):
-        place = position - start
-        if place + 9 > len(chunk):
-            start, place, chunk = position, 0, read(position, _READ_BYTES)
-            if len(chunk) < 9:
-                return 0, 0
+def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
+    """The segments of a JPEG (ITU-T T.81, annex B) up to the next scan: each marker, and where its content begins and
+    ends. Fill bytes before a marker come as segments, too, as `FILL`.
+
+    Each begins where the one before ends, and the first byte that begins none ends them: decoders differ on what such
+    bytes are.
+    """
+    first, chunk = position, read(position, _READ_BYTES)
+    marker = 0
+    while marker != SCAN:
+        place = position - first
+        if place + 4 > len(chunk):
+            first, place, chunk = position, 0, read(position, _READ_BYTES)
+        if len(chunk) < 4 or chunk[place] != 0xFF:
+            return
         marker = chunk[place + 1]
-        if chunk[place] != 0xFF or marker in _END_OF_HEADER:
-            return 0, 0
-        if marker in _FRAMES:
-            return _big(chunk[place + 5 : place + 7]), _big(chunk[place + 7 : place + 9])
-        if marker == 0xFF:
-            position += 1
-        elif marker in NO_LENGTH:
-            position += 2
-        else:
+        start = position + 4
+        if marker not in _WITHOUT_LENGTH:
             position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])
+        elif fill := _FILL_BYTES.match(chunk, place):
+            start, position = position, first + fill.end() - 1  # the last may be of the marker
+        else:
+            start = position = position + 2
+        yield marker, start, position
+
+
+def _jpeg(read: Read) -> tuple[int, int]:
+    """The size in the frame header, if few segments stand before it."""
+    left = MAX_SEGMENTS
+    for marker, start, end in segments(read):
+        if marker in _FRAMES:
+            sides = read(start + 1, 4)
+            return (_big(sides[:2]), _big(sides[2:])) if len(sides) == 4 else (0, 0)
+        left -= end - start if marker == FILL else 1
+        if marker in _END_OF_HEADER or left <= 0:
+            break
     return 0, 0
 
 

@@ -40,7 +40,7 @@ def _beside(shard: Path) -> Path:
 
 
 def _in_cache(shard: Path) -> Path:
-    name = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=16).hexdigest()
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
     return platformdirs.user_cache_path("gpuloader") / f"{name}{INDEX_SUFFIX}"
 
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,12 @@ class Labels(Protocol):
     """The labels of a shard set.
 
     Attributes:
-        classes: the classes' names, label i naming the i-th; None where they are not known.
+        names: the classes' names by label, where they are known.
+        classes: the same, label i naming the i-th; None where the labels are not 0, 1, ... n - 1, or not known.
     """
+
+    @property
+    def names(self) -> Mapping[int, str]: ...
 
     @property
     def classes(self) -> tuple[str, ...] | None: ...
@@ -79,12 +83,12 @@ class _Names:
     """What labels are called.
 
     Attributes:
-        classes: label i naming the i-th; None where that is not known.
+        names: by label, where they are known.
         numbers: name -> label; nothing where names are not known, or several labels share one.
         limit: integers from there on are no labels; None for any.
     """
 
-    classes: tuple[str, ...] | None
+    names: Mapping[int, str]
     numbers: dict[str, int]
     limit: int | None
 
@@ -92,9 +96,10 @@ class _Names:
 class _Table:
     """Labels known at the start."""
 
-    def __init__(self, table: NDArray[np.int64], classes: tuple[str, ...] | None) -> None:
+    def __init__(self, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
         self._table = table
-        self.classes = classes
+        self.names = names
+        self.classes = as_list(names)
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return self._table[samples]
@@ -112,7 +117,8 @@ class _ReadLabels:
         self._extension = extension
         self._parse = parse
         self._names = names
-        self.classes = names.classes
+        self.names = names.names
+        self.classes = as_list(names.names)
         _refuse(shards, shards.samples_without(extension), f"lack a label: they have no .{extension} component")
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
@@ -186,7 +192,7 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
         _refuse(shards, outside, "have a label that is none of the classes", _outside(names.limit))
-    return _Table(table, names.classes)
+    return _Table(table, names.names)
 
 
 def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
@@ -195,11 +201,11 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
     found, table = np.unique(folders, return_inverse=True)
     classes = tuple(str(name) for name in found)
     if given is None:
-        return _Table(table.astype(np.int64), classes)
+        return _Table(table.astype(np.int64), dict(enumerate(classes)))
     numbers = {name: number for number, name in enumerate(given)}
     if unknown := [name for name in classes if name not in numbers]:
         _refuse(shards, np.flatnonzero(np.isin(folders, unknown)), "lie in unknown classes", _unknown(unknown, given))
-    return _Table(np.array([numbers[name] for name in classes], np.int64)[table], given)
+    return _Table(np.array([numbers[name] for name in classes], np.int64)[table], dict(enumerate(given)))
 
 
 def _folder(key: str) -> str:
@@ -220,14 +226,16 @@ def _checked(classes: Sequence[str]) -> tuple[str, ...]:
 def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
     """The names that were given, or those beside the shards."""
     if given is not None:
-        return _Names(given, {name: label for label, name in enumerate(given)}, len(given))
-    name_of = _names_beside(shards)
+        return _Names(dict(enumerate(given)), {name: label for label, name in enumerate(given)}, len(given))
+    name_of = find_class_names(shards)
     numbers = {name: label for label, name in name_of.items()}
-    return _Names(as_list(name_of), numbers if len(numbers) == len(name_of) else {}, None)
+    return _Names(name_of, numbers if len(numbers) == len(name_of) else {}, None)
 
 
-def _names_beside(shards: ShardSet) -> dict[int, str]:
-    """label -> name by the `classes.json` of all folders of the shards; nothing where one has none, or is on a store.
+def find_class_names(shards: ShardSet) -> dict[int, str]:
+    """label -> name by the `classes.json` of all folders of the shards.
+
+    Nothing where a folder has none or is on a store, nor, with a warning, where one cannot be read.
 
     Raises:
         DataError: two name a label differently.

@@ -6,13 +6,14 @@ import difflib
 import glob
 import os
 import shlex
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from braceexpand import braceexpand
 
-from gpuloader.errors import ConfigError, ShardNotFoundError
+from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards, remote_protocol, without_secrets
@@ -30,11 +31,12 @@ def resolve_shards(tar: Tar) -> list[Shard]:
         ShardNotFoundError: nothing is there, with what to do about it.
         ConfigError: a URL or a pattern that cannot be read, or a shard that is named twice.
         RemoteError: a store that cannot be asked what matches.
+        DataError: a folder that may not be read, or a path that the system refuses.
     """
     sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
     if not all(isinstance(source, (str, os.PathLike)) for source in sources):
         raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of those")
-    shards = [shard for source in sources for shard in _expand(os.fspath(source))]
+    shards = [shard for source in sources for shard in _found(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
     seen: set[Shard] = set()
@@ -59,6 +61,35 @@ def resolve_local(tar: Tar) -> list[Path]:
     return paths
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path, with the home folder that a `~` or `~user` at its beginning stands for.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError):  # the latter where the name has a null byte
+        user = Path(path).parts[0]
+        raise ConfigError(
+            f"{os.fspath(path)}: no home folder is known that {user} stands for: write the folder out, or ./{user} for "
+            f"one of that name"
+        ) from None
+
+
+def _found(source: str) -> list[Shard]:
+    try:
+        return _expand(source)
+    except GPULoaderError:
+        raise
+    except OSError as error:  # of a folder that may not be read, and of a name that is too long
+        where = source if error.filename is None else error.filename
+        raise DataError(
+            f"{where} cannot be read ({error.strerror}): check the path and the rights to read it, or name the shards "
+            f"in a list"
+        ) from None
+
+
 def _expand(source: str) -> list[Shard]:
     if (protocol := remote_protocol(source)) is not None:
         return _expand_url(source, protocol)
@@ -67,21 +98,28 @@ def _expand(source: str) -> list[Shard]:
         raise ConfigError(
             "tar='': allowed is a path, a URL, a folder, a pattern, or a list of those; '.' is this folder"
         )
-    path = Path(source).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
+    path = user_path(source)
+    mode, unseen = 0, None
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # also of braces, whose text may be longer than any name
+        unseen = error
+    if stat.S_ISDIR(mode):
         # Where the folder may not be read, `glob` would find nothing.
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
         return _some(found, f"no *.tar in the folder {source}")
+    if mode:
+        return [path]
     if "{" in source:
         return [shard for part in _braces(source) for shard in _expand(part)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
         return _some(shards, f"no file matches {source}")
+    if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
+        raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 

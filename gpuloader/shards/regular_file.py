@@ -8,17 +8,42 @@ import stat
 from pathlib import Path
 
 
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, to be read.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe, socket, device or folder.
+    """
+    try:
+        _check_regular(path.stat(), path)  # before: some devices do something when they are opened
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a pipe waits for a writer
+    except ValueError:
+        raise OSError(errno.EINVAL, "no path has a null byte in it", str(path)) from None
+    try:
+        _check_regular(os.fstat(fd), path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file of at most that many bytes.
 
     Raises:
         OSError: it cannot be opened, is a pipe, device or folder, or is larger; nothing of it was read then.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a pipe waits for a writer
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if found.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"{found.st_size} bytes, where at most {most_bytes} are read", str(path))
-        return file.read(found.st_size)
+    with os.fdopen(open_regular(path), "rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise OSError(errno.EFBIG, f"{size_bytes} bytes, where at most {most_bytes} are read", str(path))
+        return file.read(size_bytes)
+
+
+def _check_regular(found: os.stat_result, path: Path) -> None:
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"not a regular file but a {_OTHER_KINDS.get(kind, 'device')}", str(path))
+
+
+_OTHER_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import ShardChangedError, TarError
+from gpuloader.errors import DataError, ShardChangedError, TarError
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.tar import MISSING_END, Member, Read, members
 
 _LEFT_OUT_KEPT = 1000
@@ -31,13 +32,20 @@ def scan(shard: Path) -> ShardIndex:
     Raises:
         TarError: at the first byte that is not a plain tar.
         ShardChangedError: the file changed meanwhile.
+        DataError: it cannot be opened, or is no regular file.
     """
     return _whole(shard, *scan_to_damage(shard))
 
 
 def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     """The same of the members before the first byte that is not a plain tar, with the error; None where all is."""
-    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = open_regular(shard)
+    except OSError as error:
+        raise DataError(
+            f"the shard {shard} cannot be read ({error.strerror}): allowed is a file that this user may read; leave it "
+            f"out, or put it right"
+        ) from None
     try:
         before = os.fstat(fd)
         found = _scanned(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))

@@ -8,6 +8,7 @@ import resource
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -22,6 +23,7 @@ from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -86,7 +88,7 @@ class ShardSet:
         self._cache = cache
         self._warned = False
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
-        self._files: OrderedDict[int, int] = OrderedDict()
+        self._files: OrderedDict[int, FileIO] = OrderedDict()
         self._lock = Lock()
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
@@ -273,7 +275,7 @@ class ShardSet:
         """Closes the files; reading opens them again."""
         with self._lock:
             while self._files:
-                os.close(self._files.popitem()[1])
+                self._close_oldest()
 
     def __del__(self) -> None:
         if hasattr(self, "_lock"):
@@ -315,21 +317,30 @@ class ShardSet:
             )
 
     def _file(self, shard: int) -> int:
-        if (fd := self._files.get(shard)) is not None:
-            self._files.move_to_end(shard)
-            return fd
-        while len(self._files) >= self._most_open:
-            os.close(self._files.popitem(last=False)[1])
-        try:
-            fd = os.open(str(self._shards[shard]), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
-        self._files[shard] = fd
-        return fd
+        file = self._files.get(shard)
+        if file is None or file.closed:
+            while len(self._files) >= self._most_open:
+                self._close_oldest()
+            try:
+                file = self._files[shard] = FileIO(str(self._shards[shard]), opener=_open)
+            except OSError as error:
+                raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
+        self._files.move_to_end(shard)
+        return file.fileno()
+
+    def _close_oldest(self) -> None:
+        """Closes a file before it forgets it: after an interrupt between the two, it is closed again."""
+        shard, file = next(iter(self._files.items()))
+        file.close()
+        del self._files[shard]
+
+
+def _open(shard: str, _: int) -> int:
+    return open_regular(Path(shard))
 
 
 def _shard_of(row: _Row) -> int:
     return row[0][0]
 
 
-_CHANGED = "it changed since this loader was made. Make the loader anew when the shard is as it shall be"
+_CHANGED = "it changed since this loader was made. Make a new loader when the shard is as it should be"

@@ -1,4 +1,4 @@
-"""`check`: decodes every image of some shards as training would, and says and mends what is wrong with them."""
+"""`check`: decodes every image of some shards as training would, and says and repairs what is wrong with them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from gpuloader.shards import (
     write_quarantine,
 )
 from gpuloader.shards.index import NO_LABEL
+from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
@@ -130,8 +131,8 @@ def check_shards(
 
     Args:
         tar: as GPULoader takes it.
-        quarantine: a file to write the bad samples to, which GPULoader takes as `BadImages(known=...)`. Not those of broken
-            shards: a loader takes none of these.
+        quarantine: a file to write the bad samples to, which `GPULoader` takes as `BadImages(known=...)`. Not those
+            of broken shards: a loader takes none of these.
         repair: a folder to write clean copies to, of the shards with anything wrong: without bad samples and stray
             members, and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
         device_id: the device to decode on, as GPULoader takes it.
@@ -294,9 +295,9 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
     part = copy.with_name(f".{copy.name}.part")
     try:
-        with path.open("rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
+        with os.fdopen(open_regular(path), "rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
             to_copy = set(offsets.tolist())
-            for member in members(partial(os.pread, source.fileno()), path.stat().st_size, str(path)):
+            for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
                 if member.offset in to_copy:
                     info = tarfile.TarInfo(member.name)
                     info.size = member.size

@@ -100,7 +100,7 @@ class Decoding:
                 process.communicate()
                 stderr.seek(0)
                 said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
-                raise LoaderError(f"the process that decodes did not begin:\n{said}")
+                raise LoaderError("the process that decodes did not begin:", *said.splitlines())
         return process
 
 
@@ -128,7 +128,7 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
         return None
     answer = json.loads(line)
     if "error" in answer:
-        raise LoaderError(answer["error"])
+        raise LoaderError(*answer["error"].splitlines())
     return {int(row): cause for row, cause in answer["bad"].items()}
 
 

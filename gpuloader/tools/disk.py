@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from gpuloader.shards.regular_file import open_regular
+
 _SECONDS = 2.0
 _CHUNK_BYTES = 4 << 20
 _READ_BYTES = 128 << 10
@@ -70,6 +72,6 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
 @contextmanager
 def uncached(shard: Path) -> Iterator[FileIO]:
     """A shard, out of the page cache as far as the kernel lets go of it."""
-    with shard.open("rb", buffering=0) as file:
+    with FileIO(open_regular(shard)) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield file

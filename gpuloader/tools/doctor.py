@@ -116,14 +116,14 @@ def _driver() -> tuple[Nvidia | None, list[Finding]]:
         nvidia = parse_nvidia_smi(result.stdout)
     except subprocess.CalledProcessError as error:
         said = (error.stdout or error.stderr).strip()
-        return None, [Finding("GPU", f"nvidia-smi fails: {said}", "failure", _MEND_DRIVER)]
+        return None, [Finding("GPU", f"nvidia-smi fails: {said}", "failure", _REPAIR_DRIVER)]
     except (OSError, subprocess.TimeoutExpired, ET.ParseError) as error:
-        return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _MEND_DRIVER)]
+        return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _REPAIR_DRIVER)]
     findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
     return nvidia, findings + [Finding(f"GPU {number}", gpu) for number, gpu in enumerate(nvidia.gpus)]
 
 
-_MEND_DRIVER = "restart the machine, or install its driver anew: without it, loaders run on the CPU"
+_REPAIR_DRIVER = "restart the machine, or install its driver again: without it, loaders run on the CPU"
 
 
 def parse_nvidia_smi(text: str) -> Nvidia:
@@ -275,7 +275,7 @@ _MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start 
 def open_files(limit: int) -> Finding:
     """The limit on open files, -1 for none."""
     if 0 <= limit < _FEW_FILES:
-        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and opens others anew: ulimit -n 65536"
+        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and opens others again: ulimit -n 65536"
         return Finding("open files", f"at most {limit:,}", "warning", advice)
     return Finding("open files", "no limit" if limit < 0 else f"at most {limit:,}")
 
@@ -333,7 +333,7 @@ def processes(environ: Mapping[str, str]) -> Finding:
     try:
         world = World(*(int(given.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
     except (ConfigError, ValueError) as error:
-        return Finding("processes", found, "failure", f"mend what launches the processes: {error}")
+        return Finding("processes", found, "failure", f"repair what launches the processes: {error}")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory
 from gpuloader.recipe import load_preset
-from gpuloader.shards import Shard, ShardSet, Tar, make_labels, read_class_names, resolve_shards
+from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 _BINS = 8
@@ -95,22 +94,21 @@ def describe_shards(
     Args:
         tar: as GPULoader takes it.
         label_from: "cls" or "folder", as GPULoader takes it. The names of labels from "cls" are those of
-            `classes.json` beside the first shard, if it is there: a list, or {name: label}.
+            `classes.json` beside the shards, as a loader reads them.
         preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
         progress: show a bar on stderr while indexes are made.
 
     Raises:
-        DataError: no shard or sample is there, a sample is in no folder, or `classes.json` cannot be read.
+        DataError: no shard or sample, a sample is in no folder, or two `classes.json` name a label differently.
     """
-    paths = resolve_shards(tar)
-    shards = ShardSet.open(paths, progress)
+    shards = ShardSet.open(resolve_shards(tar), progress)
     indexes = [index for _, index in shards.indexes]
     heights = np.concatenate([index.height for index in indexes])
     widths = np.concatenate([index.width for index in indexes])
     sizes = np.concatenate([index.image_size for index in indexes])
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    classes = _classes(shards, label_from, paths[0])
+    classes = _classes(shards, label_from)
     formats: Counter[str] = Counter()
     components: Counter[str] = Counter()
     for index in indexes:
@@ -140,14 +138,13 @@ def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, in
     return {name: count for name, count in zip(names, np.bincount(numbers, minlength=len(names)).tolist()) if count}
 
 
-def _classes(shards: ShardSet, label_from: str, first: Shard) -> tuple[ClassCount, ...]:
+def _classes(shards: ShardSet, label_from: str) -> tuple[ClassCount, ...]:
     if label_from == "folder":
         labels = make_labels(shards, label_from)
         assert labels is not None
-        column, names = labels.of(np.arange(len(shards))), dict(enumerate(labels.classes or ()))
+        column, names = labels.of(np.arange(len(shards))), labels.names
     else:
-        names = read_class_names(first.parent) if isinstance(first, Path) else {}
-        column = shards.cls_labels
+        column, names = shards.cls_labels, find_class_names(shards)
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)

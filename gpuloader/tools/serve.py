@@ -19,7 +19,9 @@ import hashlib
 import io
 import json
 import re
+import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -28,6 +30,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock, Semaphore
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,10 +39,11 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
+from gpuloader.helpers.printable import printable
 from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Preset, load_preset, preset_names
 from gpuloader.shards import Tar
-from gpuloader.tools.show import Device, Gallery, Picture, printable
+from gpuloader.tools.show import Device, Gallery, Picture
 
 Query: TypeAlias = Mapping[str, str]
 Answer: TypeAlias = "dict[str, Any] | Picture"
@@ -47,6 +51,9 @@ Answer: TypeAlias = "dict[str, Any] | Picture"
 PER_PAGE = 24
 MOST_CLASSES = 10_000
 MOST_SIDE = 1024
+MOST_CONNECTIONS = 32
+SLOWEST_SECONDS = 30.0  # for a request to come in, and as many for its answer to be taken
+_POLL_SECONDS = 0.1
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel's may be another
 
 
@@ -193,7 +200,65 @@ def make_server(gallery: Gallery, name: str, preset: Preset, seed: int, port: in
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection, of which there are `MOST_CONNECTIONS`.
+
+    Where one more comes, the one that has kept the server waiting for longest, for its request or with taking the
+    answer, is ended. So clients that say nothing take nobody's place, and none of them is waited for without end.
+    """
+
     daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._free = Semaphore(MOST_CONNECTIONS)
+        self._lock = Lock()
+        self._waits_since: dict[socket.socket, float] = {}  # in that order
+        super().__init__(address, handler)
+
+    def waits_for(self, connection: socket.socket) -> None:
+        """From now on it is the client's turn."""
+        with self._lock:
+            self._waits_since[connection] = time.monotonic()
+
+    def has_heard(self, connection: socket.socket) -> None:
+        """It is not any more."""
+        with self._lock:
+            self._waits_since.pop(connection, None)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        seconds = 0.0
+        while not self._free.acquire(timeout=seconds):
+            self._end_slow_ones(at_least=1)
+            seconds = _POLL_SECONDS
+        self.waits_for(request)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be begun
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
+        self.has_heard(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Is called twice a second, and after each connection."""
+        self._end_slow_ones()
+
+    def _end_slow_ones(self, at_least: int = 0) -> None:
+        long_ago = time.monotonic() - SLOWEST_SECONDS
+        with self._lock:
+            slow = [each for each, since in self._waits_since.items() if since < long_ago]
+            for connection in slow or [*self._waits_since][:at_least]:
+                del self._waits_since[connection]
+                with suppress(OSError):  # the client was faster
+                    connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, or cannot write any more
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         if not isinstance(sys.exc_info()[1], ConnectionError):  # else the browser did not want the rest
@@ -204,8 +269,14 @@ class _Handler(BaseHTTPRequestHandler):
     """GET alone: of any other method the base class says that it is not supported."""
 
     api: Api
+    server: _Server
     server_version = f"gpuloader/{__version__}"
-    timeout = 60  # seconds for a request to come in
+
+    def parse_request(self) -> bool:
+        """Reads the headers, with which the request is complete."""
+        is_right = super().parse_request()
+        self.server.has_heard(self.connection)
+        return is_right
 
     def do_GET(self) -> None:
         if not _HOSTS.fullmatch(self.headers.get("Host", "")):
@@ -254,6 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
+        self.server.waits_for(self.connection)
         self.end_headers()
         self.wfile.write(content)
 

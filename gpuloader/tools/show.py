@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
+from gpuloader.helpers.printable import printable
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
@@ -31,16 +32,14 @@ from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import DrawnView, Preset, explain
 from gpuloader.shards import (
     Arena,
-    Labels,
-    Shard,
     ShardSet,
     Tar,
     array_gate,
     make_labels,
     pixels,
-    read_class_names,
     resolve_shards,
 )
+from gpuloader.tools.outputs import check_output
 from gpuloader.transforms import Normalize, Resize
 
 Picture: TypeAlias = Image.Image
@@ -112,7 +111,7 @@ class Gallery:
     Args:
         tar: the shards, as `GPULoader` takes them.
         label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those of a
-            file classes.json beside the first shard: a list, or {name: number}.
+            the files classes.json beside the shards, as a loader reads them.
         device_id: where images are made, as `GPULoader` takes it.
 
     Attributes:
@@ -120,15 +119,14 @@ class Gallery:
         class_names: label -> name, where names are known.
 
     Raises:
-        GPULoaderError: no shards, no labels, no such device, or a classes.json that is neither.
+        GPULoaderError: no shards, no labels, no such device, or two classes.json that name a label differently.
     """
 
     def __init__(self, tar: Tar, *, label_from: str | None = "cls", device_id: Device = "auto") -> None:
         self.device_id = resolve_device(device_id, World(0, 1))
-        paths = resolve_shards(tar)
-        self._shards = ShardSet.open(paths, progress=True)
+        self._shards = ShardSet.open(resolve_shards(tar), progress=True)
         self._labels = make_labels(self._shards, label_from)
-        self.class_names = _class_names(self._labels, paths[0])
+        self.class_names: Mapping[int, str] = {} if self._labels is None else self._labels.names
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -271,6 +269,7 @@ def show(
     picture = Path(picture)
     if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
         raise ConfigError(f"{picture}: allowed is a file {', '.join(SUFFIXES)} in a folder that exists")
+    check_output(picture)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
@@ -314,20 +313,6 @@ def show(
         samples=tuple(chosen),
         bad=bad,
     )
-
-
-def printable(text: str) -> str:
-    """A key of any bytes as text that can be drawn and printed."""
-    decodable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decodable)
-
-
-def _class_names(labels: Labels | None, first: Shard) -> Mapping[int, str]:
-    if labels is None:
-        return {}
-    if labels.classes is not None:
-        return dict(enumerate(labels.classes))
-    return read_class_names(first.parent) if isinstance(first, Path) else {}
 
 
 def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:

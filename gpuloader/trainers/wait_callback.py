@@ -31,7 +31,7 @@ class WaitLogging:
         self._monitor: WaitMonitor | None = None
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
-        """Looks at the epoch's loader, which the Trainer may have made anew."""
+        """Looks at the epoch's loader, which the Trainer may have made again."""
         given = trainer.train_dataloader
         loader = getattr(given, "loader", given)
         if not isinstance(loader, GPULoader):

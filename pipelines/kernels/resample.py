@@ -1,8 +1,8 @@
 """Resize, cut, pad, flip, normalise and lay out in one pass over the image, as loops over arrays that Numba compiles.
 
 The filters are PIL's and torch's, widened by the scale where `antialias` is on, cut off at the image's border and
-weighted anew there (DALI's own resize repeats the border instead, which is up to a few levels off). Index arithmetic is
-in double precision: single precision would misplace the pixels of wide images.
+weighted again there (DALI's own resize repeats the border instead, which is up to a few levels off). Index arithmetic
+is in double precision: single precision would misplace the pixels of wide images.
 
 Vertical first, two output rows at a time, then horizontal: the rows in between stay in the processor's first cache. The
 image comes from main memory, so its rows are asked for beforehand; the output goes there, past the caches.

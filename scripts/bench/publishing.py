@@ -1,6 +1,6 @@
 """Writes the results in docs/benchmark into the README and docs/benchmark.md: no figure there is copied by hand.
 
-`scripts/bench/publish` does so, and draws the plots anew.
+`scripts/bench/publish` does so, and draws the plots again.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def test_no_image_ends_the_run_or_takes_another_with_it(tmp_path: Path, gpu: int
     for kind in zoo():
         samples.append({"__key__": kind.name, "jpg": kind.data})
         samples += [{"__key__": f"{kind.name}-whole{n}", "jpg": whole} for n in range(between)]
-    # One good sample at least must be there to stand in.
+    # One good sample at least must be there to replace others.
     samples.append({"__key__": "last", "jpg": whole})
     shard = write_shard(tmp_path / "zoo.tar", samples)
     keys = [str(sample["__key__"]) for sample in samples]

@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -36,6 +37,7 @@ from serving import Server
 
 import gpuloader
 from gpuloader import BadImageError, Cache, Decoder, GPULoader, LoaderError
+from gpuloader.shards import Arena, ShardSet
 
 OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
@@ -169,7 +171,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (0, None, False, 11, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
         (1, None, False, 3, False),
         (1, None, True, 11, False),
-        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made anew
+        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made again
         (4, None, True, 1, False),  # there is no step any more
         (0, None, False, 19, True),
         (1, None, False, 5, True),
@@ -238,14 +240,14 @@ def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
     with loader(shard, 2, **settings) as batches:
         whole = [records(batch) for batch in batches]
 
-    def interrupted_at_once() -> None:
+    def interrupted_at_once(*_: object) -> None:
         raise KeyboardInterrupt
 
     with loader(shard, 2, **settings) as batches:
         epoch = iter(batches)
         received = [records(next(epoch)), records(next(epoch))]
         with monkeypatch.context() as patch:
-            patch.setattr(batches, "_close_stream", interrupted_at_once)
+            patch.setattr(batches._stream, "_read_again", interrupted_at_once)
             with pytest.raises(KeyboardInterrupt):
                 next(epoch)
         assert received + [records(batch) for batch in epoch] == whole
@@ -276,7 +278,7 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "URL"])
-def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_behind(
+def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behind(
     tmp_path: Path, server: Server, remote: bool
 ) -> None:
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(4)]
@@ -291,7 +293,6 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_behind(
     begun().close()  # libraries keep threads and files of their own from their first use on
     gc.collect()
     at_start = threads_and_files()
-    at_start[f"file {path}"] += 100  # one may stay open: of "close" and "forget", an interrupt falls between them
     for place in count():
         batches = begun()
         interrupt = InterruptAt(place, everywhere=False)
@@ -301,6 +302,26 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_behind(
         if interrupt.where is None:
             break
         assert left_behind(at_start) == {}, interrupt.where
+    assert place > 5
+
+
+def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_goes_on(shards: list[Path]) -> None:
+    def read(shard_set: ShardSet) -> list[bytes]:
+        return [view.tobytes() for view in shard_set.read_images(np.array([0, 39, 1]), Arena())]
+
+    whole = read(ShardSet.open(shards))
+    gc.collect()
+    at_start = threads_and_files()
+    for place in count():
+        shard_set = ShardSet.open(shards)
+        shard_set._most_open = 1  # so that each file is closed for the next
+        interrupt = InterruptAt(place, everywhere=False)
+        interrupt.run(partial(read, shard_set))
+        assert read(shard_set) == whole, interrupt.where
+        shard_set.close()
+        assert left_behind(at_start) == {}, interrupt.where
+        if interrupt.where is None:
+            break
     assert place > 5
 
 

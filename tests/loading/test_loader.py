@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bad_images import TIFF
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, jpeg, tar_by_command, write_samples, write_shard
 from running import draw, run_graph, run_views
@@ -42,7 +44,7 @@ from gpuloader import (
     World,
 )
 from gpuloader.helpers.cores import available_cores
-from gpuloader.pipelines import is_decode_failure
+from gpuloader.pipelines import build, is_decode_failure
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Preset, View
 from gpuloader.recipe.colors import ColorJitter
@@ -52,6 +54,7 @@ from gpuloader.recipe.output import Normalize
 SMALL = {"RandomResizedCrop": {"size": 32}}
 SAMPLES = 40
 CUT = jpeg(64, 64)[:-30]
+CUT_TIFF = TIFF[:-1000]  # the gate lets it pass, and only windows that need the last rows fail
 
 
 def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
@@ -304,7 +307,7 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path])
             pass
         stream = batches._stream
         first = next(iter(batches))
-        assert batches._stream is stream  # the same pipeline runs on: nothing was begun anew
+        assert batches._stream is stream  # the same pipeline runs on: nothing was begun again
         assert stream is not None
         assert {batch.cursor.epoch for batch in stream._feed.in_flight} == {1}
     assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
@@ -525,14 +528,14 @@ def test_a_mix_for_the_batch_is_one_for_all_of_its_ranks(shards: list[Path]) -> 
         assert torch.equal(torch.cat([part["label"] for part in parts]), batch["label"])
 
 
-def test_another_epoch_mixes_anew(shards: list[Path]) -> None:
+def test_another_epoch_mixes_otherwise(shards: list[Path]) -> None:
     for per in ("sample", "batch"):
         with mixed(shards, 8, {**MIX, "per": per}, shuffle="none") as batches:
             one, other = (by_sample(batches) for _ in range(2))
         assert not any(torch.equal(one[sample][1], other[sample][1]) for sample in range(SAMPLES))
 
 
-def test_a_stand_in_brings_its_label_into_the_mix(tmp_path: Path) -> None:
+def test_a_replacement_brings_its_label_into_the_mix(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, {6: CUT})
     kwargs = {"on_error": "replace", "shuffle": "none"}
     with mixed(tar, 8, {"num_classes": 10, "mixup_alpha": 1.0}, **kwargs) as batches:
@@ -698,7 +701,7 @@ def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path],
     assert torch.load(tmp_path / "state.pt", weights_only=True) == states[0]
 
 
-def test_set_epoch_of_a_restored_epoch_does_not_begin_it_anew(shards: list[Path]) -> None:
+def test_set_epoch_of_a_restored_epoch_does_not_begin_it_again(shards: list[Path]) -> None:
     with loader(shards, output="dict") as batches:
         next(iter(batches))
         state = batches.state_dict()
@@ -735,10 +738,43 @@ def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
         other.load_state_dict(state)
     with loader(shards) as same, pytest.raises(StateError, match="it lacks dataset, delivered, epoch"):
         same.load_state_dict({"version": 1, "seed": 0})
-    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
-        same.load_state_dict({**state, "delivered": SAMPLES + 1})
-    with loader(shards) as same, pytest.raises(StateError, match="lies outside the data"):
-        same.load_state_dict({**state, "epoch": "0"})
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"delivered": SAMPLES + 1}, "the state has delivered=41 in epoch 0: allowed is an integer in [0, 40]"),
+        ({"delivered": True}, "the state has delivered=True in epoch 0: allowed"),
+        ({"epoch": "0"}, "the state's epoch is '0': allowed is an integer in [0, 2**32]"),
+        ({"epoch": -1}, "the state's epoch is -1: allowed"),
+        ({"epoch": 2**32 + 1}, "the state's epoch is 4294967297: allowed"),
+        # Behind the last epoch.
+        (
+            {"epoch": 2**32, "delivered": 1},
+            "the state has delivered=1 in epoch 4294967296: allowed",
+        ),
+    ],
+)
+def test_a_state_of_a_place_that_no_run_has_is_refused(shards: list[Path], place: dict[str, Any], message: str) -> None:
+    with loader(shards) as batches:
+        before = batches.state_dict()
+        with pytest.raises(StateError, match=re.escape(message)):
+            batches.load_state_dict({**before, **place})
+        assert batches.state_dict() == before
+
+
+def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        batches.set_epoch(2**32 - 1)
+        assert len(list(batches)) == len(batches)
+        state = batches.state_dict()
+    with loader(shards) as batches:
+        batches.load_state_dict(state)
+        assert batches.state_dict() == state
+        with pytest.raises(ConfigError, match=r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"):
+            next(iter(batches))
+        batches.set_epoch(0)
+        assert len(list(batches)) == len(batches)
 
 
 @pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])
@@ -747,7 +783,7 @@ def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quara
         loader(shards) as same,
         pytest.raises(StateError, match=r"no list of \[sample, cause\] with samples among the 40"),
     ):
-        same.load_state_dict({**same.state_dict(), "quarantine": quarantine})
+        same.load_state_dict({**same.state_dict(), "on_error": {"known": quarantine}})
 
 
 # --- bad images
@@ -778,7 +814,7 @@ def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
         return list(batches)
 
 
-def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
+def test_replace_trains_on_with_the_same_replacements_however_the_run_is_split(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = {3: CUT, 4: damaged_jpeg(), 17: b"<html>", 39: damaged_jpeg()}
@@ -807,9 +843,9 @@ def test_replace_trains_on_with_the_same_stand_ins_however_the_run_is_split(
     assert all(torch.equal(one, two) for (_, one), (_, two) in zip(merged, flat, strict=True))
 
 
-def test_the_stand_in_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:
+def test_the_replacement_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, {7: CUT})
-    draws = Draws(0, 0, np.array([7])).uniform(Stream.STAND_IN, 100)[0]
+    draws = Draws(0, 0, np.array([7])).uniform(Stream.REPLACEMENT, 100)[0]
     expected = next(sample for sample in np.floor(draws * SAMPLES).astype(int).tolist() if sample != 7)
     with evaluation(tar, 8, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as batches:
         first = next(iter(batches))
@@ -854,6 +890,68 @@ def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path:
             second.load_state_dict(state)
 
 
+@pytest.mark.parametrize("damaged", [damaged_jpeg(), CUT_TIFF], ids=["bad in all windows", "bad in some"])
+def test_what_was_seen_before_does_not_say_which_images_are_bad(tmp_path: Path, damaged: bytes) -> None:
+    tar, file = spoilt(tmp_path, {2: damaged, 9: CUT, 21: damaged}), tmp_path / "bad.jsonl"
+    times_bad = 0
+    with loader(tar, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as running:
+        for epoch in range(6):
+            batches = list(running)
+            for other_size in (8, 4):
+                with loader(tar, other_size, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as fresh:
+                    fresh.set_epoch(epoch)
+                    assert_same(batches, list(fresh))
+                    fresh.write_quarantine(file)
+                    times_bad += 2 in fresh.stats().bad
+            with loader(tar, output="dict", on_error=BadImages(known=file)) as warned:
+                warned.set_epoch(epoch)
+                assert_same(batches, list(warned))
+    assert times_bad == 12 if damaged != CUT_TIFF else 0 < times_bad < 12
+
+
+def assert_same(batches: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    for name in ("image", "index", "valid"):
+        assert torch.equal(*(torch.cat([batch[name] for batch in each]) for each in (batches, others)))
+
+
+def test_an_image_that_only_the_decoder_refuses_costs_one_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        built.append(args)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr("gpuloader.loading.decoding.build", counted)
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", counted)
+    bad = dict.fromkeys((5, 6, 17, 30), damaged_jpeg())
+    settings = {"batch_size": 2, "shuffle": "none", "on_error": {"replace": True, "max_share": 0.1}}
+    of_epochs = []
+    with loader(spoilt(tmp_path, bad), **settings) as batches:
+        for _ in range(3):
+            assert len(list(batches)) == 20
+            of_epochs.append(len(built))
+        assert batches.stats().bad.keys() == bad.keys()
+        state = batches.state_dict()
+    assert of_epochs == 3 * [1 + len(bad)]
+    built.clear()
+    with loader(tmp_path / "spoilt.tar", **settings) as resumed:
+        resumed.load_state_dict(state)
+        assert len(list(resumed)) == 20
+    assert len(built) == 1
+
+
+def test_a_batch_that_was_read_before_its_stand_in_was_known_to_be_bad_is_read_again(tmp_path: Path) -> None:
+    draws = Draws(0, 0, np.arange(SAMPLES)).uniform(Stream.REPLACEMENT, 100)[:, 0]
+    stand_ins = enumerate(np.floor(draws * SAMPLES).astype(int).tolist())
+    sample, stand_in = next(pair for pair in stand_ins if 2 <= pair[0] - pair[1] <= 4)
+    tar = spoilt(tmp_path, {sample: CUT, stand_in: damaged_jpeg()})
+    with evaluation(tar, 2, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as batches:
+        valid = torch.cat([batch["valid"] for batch in batches])
+    assert set(torch.nonzero(~valid).flatten().tolist()) == {sample, stand_in}
+
+
 def test_one_bad_image_never_ends_a_run_that_replaces(tmp_path: Path) -> None:
     with loader(spoilt(tmp_path, {7: CUT}), on_error=BadImages(replace=True, max_share=0)) as batches:
         assert len(list(batches)) == 5
@@ -864,7 +962,7 @@ def test_where_all_are_bad_the_message_says_so(tmp_path: Path) -> None:
     tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
     with (
         loader(tar, on_error=BadImages(replace=True, max_share=1)) as batches,
-        pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to stand in for it"),
+        pytest.raises(TooManyBadImagesError, match="and so are the 100 samples drawn to replace it"),
     ):
         next(iter(batches))
 

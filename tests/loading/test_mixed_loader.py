@@ -287,7 +287,7 @@ def test_another_world_goes_on_with_the_rest(shards: list[Path], mode: dict[str,
     assert [(step[0][0], [i for _, ids in step for i in ids]) for step in zip(*ranks, strict=True)] == rest
 
 
-def test_a_restored_epoch_that_is_not_wanted_is_begun_anew(shards: list[Path]) -> None:
+def test_a_restored_epoch_that_is_not_wanted_is_begun_again(shards: list[Path]) -> None:
     with mixed(shards) as batches:
         whole = records(batches)
         batches.set_epoch(0)
@@ -332,10 +332,10 @@ def test_a_state_of_other_loaders_is_refused(shards: list[Path], other: dict[str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epoch": None}, "the state's place, epoch=None and step=2, is none of these loaders'"),
-        ({"epoch": 2**32}, "the state's place"),
-        ({"step": -1}, "epoch=0 and step=-1"),
-        ({"step": 5}, "epoch=0 and step=5"),
+        ({"epoch": None}, r"the state's epoch is None: allowed is an integer in \[0, 2\*\*32\]"),
+        ({"epoch": 2**32}, r"the state has step=2 in epoch 4294967296: allowed is an integer in \[0, 0\]"),
+        ({"step": -1}, "the state has step=-1 in epoch 0"),
+        ({"step": 5}, r"the state has step=5 in epoch 0: allowed is an integer in \[0, 4\]"),
         ({"step": True}, "step=True"),
         ({"loaders": {}}, "loader 'a': this is no state of a GPULoader: it lacks dataset"),
     ],
@@ -365,9 +365,28 @@ def test_a_state_of_which_a_later_loader_is_refused_leaves_nothing_behind(shards
         records(itertools.islice(iter(batches), 2))
         state = batches.state_dict()
         state["loaders"]["c"] = {**state["loaders"]["c"], "seed": 1}
-        batches.load_state_dict(batches.state_dict())
+        batches.set_epoch(0)
+        running = iter(batches)
+        first = records(itertools.islice(running, 1))
+        before = batches.state_dict()
         with pytest.raises(StateError, match="loader 'c': the state has seed=1"):
             batches.load_state_dict(state)
+        assert batches.state_dict() == before
+        assert first + records(running) == whole
+
+
+@each_mode
+def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[Path], mode: dict[str, Any]) -> None:
+    with mixed(shards, **mode) as batches:
+        batches.set_epoch(2**32 - 1)
+        whole = records(batches)
+        state = plain(batches.state_dict())
+    with mixed(shards, **mode) as batches:
+        batches.load_state_dict(state)
+        assert plain(batches.state_dict()) == state
+        with pytest.raises(ConfigError, match=r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"):
+            next(iter(batches))
+        batches.set_epoch(2**32 - 1)
         assert records(batches) == whole
 
 

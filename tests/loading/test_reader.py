@@ -52,15 +52,15 @@ def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: P
     assert seen == {True, False}
 
 
-def test_a_stand_in_that_shows_damage_in_that_place_is_passed_over(tmp_path: Path) -> None:
+def test_a_replacement_that_shows_damage_in_that_place_is_passed_over(tmp_path: Path) -> None:
     epoch = next(epoch for epoch in range(100) if shows_in(epoch, sample=5))
     everyone = range(SAMPLES)
-    uniform = Draws(0, epoch, np.array([5])).uniform(Stream.STAND_IN, 100)[0]
+    uniform = Draws(0, epoch, np.array([5])).uniform(Stream.REPLACEMENT, 100)[0]
     first = int(uniform[0] * SAMPLES)
     [one] = read(tmp_path, epoch, replace_bad=True, suspects=[5])
     assert one.ids[5] == first
-    # All images have one size here, so what shows in one's place shows in every stand-in's too.
-    with pytest.raises(Exception, match="and so are the 100 samples drawn to stand in for it"):
+    # All images have one size here, so what shows in one's place shows in every replacement's too.
+    with pytest.raises(Exception, match="and so are the 100 samples drawn to replace it"):
         read(tmp_path, epoch, replace_bad=True, suspects=everyone)
 
 

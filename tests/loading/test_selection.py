@@ -519,7 +519,7 @@ def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
     ],
     ids=["subset", "weighted", "weighted without replacement", "function"],
 )
-def test_stand_ins_are_of_the_sampling_too(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str, Any]) -> None:
     tar, file = spoilt(tmp_path, {33: b"<html>", 36: damaged_jpeg()}), tmp_path / "bad.jsonl"
     stood_in = 0
     with loader(tar, 4, on_error=BadImages(replace=True, max_share=0.1), last_batch="partial", **options) as batches:

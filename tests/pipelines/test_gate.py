@@ -29,6 +29,7 @@ from gpuloader.pipelines import gate
 from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, MAX_PIXELS, MAX_SCANS
 
 GOOD = jpeg(60, 80)
+SCAN = b"\xff\xda"
 
 
 def check(data: bytes) -> tuple[int, int] | str:
@@ -176,6 +177,30 @@ def test_segments_between_scans_count() -> None:
     assert check(data[:last_scan] + 4000 * b"\xff\xfe\x00\x02" + data[last_scan:]) == (64, 96)
     many = check(data[:last_scan] + 5000 * b"\xff\xfe\x00\x02" + data[last_scan:])
     assert many == "a JPEG of more than 4,096 segments"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # What looks like scans in a comment, and those of another image behind the end, as some cameras write it.
+        of_scans(3).replace(SCAN, b"\xff\xfe\x01\x92" + 200 * SCAN + SCAN),
+        of_scans(3) + of_scans(100),
+    ],
+)
+def test_only_the_scans_of_the_image_count(data: bytes) -> None:
+    assert check(data) == (64, 96)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        of_scans(3).replace(SCAN, b"\xff\xd8" + SCAN).replace(b"\xff\xd8" + SCAN, SCAN, 1),  # not before the first
+        PROGRESSIVE[:-20] + b"\xff\xd8" + PROGRESSIVE[-20:],
+    ],
+)
+def test_an_image_that_begins_within_another_is_refused(data: bytes) -> None:
+    assert not is_decoded_by_pillow(data)
+    assert check(data) == "a JPEG with another start-of-image marker"
 
 
 def test_a_scan_bomb_is_refused() -> None:

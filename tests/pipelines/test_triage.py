@@ -4,13 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bad_images import TIFF, zoo
 from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
 from gpuloader.pipelines import build, gate, undecodable
+from gpuloader.pipelines.triage import _refused_by_graph, _refused_on_cpu
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
+
+CUT_TIFF = TIFF[:-1000]  # only windows that need the last rows fail
 
 
 def test_the_damaged_image_passes_the_gate() -> None:
@@ -26,9 +30,30 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
 
-@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 2), (0, 5)])
+def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
+    """Every kind of image that the gate lets pass, in several windows."""
+    kinds = [kind.data for kind in zoo() if not kind.name.startswith("jp2")]  # those may end the process
+    images = [data for data in [*kinds, CUT_TIFF] if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
+    preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
+    refused = []
+    for epoch in range(4):
+        arrays = draw(preset, images, epoch)
+        refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
+        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None))
+    assert len(images) > max(map(len, refused)) > 10
+    assert {len(images) - 1 in rows for rows in refused} == {True, False}  # that depends on the window
+
+
+@pytest.mark.parametrize(
+    ("device_id", "bad", "pipelines"),
+    [
+        (None, [2, 4], 0),
+        (None, [], 1),  # what fails then fails in the graph alone, if at all
+        (0, [2, 4], 5),
+    ],
+)
 def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, device_id: int | None, pipelines: int
+    monkeypatch: pytest.MonkeyPatch, device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
     """There is no GPU here: the pipelines that are asked for are built for the CPU."""
     asked = []
@@ -38,6 +63,6 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
         return build(*args, device_id=None, **kwargs)
 
     monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
-    images = [damaged_jpeg() if row == 2 else jpeg(60, 80, seed=row) for row in range(5)]
-    assert list(undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == [2]
+    images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
+    assert list(undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
     assert asked == pipelines * [device_id]

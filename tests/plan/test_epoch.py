@@ -118,7 +118,7 @@ def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
             cursor = old[0].after(cursor)
 
 
-def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_anew() -> None:
+def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None:
     plan = Plan(100, 10, steps_per_epoch=3)
     first, second = epoch(plan), epoch(plan, Cursor(1))
     assert len(first) == len(second) == 3

@@ -111,7 +111,7 @@ def test_a_sample_draws_the_same_alone_and_among_others(transform: PixelTransfor
 
 
 @pytest.mark.parametrize("transform", DRAWN, ids=lambda transform: type(transform).__name__)
-def test_another_epoch_and_another_stream_draw_anew(transform: PixelTransform) -> None:
+def test_another_epoch_and_another_stream_draw_other_numbers(transform: PixelTransform) -> None:
     ids = np.arange(200)
     one, other = program(transform, ids), program(transform, ids, epoch=2)
     third = transform.program(Draws(3, 1, ids).of(Stream.ORDER), 64, 48)

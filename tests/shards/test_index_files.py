@@ -91,7 +91,7 @@ def rewrite(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [damage, empty, make_older, rewrite])
-def test_an_index_file_that_is_wrong_is_made_anew(shard: Path, change: Callable[[Path], None]) -> None:
+def test_an_index_file_that_is_wrong_is_made_again(shard: Path, change: Callable[[Path], None]) -> None:
     open_index(shard)
     change(index_file(shard))
     assert open_index(shard).digest() == scan(shard).digest()

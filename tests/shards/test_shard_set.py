@@ -231,7 +231,7 @@ def test_a_shard_that_changes_while_it_is_open_is_an_error(own: list[Path], chan
     shard_set = ShardSet.open(own)
     before = read(shard_set, range(12))
     change(own[1])
-    with pytest.raises(ShardChangedError, match=r"train-0001\.tar .*[Mm]ake the loader anew"):
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar .*[Mm]ake a new loader"):
         read(shard_set, range(12))
     with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
         shard_set.read_component(5, "json")

@@ -25,7 +25,7 @@ class Delivered:
         length: what `len(loader)` says.
         rows: samples in each batch.
         images: (key, image) of each valid one, as (3, 32, 32) uint8.
-        invalid: how many stand-ins there were.
+        invalid: how many replacements there were.
         bad: the keys in `stats().bad`.
         log: the messages.
         error: shard, key, offset and cause of the BadImageError that ended it.

@@ -239,7 +239,7 @@ def trained_under_kills(tar: list[list[str]], folder: str, kills: int, steps: in
     """Trains under SIGKILLs at random moments, on one copy of the shards after another, until there were enough.
 
     Args:
-        tar: the copies, not indexed yet; training anew takes the next one, so that indexing is killed too.
+        tar: the copies, not indexed yet; training again takes the next one, so that indexing is killed too.
         steps: the most steps until a kill; 0 for kills at the start, which takes most of the time, or soon after.
     """
     # What takes long at the start is done here, once; no loader may be made here: children do not inherit its threads.

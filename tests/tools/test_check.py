@@ -1,4 +1,4 @@
-"""`check`: what is wrong with shards, by name; and the quarantine and the copies that mend it."""
+"""`check`: what is wrong with shards, by name; and the quarantine and the copies that repair it."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 from gpuloader import Decoder, GPULoader, reader
 from gpuloader.errors import LabelError
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
+from gpuloader.tools.show import Gallery
 
 
 def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
@@ -82,6 +83,32 @@ def test_names_come_from_the_file_beside_the_shards(tmp_path: Path, content: str
     (tmp_path / "classes.json").write_text(content)
     info = describe_shards(labelled(tmp_path, b"1", b"0", b"1", b"2"))
     assert info.classes == (ClassCount(0, "cat", 1), ClassCount(1, "dog", 2), ClassCount(2, None, 1))
+
+
+@pytest.mark.parametrize(
+    ("contents", "names"),
+    [
+        (('["cat", "dog"]', '["cat", "dog"]'), ("cat", "dog")),
+        (('["cat"]', '["cat", "dog"]'), ("cat", "dog")),
+        (('["cat", "dog"]', None), (None, None)),  # what the other folder's labels mean is not known
+        (('["cat", "dog"]', "[0"), (None, None)),  # a warning says so
+    ],
+)
+def test_names_are_those_that_a_loader_has_of_all_folders(
+    tmp_path: Path, contents: tuple[str | None, ...], names: tuple[str | None, ...]
+) -> None:
+    tars = []
+    for number, content in enumerate(contents):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        tars.append(labelled(folder, b"0", b"1"))
+        if content is not None:
+            (folder / "classes.json").write_text(content)
+    with GPULoader(tars, 2, None) as loader:
+        assert (loader.classes or (None, None)) == names
+    assert tuple(each.name for each in describe_shards(tars).classes) == names
+    gallery = Gallery(tars, device_id=None)
+    assert tuple(gallery.sample(sample).class_name for sample in (2, 3)) == names
 
 
 def test_folders_are_classes_where_they_are_asked_for(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import shutil
 import socket
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, active_count
 from typing import Any
 from urllib.parse import urlencode
 
@@ -30,7 +30,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from gpuloader import Compose, ConfigError
 from gpuloader.recipe import load_preset
-from gpuloader.tools.serve import PER_PAGE, make_server
+from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, make_server
 from gpuloader.tools.show import Gallery
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -93,6 +93,60 @@ def ask_picture(port: int, path: str, **query: object) -> Image.Image:
     status, headers, content = ask(port, f"/api/{path}?{urlencode(query)}")
     assert (status, headers["Content-Type"]) == (200, "image/png"), content
     return Image.open(io.BytesIO(content))
+
+
+# --- slow clients
+
+
+def test_clients_that_say_nothing_keep_nobody_from_the_page(gallery: Gallery) -> None:
+    threads = active_count()
+    with served(gallery) as port, ExitStack() as idle:
+        for _ in range(200):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        for _ in range(3):
+            assert ask_json(port, "data")["samples"] == 60
+            assert active_count() <= threads + 1 + MOST_CONNECTIONS
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_a_request_that_comes_byte_by_byte_is_ended(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
+    with served(gallery) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(sent)
+        client.settimeout(0.1)
+        for _ in range(200):
+            try:
+                client.sendall(b"x")
+                assert b"200" not in client.recv(1000)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                pass
+            break
+        else:
+            pytest.fail("it was never ended")
+
+
+def test_a_client_that_does_not_take_its_answer_is_ended(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
+    monkeypatch.setattr("gpuloader.tools.serve._PAGE", bytes(64 << 20))
+    with served(gallery) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        threads = active_count()
+        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        ended = Event()
+        while active_count() == threads - 1:  # it has not begun
+            ended.wait(0.01)
+        for _ in range(200):
+            if active_count() < threads:
+                break
+            ended.wait(0.1)
+        received = 0
+        with suppress(ConnectionError):
+            while data := client.recv(1 << 20):
+                received += len(data)
+        assert received < 64 << 20
 
 
 # --- over HTTP

@@ -105,8 +105,8 @@ class ShardCache:
         """Raises ConfigError where a shard is larger than the cache may be."""
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
-                f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is at "
-                f"least the size of the largest shard, and better that of all, in a folder with room for it (cache=...)"
+                f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is "
+                f"at least the size of the largest shard, and better that of all, in a folder with room for it (cache=...)"
             )
 
     def index_file(self, entry: Entry) -> Path:

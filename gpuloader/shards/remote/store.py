@@ -357,7 +357,7 @@ def file_system(url: str) -> Any:  # noqa: ANN401
 
 
 def forget_listings(shards: Iterable[RemoteShard]) -> None:
-    """Has the stores asked anew what is there; that of Hugging Face keeps what it listed, whatever it is told."""
+    """Has the stores asked again what is there; that of Hugging Face keeps what it listed, whatever it is told."""
     for protocol in {get_protocol(shard.url) for shard in shards}:
         file_system(f"{protocol}://").invalidate_cache()
 

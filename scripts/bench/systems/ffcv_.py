@@ -1,6 +1,6 @@
 """FFCV, with the images in its own file format as JPEGs of quality 90, decoded as they are read.
 
-Its writer encodes anew, and its resizing is OpenCV's area filter, which antialiases.
+Its writer encodes again, and its resizing is OpenCV's area filter, which antialiases.
 """
 
 from __future__ import annotations

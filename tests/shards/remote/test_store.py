@@ -98,7 +98,7 @@ def test_a_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None
     assert server.sent_bytes["a.tar"] == SIZE - 70_000
 
 
-def test_a_download_begins_anew_where_the_server_gives_no_parts(server: Server, tmp_path: Path) -> None:
+def test_a_download_begins_again_where_the_server_gives_no_parts(server: Server, tmp_path: Path) -> None:
     server.ranges = "ignored"
     (tmp_path / "out").write_bytes(b"?" * 70_000)
     assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT

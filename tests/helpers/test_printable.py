@@ -1,0 +1,177 @@
+"""What is printed of names that others chose: a terminal obeys nothing of it, and no line looks like another one."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import tarfile
+from pathlib import Path
+
+import pytest
+from command_line import run
+from making import jpeg
+from rich.console import Console
+
+from gpuloader import BadImageError, ConfigError, GPULoader, RemoteError, ShardNotFoundError, TarError
+from gpuloader.demo.run import _say
+from gpuloader.helpers.printable import printable
+from gpuloader.helpers.progress import progress_bar
+from gpuloader.recipe import load_preset
+
+HOSTILE = "\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
+ESCAPED = r"\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain/key-1.jpg", "plain/key-1.jpg"),
+        ("日本 кот é [red]", "日本 кот é [red]"),
+        (HOSTILE, ESCAPED),
+        ("\udcff\ud800", r"\udcff\ud800"),  # bytes that are no UTF-8, as Python reads names of files
+        (r"\x1b", r"\x1b"),
+        ("", ""),
+    ],
+)
+def test_what_a_terminal_would_obey_has_the_escapes_of_repr(text: str, expected: str) -> None:
+    assert printable(text) == expected
+    assert printable(expected) == expected
+    assert printable(text).replace("\\", "") == repr(text)[1:-1].replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (ConfigError(f"tar={HOSTILE}: allowed is"), [f"tar={ESCAPED}: allowed is"]),
+        (ConfigError("first", HOSTILE), ["first", ESCAPED]),  # each argument is a line
+        (ShardNotFoundError(HOSTILE), [ESCAPED]),
+        (TarError(HOSTILE, 7, "cut"), [f"{ESCAPED}: cut at byte 7"]),
+        (
+            BadImageError(HOSTILE, HOSTILE, 512, HOSTILE),
+            [
+                f"bad image: {ESCAPED}",
+                f"  shard  {ESCAPED}",
+                f"  key    {ESCAPED}",
+                "  offset 512",
+                'Repair or remove the sample, or pass on_error="replace" to train on without it.',
+            ],
+        ),
+    ],
+)
+def test_an_errors_text_can_be_printed(error: Exception, lines: list[str]) -> None:
+    assert str(error).split("\n") == lines
+
+
+def test_a_store_cannot_say_what_a_terminal_would_obey() -> None:
+    assert HOSTILE[0] not in str(RemoteError("https://a/b.tar", HOSTILE, 2))
+    assert ESCAPED in str(RemoteError("https://a/b.tar", HOSTILE, 2))
+
+
+def test_what_is_wrong_with_a_recipe_is_a_line_each(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"transforms": [{HOSTILE: {}}, {"Resize": {"size": "x"}}]}))
+    with pytest.raises(ConfigError) as caught:
+        load_preset(recipe)
+    first, second = str(caught.value).split("\n")
+    assert ESCAPED in first
+    assert "Resize" in second
+
+
+def test_what_is_no_yaml_is_shown_with_its_place(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("transforms: [\n}")
+    with pytest.raises(ConfigError) as caught:
+        load_preset(recipe)
+    assert "cannot be read as YAML: while parsing a flow" in str(caught.value).split("\n")[0]
+    assert "line 2, column 1" in str(caught.value)
+
+
+def test_log_lines_can_be_printed(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("gpuloader").warning("%s: %d members, the first being %r", Path(HOSTILE), 3, "\x1b")
+    assert caplog.messages == [rf"{ESCAPED}: 3 members, the first being '\x1b'"]
+
+
+def test_markup_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.StringIO()
+    bar = progress_bar(True)
+    bar.live.console = Console(file=file, force_terminal=True, color_system="truecolor")
+    _say(bar, HOSTILE)
+    assert file.getvalue() == f"{ESCAPED}\n"
+    bar.add_task("[bold red]x", total=1)
+    bar.live.console.print(bar.make_tasks_table(bar.tasks))
+    assert "[bold red]x" in file.getvalue()
+
+
+# --- commands
+
+NAMES = ("a\x1b[31m\x9b", "b\u202e[red]", "c\r\nerror: all is well", "d\udcff")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one shard, with hostile names of everything: folder, shard, keys, extensions, members, classes."""
+    folder = tmp_path_factory.mktemp("hostile") / f"f{HOSTILE}"
+    folder.mkdir()
+    with tarfile.open(folder / "s\x1b[2J\n.tar", "w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+        for number, name in enumerate(NAMES):
+            image = b"\xff\xd8 no image" if number == 0 else jpeg(40, 40, seed=number)
+            members = {"jpg": image, "cls": b"%d" % number, "x\x1b[1m\x07\n\u202e": b"x"}
+            for extension, data in members.items():
+                member = tarfile.TarInfo(f"{name}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        tar.addfile(tarfile.TarInfo("stray\x1b[31m\n.txt"))
+    (folder / "classes.json").write_text(json.dumps([f"{number}{HOSTILE}" for number in range(4)]))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("info",), 0, [ESCAPED, r"x\x1b[1m\x07\n\u202e 4"]),
+        (("index",), 0, [rf"{ESCAPED}/s\x1b[2J\n.tar: 4 samples", r"left out: 'stray\x1b[31m\n.txt'"]),
+        (
+            ("check", "--cpu"),
+            3,
+            [r"bad: 'a\x1b[31m\x9b'", rf"{ESCAPED}/s\x1b[2J\n.tar: left out: 'stray\x1b[31m\n.txt'"],
+        ),
+        (("show", "--cpu", "--id", "0", "--versions", "1", "-o", "grid.png"), 0, [r"bad image: a\x1b[31m\x9b in"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_commands_print_nothing_that_a_terminal_obeys(
+    hostile: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    status: int,
+    says: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, *options = arguments
+    result = run(command, hostile, *options)
+    assert result.returncode == status, result.stderr
+    assert [line for line in result.stdout.split("\n") if not line.isprintable()] == []
+    assert all(text in result.stdout for text in says)
+    as_json = run(command, hostile, *options, "--json")
+    assert as_json.returncode == status
+    assert all(line.isprintable() for line in as_json.stdout.split("\n"))
+    assert r"\x1b[31m" in repr(json.loads(as_json.stdout))  # JSON's escapes, so its readers have the names as they are
+
+
+def test_an_error_of_a_command_is_one_line(hostile: Path) -> None:
+    for arguments in (("index", hostile / "none\x1b.tar"), ("info", hostile, "--preset", f"{HOSTILE}.yaml")):
+        result = run(*arguments)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.endswith("\n")
+        assert result.stderr.removesuffix("\n").isprintable()
+        assert ESCAPED in result.stderr
+
+
+def test_a_warning_of_a_loader_can_be_printed(hostile: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with GPULoader(hostile, 1, None, preset="imagenet_eval", on_error="replace", shuffle="none") as loader:
+        next(iter(loader))
+    [said] = [message for message in caplog.messages if message.startswith("bad image replaced")]
+    assert said.isprintable()
+    assert ESCAPED in said

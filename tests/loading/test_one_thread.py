@@ -1,0 +1,100 @@
+"""Threads that share an iterator: one clear error, and no batch lost, doubled or out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import pytest
+
+from gpuloader import GPULoader, LoaderError, MixedLoader
+from gpuloader.loading.one_thread import enter
+
+SAID = "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
+SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "num_threads": 1, "prefetch": 1}
+
+
+def single(shards: list[Path], **settings: Any) -> Any:  # noqa: ANN401
+    return GPULoader(shards, 2, None, output="dict", **SETTINGS, **settings)
+
+
+def mixed(shards: list[Path], **settings: Any) -> Any:  # noqa: ANN401
+    return MixedLoader({"one": single(shards, **settings)})
+
+
+def keys(batch: Any) -> tuple[str, ...]:  # noqa: ANN401
+    return tuple((batch[1] if isinstance(batch, tuple) else batch)["key"])
+
+
+@pytest.fixture(params=[single, mixed], ids=["GPULoader", "MixedLoader"])
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param
+
+
+def test_a_second_thread_gets_an_error_and_does_not_wait(shards: list[Path], make: Callable[..., Any]) -> None:
+    reading, go_on = Event(), Event()
+
+    def collate(components: Sequence[bytes]) -> list[bytes]:
+        reading.set()
+        go_on.wait(20)
+        return list(components)
+
+    with make(shards, fields={"json": collate}) as loader, ThreadPoolExecutor(1) as other:
+        epoch = iter(loader)
+        first = other.submit(next, epoch)
+        assert reading.wait(60)
+        for _ in range(2):
+            with pytest.raises(LoaderError, match=SAID):
+                next(epoch)
+        with pytest.raises(LoaderError, match=SAID):  # nor by an iterator of its own
+            next(iter(loader))
+        assert not first.done()
+        go_on.set()
+        assert keys(first.result()) == ("000000", "000001")
+        assert keys(next(epoch)) == ("000002", "000003")  # the error has changed nothing
+
+
+def test_threads_that_share_an_iterator_lose_and_double_nothing(shards: list[Path], make: Callable[..., Any]) -> None:
+    with make(shards) as loader, ThreadPoolExecutor(4) as threads:
+        whole = [keys(batch) for batch in loader]
+        epoch = iter(loader)
+
+        def received(_: int) -> list[tuple[str, ...]]:
+            batches = []
+            while True:
+                try:
+                    batches.append(keys(next(epoch)))
+                except LoaderError as error:
+                    assert str(error) == SAID  # noqa: PT017 - any other fails the test
+                except StopIteration:
+                    return batches
+
+        each = list(threads.map(received, range(4)))
+    assert sorted(chain(*each)) == whole
+    assert all(batches == sorted(batches) for batches in each)
+
+
+def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[..., Any]) -> None:
+    with make(shards) as loader, ThreadPoolExecutor(3) as threads:
+        whole = [keys(batch) for batch in loader]
+        epoch, lock = iter(loader), Lock()
+
+        def one(_: int) -> tuple[str, ...]:
+            with lock:
+                return keys(next(epoch))
+
+        assert sorted(threads.map(one, range(len(whole)))) == whole
+
+
+def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards: list[Path]) -> None:
+    with single(shards) as loader, ThreadPoolExecutor(1) as other:
+        epoch = iter(loader)
+        enter(loader._inside)  # and never left
+        with pytest.raises(LoaderError, match=SAID):
+            other.submit(next, epoch).result()
+        assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on
+        assert keys(other.submit(next, epoch).result()) == ("000002", "000003")
