@@ -385,8 +385,8 @@ class GPULoader:
             sample, cause = next(reversed(self._bad.items()))
             place = self.run.shards.place(sample)
             raise TooManyBadImagesError(
-                f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than BadImages(max_share={self.run.bad_images.max_share} allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than "
+                f"BadImages(max_share={self.run.bad_images.max_share}) allows; the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
             )
 
     def _open_stream(self) -> DecodedBatches:
