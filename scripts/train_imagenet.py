@@ -211,10 +211,10 @@ def stop_requested() -> bool:
 def make_loaders(config: Config, batch_size: int, device: torch.device) -> tuple[GPULoader, GPULoader]:
     """The loader to train with, and the one to evaluate with, which gives each sample once."""
     layout = {"layout": "channels_last" if config.channels_last else "nchw"}
-    train = Compose.load(config.train_preset, {**layout, **config.train_overrides})
+    train = Compose.load(config.train_preset, **{**layout, **config.train_overrides})
     if train.mix is not None:
-        train = Compose.load(train, {"mix": {"num_classes": config.classes}})
-    val = Compose.load(config.val_preset, {**layout, **config.val_overrides})
+        train = Compose.load(train, mix={"num_classes": config.classes})
+    val = Compose.load(config.val_preset, **{**layout, **config.val_overrides})
     same: dict[str, Any] = {"device_id": device.index, "seed": config.seed, "on_error": config.on_error}
     return (
         GPULoader(config.train, batch_size, preset=train, shuffle="full", last_batch="drop", **same),

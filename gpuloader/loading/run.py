@@ -151,6 +151,7 @@ def resolve_run(
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes)
+    _ = shards.decoded  # an error now rather than at the first batch, where only some are
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     labels = make_labels(shards, labelling.place, labelling.classes)
     positions = make_sampling(shards, labels, order, sources, chosen)

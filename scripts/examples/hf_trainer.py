@@ -80,7 +80,7 @@ def main() -> None:
         options.val,
         arguments.per_device_eval_batch_size,
         preset={"imagenet_eval": {"Resize": {"size": options.size}, "CenterCrop": {"size": options.size}}},
-        last_batch="pad",
+        last_batch="pad",  # Trainer gathers batches of one size
         output={**BATCH, "valid": "valid"},
     )
     config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=10)

@@ -63,7 +63,7 @@ def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> N
         (("--set", "size"), "error: --set size: allowed is KEY=VALUE, such as RandomResizedCrop.size=160"),
         (
             ("--set", "RandomCrop.size=3"),
-            "error: imagenet_train.yaml with preset_overrides: the recipe has no RandomCrop",
+            "error: imagenet_train.yaml with overrides: the recipe has no RandomCrop",
         ),
         (("--set", "dtype=[1"), "error: --set dtype=[1 cannot be read as YAML"),
         (("--id", "40"), "error: sample 40: allowed is an id from 0 to 39"),

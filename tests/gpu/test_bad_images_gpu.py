@@ -7,6 +7,8 @@ from bad_images import zoo
 from delivering import deliver, process
 from making import jpeg, write_shard
 
+from gpuloader import BadImages
+
 BATCH = 16
 
 
@@ -22,7 +24,8 @@ def test_no_image_ends_the_run_or_takes_another_with_it(tmp_path: Path, gpu: int
     shard = write_shard(tmp_path / "zoo.tar", samples)
     keys = [str(sample["__key__"]) for sample in samples]
     with process() as other:
-        run = other.submit(deliver, [shard], BATCH, keys, device_id=gpu, on_error="replace", max_bad=1.0).result()
+        on_error = BadImages(replace=True, max_share=1)
+        run = other.submit(deliver, [shard], BATCH, keys, device_id=gpu, on_error=on_error).result()
     assert run.error is None
     assert len(run.rows) == run.length
     assert sum(run.rows) == len(samples)

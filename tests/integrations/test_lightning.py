@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,17 @@ lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not in
 
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
-from gpuloader import ConfigError, GPULoader, LoaderError, StateError  # noqa: E402, Sampling
+from gpuloader import (  # noqa: E402
+    BadImages,
+    Cache,
+    ConfigError,
+    Decoder,
+    GPULoader,
+    LabelFrom,
+    LoaderError,
+    Sampling,
+    StateError,
+)
 from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +45,7 @@ pytestmark = pytest.mark.filterwarnings(r"ignore:.*LeafSpec.*:FutureWarning", "i
 EVERY_STEP = {"every_n_train_steps": 1}
 EPOCH_ENDS = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
 AFTER_VALIDATION = {"every_n_epochs": 1, "save_on_train_epoch_end": False}
+KINDS = {"sampling": Sampling, "on_error": BadImages, "decoder": Decoder, "label_from": LabelFrom, "cache": Cache}
 BY_STEPS = {"max_steps": 8, "max_epochs": -1}
 
 
@@ -49,7 +61,7 @@ def data(tar: list[str], **kwargs: Any) -> GPULoaderDataModule:
 
 def planned(tar: list[str], epoch: int, **kwargs: Any) -> list[list[int]]:
     """The ids of each batch of an epoch, by the loader alone."""
-    arguments = {"preset": {"imagenet_train": SMALL["preset_overrides"]}, "output": "dict", **kwargs}
+    arguments = {"preset": SMALL["preset"], "output": "dict", **kwargs}
     with GPULoader(tar, 8, None, **arguments) as loader:
         loader.set_epoch(epoch)
         return [batch["index"].tolist() for batch in loader]
@@ -118,8 +130,7 @@ def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Pa
 @no_validation
 def test_a_loader_without_the_data_module_begins_with_its_first_epoch(tar: list[str], tmp_path: Path) -> None:
     trained = model(lightning)
-    overrides = SMALL["preset_overrides"]
-    with GPULoader(tar, 8, None, preset={"imagenet_train": overrides}, output="dict") as loader:
+    with GPULoader(tar, 8, None, preset=SMALL["preset"], output="dict") as loader:
         trainer(lightning, tmp_path, limit_val_batches=0).fit(trained, train_dataloaders=loader)
     assert [step.ids for step in trained.steps["train"]] == planned(tar, epoch=0) + planned(tar, epoch=1)
 
@@ -321,7 +332,7 @@ def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) ->
     [
         ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, cache,"),
         ({"device_id": 0, "rank": 1}, "device_id, rank: allowed are"),
-        ({"eval_loader": {"world": {"world_size": 1}}}, "world_size: allowed are"),
+        ({"eval_loader": {"world": {"world_size": 1}}}, "world: allowed are"),
     ],
 )
 def test_arguments_that_are_not_the_modules_are_refused(kwargs: dict[str, Any], message: str) -> None:
@@ -392,16 +403,17 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
     parser = cli.LightningArgumentParser()
     parser.add_lightning_class_args(GPULoaderDataModule, "data")
     shown = " ".join(parser.format_help().split())
-    said = "decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8."
-    assert f"{said} (type: int | null" in shown
+    assert (
+        "a `Decoder`: threads, prefetch, and how a GPU decodes. (type: Union[Decoder, Mapping[str, Any], null]" in shown
+    )
     assert "--data.device_id" not in shown
     assert "Unvalidated" not in shown
     given = ["--data.train", "train-{0000..0001}.tar", "--data.batch_size", "8", "--data.fields", '["json"]']
-    made = GPULoaderDataModule(**vars(parser.parse_args(given).data))
+    made = parser.instantiate(parser.parse_args(given)).data
     assert (made._shards["train"], made.batch_size, made._loader["fields"]) == ("train-{0000..0001}.tar", 8, ["json"])
     with pytest.raises(SystemExit):
-        parser.parse_args([*given, "--data.num_threads", "all"])
-    assert "data.num_threads" in capsys.readouterr().err
+        parser.parse_args([*given, "--data.seed", "first"])
+    assert "data.seed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -412,13 +424,24 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("train", '[{"tar": "a.tar", "weight": 2}]', [{"tar": "a.tar", "weight": 2}]),
         ("train", "train-{0000..0003}.tar", "train-{0000..0003}.tar"),
         ("train", '{"tar": "a.tar"}', {"tar": "a.tar"}),
-        ("subset", "[0, 3]", [0, 3]),
-        ("subset", '["a/1", "b/2"]', ["a/1", "b/2"]),
-        ("subset", "cat/*", "cat/*"),  # a pattern of keys
-        ("sample_weights", "balanced", "balanced"),
-        ("sample_weights", "{0: 2.5, 7: 1}", {0: 2.5, 7: 1.0}),
-        ("sample_weights", "[0.5, 2]", [0.5, 2.0]),
-        ("sample_weights", "{cat: 1}", None),
+        ("sampling", "{subset: [0, 3]}", {"subset": [0, 3]}),
+        ("sampling", '{subset: ["a/1", "b/2"]}', {"subset": ["a/1", "b/2"]}),
+        ("sampling", "{subset: cat/*}", {"subset": "cat/*"}),  # a pattern of keys
+        ("sampling", "{weights: balanced, steps_per_epoch: 4}", {"weights": "balanced", "steps_per_epoch": 4}),
+        ("sampling", "{weights: {0: 2.5, 7: 1}}", {"weights": {0: 2.5, 7: 1.0}}),
+        ("sampling", "{weights: [0.5, 2]}", {"weights": [0.5, 2.0]}),
+        ("sampling.weights", "balanced", {"weights": "balanced"}),
+        ("sampling", "balanced", None),
+        ("on_error", "replace", "replace"),
+        ("on_error", "{replace: true}", {"replace": True}),
+        ("on_error.replace", "true", {"replace": True}),
+        ("on_error", "skip", None),
+        ("decoder", "{num_threads: 3}", {"num_threads": 3}),
+        ("decoder.num_threads", "3", {"num_threads": 3}),
+        ("label_from", "json:label", "json:label"),
+        ("label_from", "{classes: [cat, dog]}", {"classes": ["cat", "dog"]}),
+        ("cache", "{folder: /scratch, max_bytes: 500}", {"folder": "/scratch", "max_bytes": 500}),
+        ("preset", "{imagenet_train: {dtype: float16}}", {"imagenet_train": {"dtype": "float16"}}),
         ("shuffle", "block", "block"),
         ("shuffle", "math.factorial", math.factorial),
         ("shuffle", "blocks", None),
@@ -432,7 +455,12 @@ def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument:
         with pytest.raises(SystemExit):
             parser.parse_args(options)
     else:
-        assert parser.parse_args(options).data[argument] == taken
+        made = parser.instantiate(parser.parse_args(options)).data
+        name = argument.partition(".")[0]
+        found = {"train": made._shards["train"], **made._loader}[name]
+        if name in KINDS and isinstance(found, KINDS[name]):
+            found, taken = asdict(found), asdict(KINDS[name](**taken))
+        assert found == taken
 
 
 def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_path: Path) -> None:

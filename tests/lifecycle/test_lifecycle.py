@@ -371,7 +371,7 @@ def test_a_loop_in_which_the_loader_is_closed_twice_ends_with_an_error(shards: l
 
 def test_a_loader_is_closed_twice_after_an_error(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "train-0000.tar", [{"__key__": "a", "jpg": jpeg(40, 50)[:-30], "cls": b"1"}])
-    with loader(shard, 1, preset={"imagenet_eval": None}) as batches:
+    with loader(shard, 1, preset="imagenet_eval") as batches:
         with pytest.raises(BadImageError):
             next(iter(batches))
         batches.close()

@@ -123,7 +123,7 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])
     script = (
         "import resource, sys; from gpuloader import DeviceError, GPULoader\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', num_threads=1, prefetch=1)\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', decoder={'num_threads': 1, 'prefetch': 1})\n"
         "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**29,) * 2)\n"
         "try: next(iter(loader))\n"
@@ -190,7 +190,7 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({}, "recipe imagenet_eval, shuffle none, last batch partial, rank 0 of 1"),
+        ({}, "recipe imagenet_eval with overrides, shuffle none, last batch partial, rank 0 of 1"),
         ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),

@@ -201,7 +201,7 @@ def test_printed_it_is_yaml_that_can_be_read_back(name: str, tmp_path: Path) -> 
 
 
 def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
-    compose = Compose.load("imagenet_eval", {"CenterCrop": {"size": 24}, "Resize": {"size": 24}, "Normalize": None})
+    compose = Compose.load("imagenet_eval", CenterCrop={"size": 24}, Resize={"size": 24}, Normalize=None)
     assert torch.equal(compose(ARRAYS[0]), Compose([Resize(24), CenterCrop(24)])(ARRAYS[0]))
     assert Compose.load(train) == train
     with pytest.raises(PresetError, match="no preset is called 'imagenet_evil'"):
@@ -209,9 +209,7 @@ def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
 
 
 def test_a_mix_is_left_to_the_loader() -> None:
-    mixing, plain = (
-        Compose.load("resnet50_v2", {"RandomResizedCrop": {"size": 32}, **mix}) for mix in ({}, {"mix": None})
-    )
+    mixing, plain = (Compose.load("resnet50_v2", RandomResizedCrop={"size": 32}, **mix) for mix in ({}, {"mix": None}))
     assert torch.equal(mixing(ARRAYS[:2]), plain(ARRAYS[:2]))
 
 

@@ -340,20 +340,20 @@ def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
     script = (
-        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader, MixedLoader\n"
+        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
         "from gpuloader.helpers.cores import available_cores\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
         "loader = GPULoader(tar, 4, None); loader.close()\n"
         "assert loader.world.local_world_size == 2 and loader.run.num_threads == max(1, available_cores() // 2)\n"
-        "GPULoader(tar, 4, None, rank=0, world_size=1, seed=int(rank)).close()\n"  # each for itself
+        "GPULoader(tar, 4, None, world=World(0, 1), seed=int(rank)).close()\n"  # each for itself
         "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
         "except ConfigError as error: print(error)\n"
-        "loaders = {name: GPULoader(tar, 4, None, subset=range(int(name), 40)) for name in '01'}\n"
+        "loaders = {name: GPULoader(tar, 4, None, sampling={'subset': range(int(name), 40)}) for name in '01'}\n"
         "MixedLoader(loaders)\n"
         "try: MixedLoader(loaders, 'weighted', weights={'0': 1, '1': 2 + int(rank)})\n"
         "except ConfigError as error: print(error)\n"
-        "try: GPULoader(tar, 4, None, sample_weights=[1] * 39 + [1 + int(rank)])\n"
+        "try: GPULoader(tar, 4, None, sampling={'weights': [1] * 39 + [1 + int(rank)]})\n"
         "except ConfigError as error: print(str(error).partition('\"')[0])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
@@ -407,7 +407,7 @@ def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, la
 
 def test_views_of_a_rank_without_a_sample_are_empty(tmp_path: Path) -> None:
     five = write_samples(tmp_path, 5, shards=1)
-    kwargs = {"preset": {TWO_SIZES: None}, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
+    kwargs = {"preset": TWO_SIZES, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
     with loader(five, 1, **kwargs) as batches:
         for views, labels in batches:
             assert [tuple(view.shape) for view in views] == [(0, 3, 32, 32), (0, 3, 16, 24), (0, 3, 16, 24)]
@@ -1054,10 +1054,14 @@ def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]
         expected = torch.cat([images for images, _ in batches])
     with loader(shards, decoder=Decoder(hw_load=0.375, hybrid_huffman_threshold=123_456)) as batches:
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
-    with loader(shards) as batches:
-        batches._decoder_knobs = {"hw_decoder_lode": 0.375}
-        with pytest.raises(KeyError, match="hw_decoder_lode"):  # DALI knows the others
-            next(iter(batches))
+    with loader(shards, decoder=Misspelt()) as batches, pytest.raises(KeyError, match="hw_decoder_lode"):
+        next(iter(batches))  # DALI knows the others
+
+
+class Misspelt(Decoder):
+    """With an option that DALI does not know."""
+
+    dali_options = {"hw_decoder_lode": 0.375}  # type: ignore[assignment]  # noqa: RUF012
 
 
 def test_numpys_integers_are_integers(shards: list[Path]) -> None:
@@ -1178,7 +1182,7 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
     script = (
         "import os, sys, warnings\n"
         "from gpuloader import GPULoader, LoaderError\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "warnings.simplefilter('ignore')\n"
         "child = os.fork()\n"
@@ -1217,7 +1221,7 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
     script = (
         "import slow_disk, sys\n"
         "from gpuloader import GPULoader\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "slow_disk.slow[0] = True\n"
         "next(epoch)"
@@ -1232,7 +1236,7 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
     compile_kernels(shards)
     script = (
         "from gpuloader import GPULoader; import sys\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset_overrides={'RandomResizedCrop': {'size': 32}})\n"
+        "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
         "print(next(iter(loader))[0].shape)"
     )
     command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]

@@ -21,6 +21,7 @@ from gpuloader.plan import Weighted
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 SUBSETS = {"a": slice(0, 12), "b": slice(12, 16), "c": slice(16, 24)}  # of 3, 1 and 2 batches of 4
+ALONE = World(0, 1)
 WEIGHTS = {"a": 3, "b": 1, "c": 2}
 MODES: list[dict[str, Any]] = [
     *({"strategy": "round_robin", "stop": stop} for stop in ("first", "longest", "cycle")),
@@ -40,8 +41,8 @@ def loaders(shards: list[Path], **kwargs: Any) -> dict[str, GPULoader]:  # noqa:
     return {name: loader(shards, sampling=Sampling(subset=subset), **kwargs) for name, subset in SUBSETS.items()}
 
 
-def mixed(shards: list[Path], batch_size: int = 4, rank: int = 0, world_size: int = 1, **mode: Any) -> MixedLoader:  # noqa: ANN401
-    return MixedLoader(loaders(shards, batch_size=batch_size, world=World(rank, world_size)), **mode)
+def mixed(shards: list[Path], batch_size: int = 4, world: World = ALONE, **mode: Any) -> MixedLoader:  # noqa: ANN401
+    return MixedLoader(loaders(shards, batch_size=batch_size, world=world), **mode)
 
 
 def records(turns: Iterator[tuple[str, Any]]) -> list[tuple[str, list[int]]]:
@@ -139,12 +140,12 @@ def test_a_loader_gives_the_epochs_that_the_mixed_one_asks_for(shards: list[Path
             passes, step = divmod(given[name], len(own[name]))
             given[name] += 1
             if mode["strategy"] == "alternate":
-                own[name].set_epoch(epoch // 3)
+                epoch_of_its_own = epoch // 3
             else:
-                own[name].set_epoch(1000 * epoch + passes if mode.get("stop") == "cycle" else epoch)
-            plan = own[name]._plan
+                epoch_of_its_own = 1000 * epoch + passes if mode.get("stop") == "cycle" else epoch
+            plan = own[name].run.plan
             positions = np.arange(4 * step, 4 * step + 4)
-            assert ids == plan.ids(own[name]._start.epoch, positions).tolist()
+            assert ids == plan.ids(epoch_of_its_own, positions).tolist()
 
 
 def test_what_the_loaders_did_before_does_not_count(shards: list[Path]) -> None:

@@ -1,6 +1,6 @@
 """Reader: which images of a batch are replaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +9,55 @@ import pytest
 from making import write_samples
 
 from gpuloader.errors import BadImageError
+from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
-from gpuloader.pipelines import gate
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import load_preset
 from gpuloader.shards import Arena, ShardSet, make_labels
 
 SAMPLES = 24
 DAMAGED_FROM_ROW = 40
+REPLACED = BadImages(replace=True)
 PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 
 
-def damage_shows(images: Sequence[Any], arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
-    """Triage, were all images damaged from a row on: whether it shows depends on the window that is drawn."""
+class Damaged(Run):
+    """A run whose images are all damaged from a row on: whether it shows depends on the window that is drawn."""
+
+    def find_undecodable(self, images: Sequence[Any], arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
+        assert len(images) == len(arrays["region_start"])
+        return damage_shows(arrays)
+
+
+def damage_shows(arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
     ends = arrays["region_start"][:, 0] + arrays["region_shape"][:, 0]
-    assert len(images) == len(ends)
     return dict.fromkeys(np.flatnonzero(ends > DAMAGED_FROM_ROW).tolist(), "damaged")
 
 
-def read(folder: Path, epoch: int, batch_size: int = SAMPLES, **options: Any) -> list[EncodedBatch]:  # noqa: ANN401
+def read(
+    folder: Path,
+    epoch: int,
+    batch_size: int = SAMPLES,
+    suspects: Collection[int] = (),
+    **options: Any,  # noqa: ANN401
+) -> list[EncodedBatch]:
     """All batches of an epoch, in order."""
     shards = ShardSet.open(write_samples(folder, SAMPLES, sizes=[(64, 64)]))
     plan = Plan(SAMPLES, batch_size, shuffle="none", last_batch="partial")
-    reader = Reader(plan, shards, PRESET, gate, damage_shows, make_labels(shards, "cls"), **options)
+    reader = Reader(Damaged(plan, shards, PRESET, make_labels(shards, "cls"), **options), suspects)
     return [reader.read(Cursor(epoch, done), Arena()) for done in range(0, SAMPLES, batch_size)]
 
 
 def shows_in(epoch: int, sample: int) -> bool:
     size = np.array([64])
-    return 0 in damage_shows([None], PRESET.arrays(Draws(0, epoch, np.array([sample])), size, size))
+    return 0 in damage_shows(PRESET.arrays(Draws(0, epoch, np.array([sample])), size, size))
 
 
 def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: Path) -> None:
     seen = set()
     for epoch in range(12):
-        [batch] = read(tmp_path, epoch, replace_bad=True, suspects=[5])
+        [batch] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[5])
         shows = shows_in(epoch, sample=5)
         assert batch.bad == ({5: "damaged"} if shows else {})
         assert batch.valid.tolist() == [sample != 5 or not shows for sample in range(SAMPLES)]
@@ -57,23 +71,23 @@ def test_a_replacement_that_shows_damage_in_that_place_is_passed_over(tmp_path: 
     everyone = range(SAMPLES)
     uniform = Draws(0, epoch, np.array([5])).uniform(Stream.REPLACEMENT, 100)[0]
     first = int(uniform[0] * SAMPLES)
-    [one] = read(tmp_path, epoch, replace_bad=True, suspects=[5])
+    [one] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[5])
     assert one.ids[5] == first
     # All images have one size here, so what shows in one's place shows in every replacement's too.
     with pytest.raises(Exception, match="and so are the 100 samples drawn to replace it"):
-        read(tmp_path, epoch, replace_bad=True, suspects=everyone)
+        read(tmp_path, epoch, bad_images=REPLACED, suspects=everyone)
 
 
 def test_how_the_epoch_is_split_does_not_say_which_images_are_bad(tmp_path: Path) -> None:
     for epoch in range(3):
-        parts = read(tmp_path, epoch, batch_size=5, replace_bad=True, suspects=[2, 5, 11])
-        [whole] = read(tmp_path, epoch, replace_bad=True, suspects=[2, 5, 11])
+        parts = read(tmp_path, epoch, batch_size=5, bad_images=REPLACED, suspects=[2, 5, 11])
+        [whole] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[2, 5, 11])
         assert np.array_equal(np.concatenate([part.ids for part in parts]), whole.ids)
         assert np.array_equal(np.concatenate([part.valid for part in parts]), whole.valid)
 
 
 def test_a_known_bad_image_is_replaced_whatever_it_is_and_not_reported_again(tmp_path: Path) -> None:
-    [batch] = read(tmp_path, 0, replace_bad=False, known_bad={7: "listed"})
+    [batch] = read(tmp_path, 0, known_bad={7: "listed"})
     assert batch.bad == {}
     assert np.flatnonzero(~batch.valid).tolist() == [7]
     assert batch.ids[7] != 7

@@ -1,4 +1,4 @@
-"""`tar` of several sources, `subset`, `sample_weights` and `shuffle` as a function: what they ask for, who gets it."""
+"""`tar` of several sources, `Sampling` and `shuffle` as a function: what they ask for, who gets it."""
 
 from __future__ import annotations
 
@@ -239,10 +239,10 @@ def test_keys_go_together_with_weights(shards: list[Path]) -> None:
 
 def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        found = columns(batches._shards)
+        found = columns(batches.run.shards)
         found["label"][:] = -1  # its own
-        assert batches._shards.cls_labels.tolist() == columns(batches._shards)["label"].tolist()
-        found = columns(batches._shards)
+        assert batches.run.shards.cls_labels.tolist() == columns(batches.run.shards)["label"].tolist()
+        found = columns(batches.run.shards)
     sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
     assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)
     assert {name: column.tolist() for name, column in found.items()} == {
@@ -281,7 +281,7 @@ def test_each_sample_has_the_weight_that_is_asked_for(
 ) -> None:
     weighted = sampling(shards, label_from=label_from, **given)
     assert isinstance(weighted, Weighted)
-    assert weighted.ids.tolist() == list(given.get("subset", range(SAMPLES)))
+    assert weighted.ids.tolist() == list(given["sampling"].get("subset", range(SAMPLES)))
     assert weighted.weights.tolist() == expected
     assert weighted.replacement
 
@@ -324,7 +324,7 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ),
         ({"sampling": {"weights": "balanced"}, "label_from": None}, "go by label here, but label_from=None gives none"),
         ({"sampling": {"weights": {1: 2}}, "label_from": None}, "go by label here, but label_from=None gives none"),
-        ({"sampling": {"weights": HALVES, "replacement": "no"}}, "replacement='no': allowed are True and False"),
+        ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
         (
             {"sampling": {"weights": HALVES}, "shuffle": rolled},
             "weights and a function as shuffle do not go together: give one of them",
@@ -368,7 +368,7 @@ def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
 # --- end to end
 
 KINDS: dict[str, dict[str, Any]] = {
-    "sampling": {"subset": {"sampling": {"subset": odd_labels}, "shuffle": "full"}},
+    "subset": {"sampling": {"subset": odd_labels}, "shuffle": "full"},
     "weighted": {"sampling": {"weights": {label: label for label in range(10)}}},
     "weighted without replacement": {"sampling": {"weights": "balanced", "replacement": False, "subset": slice(3, 25)}},
     "sources": {"shuffle": "block"},

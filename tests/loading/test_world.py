@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,15 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def world(arguments: tuple[Any, ...]) -> World:
+    """What is given; nothing given is looked for."""
+    return World(*arguments) if arguments else World.detect()
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "expected"),
     [
-        ((), {}, World(0, 1, 0)),
+        ((), {}, World(0, 1, 0, 1)),
         ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(5, 8, 1)),  # as torchrun sets them
         ((), {"RANK": "5", "WORLD_SIZE": "8"}, World(5, 8, 5)),  # one machine, where nothing says otherwise
         ((), {"LOCAL_RANK": "3"}, World(0, 1, 3)),
@@ -38,12 +44,12 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ((0, 1), {"RANK": "5", "WORLD_SIZE": "8"}, World(0, 1, 0)),  # 0 is given, not missing
     ],
 )
-def test_arguments_come_before_the_environment(
+def test_what_is_given_comes_before_the_environment(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[int, ...], environment: dict[str, str], expected: World
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert World.detect(*arguments) == expected
+    assert world(arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_tasks_of_srun_that_each_take_all_of_the_data_are_warned_of(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    World.detect(*arguments)
+    world(arguments)
     assert ["srun runs 8 tasks" in message for message in caplog.messages] == [True] * warned
 
 
@@ -75,7 +81,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         "from gpuloader.loading.world import World\n"
         "before = World.detect()\n"
         "dist.init_process_group('gloo', init_method=f'file://{sys.argv[1]}', rank=int(sys.argv[2]), world_size=2)\n"
-        "found, given = World.detect(), World.detect(4, 5)\n"
+        "found, given = World.detect(), World(4, 5)\n"
         "dist.barrier(); dist.destroy_process_group()\n"
         "print([(w.rank, w.world_size, w.local_rank) for w in (before, found, given, World.detect())])"
     )
@@ -97,8 +103,8 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "says"),
     [
-        ((1, None), {}, "rank=1, world_size=None: give both or neither"),
-        ((None, 4), {}, "rank=None, world_size=4: give both or neither"),
+        ((1, None), {}, "rank=1, world_size=None, local_rank=1, local_world_size=1: allowed are integers"),
+        ((None, 4), {}, "rank=None, world_size=4, local_rank=0, local_world_size=1: allowed are integers"),
         ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
         ((-1, 4), {}, "rank=-1, world_size=4"),
         ((0, 0), {}, "rank=0, world_size=0"),
@@ -110,7 +116,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
         ((0, -1), {}, "rank=0, world_size=-1"),
         ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
-        ((), {"RANK": "0"}, "RANK and WORLD_SIZE only one is set: set both (torchrun does), or pass rank="),
+        ((), {"RANK": "0"}, "RANK and WORLD_SIZE only one is set: set both (torchrun does), or pass world="),
         ((), {"WORLD_SIZE": "1"}, "RANK and WORLD_SIZE only one is set"),
         ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
         ((), {"RANK": "0", "WORLD_SIZE": ""}, "the environment variable WORLD_SIZE='' is not an integer"),
@@ -125,7 +131,7 @@ def test_what_cannot_be_meant_is_an_error(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as caught:
-        World.detect(*arguments)
+        world(arguments)
     assert says in str(caught.value)
 
 
@@ -186,5 +192,5 @@ def test_the_time_that_is_said_is_the_one_that_passed(tmp_path: Path) -> None:
 
 
 def test_a_world_that_is_not_torchs_is_not_compared(tmp_path: Path) -> None:
-    work = "agree(World.detect(0, 1), {'seed': rank})\nagree(World.detect(rank, 5), {'seed': rank})\nprint('done')\n"
+    work = "agree(World(0, 1), {'seed': rank})\nagree(World(rank, 5), {'seed': rank})\nprint('done')\n"
     assert processes(work, tmp_path, 2) == ["done\n"] * 2

@@ -107,9 +107,8 @@ def test_decoded_shards_are_a_source_too(photos: Path, tmp_path: Path) -> None:
     one, copied, smaller = (samples_of(tmp_path / name) for name in ("one", "copied", "smaller"))
     assert copied == one
     assert [sample["__key__"] for sample in smaller] == [sample["__key__"] for sample in one]
-    overrides = {"Resize": None, "CenterCrop": {"size": 10}}
-    smaller_shards = tmp_path / "smaller"
-    with GPULoader(smaller_shards, 30, None, preset="raw_uint8", preset_overrides=overrides, output="dict") as loader:
+    preset = {"raw_uint8": {"Resize": None, "CenterCrop": {"size": 10}}}
+    with GPULoader(tmp_path / "smaller", 30, None, preset=preset, output="dict") as loader:
         [batch] = loader
     for sample, image in zip(one, batch["image"], strict=True):
         pixels = np.frombuffer(sample["npy"][-20 * 26 * 3 :], np.uint8).reshape(20, 26, 3)

@@ -146,7 +146,7 @@ def error_of(folder: Path, overrides: dict[str, Any] | None = None, **content: o
     with pytest.raises(PresetError) as caught:
         preset_of(folder, overrides, **content)
     assert isinstance(caught.value, ConfigError)
-    beginning = f"{folder / 'mine.yaml'}{' with preset_overrides' if overrides else ''}: "
+    beginning = f"{folder / 'mine.yaml'}{' with overrides' if overrides else ''}: "
     lines = str(caught.value).splitlines()
     assert all(line.startswith(beginning) for line in lines)
     return "\n".join(line.removeprefix(beginning) for line in lines)
@@ -248,10 +248,10 @@ def test_a_preset_is_taken_as_it_is() -> None:
         ("no/where", "no such preset file: no/where"),
         (Path("nowhere"), "no such preset file: nowhere"),
         ("/", "no such preset file: /"),  # a folder is no file
-        (None, "preset=None, preset_overrides=None: allowed are a name, a path or a Compose, and a mapping"),
+        (None, "preset=None, overrides=None: allowed are a name, a path or a Compose, with a mapping"),
         (
             [FLIP],
-            "preset=[RandomHorizontalFlip(p=0.5)], preset_overrides=None: allowed are a name, a path or a Compose",
+            "preset=[RandomHorizontalFlip(p=0.5)], overrides=None: allowed are a name, a path or a Compose",
         ),
     ],
 )
@@ -784,8 +784,8 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
 @pytest.mark.parametrize(
     ("source", "where"),
     [
-        ("imagenet_train", "imagenet_train.yaml with preset_overrides"),
-        (SHIPPED["imagenet_train"], "the Compose with preset_overrides"),
+        ("imagenet_train", "imagenet_train.yaml with overrides"),
+        (SHIPPED["imagenet_train"], "the Compose with overrides"),
     ],
     ids=["name", "Preset"],
 )
@@ -850,7 +850,7 @@ def test_an_override_of_a_transforms_parameter_is_told_its_place(
 
 
 def test_overrides_that_are_no_mapping_are_refused() -> None:
-    with pytest.raises(PresetError, match=r"preset_overrides=\['size'\]: allowed are a name, .* and a mapping"):
+    with pytest.raises(PresetError, match=r"overrides=\['size'\]: allowed are a name, .* with a mapping"):
         load_preset("imagenet_train", ["size"])  # type: ignore[arg-type]
 
 

@@ -191,7 +191,7 @@ def test_the_evaluation_counts_every_sample_once_with_the_net_of_the_checkpoint(
     mixing = {"RandomResizedCrop": {"size": 32}, "TrivialAugmentWide": None}
     options = {"train_preset": "resnet50_v2", "train_overrides": mixing, "channels_last": True, "accumulation": 2}
     checkpoint = run_through(config, tmp_path, ranks=2, model="resnet18", epochs=1, lr=0.01, **options)
-    compose = Compose.load("imagenet_eval", VALUES["val_overrides"])
+    compose = Compose.load("imagenet_eval", **VALUES["val_overrides"])
     tars = sorted((config.parent / "val").glob("*.tar"))
     result = json.loads((tmp_path / "result.json").read_text())
     with GPULoader(tars, VAL_SAMPLES, None, preset=compose) as loader:
@@ -264,8 +264,8 @@ def test_the_rate_of_torchvisions_recipe() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_configurations_are_valid(path: Path) -> None:
     config = trainer().read_config(["--config", str(path)])
-    assert Compose.load(config.train_preset, config.train_overrides).default_last_batch == "drop"
-    assert Compose.load(config.val_preset, config.val_overrides).mix is None
+    assert Compose.load(config.train_preset, **config.train_overrides).default_last_batch == "drop"
+    assert Compose.load(config.val_preset, **config.val_overrides).mix is None
 
 
 def test_only_normalisation_layers_have_their_own_weight_decay(config: Path) -> None:

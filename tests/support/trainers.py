@@ -11,7 +11,7 @@ import torch
 
 SMALL = {
     "preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}}},
-    "eval_loader": {"preset": {"imagenet_train": {"Resize": {"size": 36}, "CenterCrop": {"size": 32}}}},
+    "eval_loader": {"preset": {"imagenet_eval": {"Resize": {"size": 36}, "CenterCrop": {"size": 32}}}},
     "output": "dict",
 }
 

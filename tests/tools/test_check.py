@@ -12,7 +12,7 @@ import pytest
 from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
 from webdataset import tariterators
 
-from gpuloader import GPULoader
+from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError
 from gpuloader.tools.check import check_shards
 
@@ -142,7 +142,8 @@ def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
 def test_a_loader_that_gets_the_quarantine_meets_no_bad_image(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", samples(12, bad=[0, 5, 6]))
     check_shards(tar, quarantine=tmp_path / "bad.jsonl")
-    with GPULoader(tar, 4, None, preset="imagenet_eval", quarantine=tmp_path / "bad.jsonl", output="dict") as loader:
+    known = BadImages(known=tmp_path / "bad.jsonl")
+    with GPULoader(tar, 4, None, preset="imagenet_eval", on_error=known, output="dict") as loader:
         assert [batch["valid"].tolist() for batch in loader] == [
             [False, True, True, True],
             [True, False, False, True],

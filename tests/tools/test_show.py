@@ -192,9 +192,9 @@ def tile(image: Image.Image, row: int, column: int, side: int, lines: int = 3) -
 
 
 def test_the_picture_has_originals_and_their_versions(shards: list[Path], tmp_path: Path) -> None:
-    preset = {"preset": "imagenet_randaugment", "preset_overrides": {"RandomResizedCrop": {"size": 160}}}
+    preset = {"preset": "imagenet_randaugment", "overrides": {"RandomResizedCrop": {"size": 160}}}
     shown = show(shards, tmp_path / "grid.png", samples=[3, "000025"], versions=3, device_id=None, seed=9, **preset)
-    gallery, compose = Gallery(shards, device_id=None), Compose.load(*preset.values())
+    gallery, compose = Gallery(shards, device_id=None), Compose.load(preset["preset"], **preset["overrides"])
     image = Image.open(shown.picture)
     assert image.size == (shown.width, shown.height)
     for row, sample in enumerate((3, 25)):

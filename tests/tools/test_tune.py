@@ -24,8 +24,8 @@ from gpuloader.tools.tune import (
 )
 from gpuloader.transforms import CenterCrop
 
-CHOICES = {"threads": (2, 1, 4), "decoder": {"prefetch": (2, 1, 8)}}
-DEFAULTS = {"threads": 2, "decoder": {"prefetch": 2}}
+CHOICES = {"threads": (2, 1, 4), "prefetch": (2, 1, 8)}
+DEFAULTS = {"threads": 2, "prefetch": 2}
 
 
 class Bench:
@@ -49,7 +49,7 @@ class Bench:
 def test_the_fastest_values_win() -> None:
     bench = Bench(lambda settings: 100 * settings["threads"] + 10 * settings["prefetch"])
     found = search(CHOICES, bench, 1000, bench.clock)
-    assert found.best == {"threads": 4, "decoder": {"prefetch": 8}}
+    assert found.best == {"threads": 4, "prefetch": 8}
     assert (found.before, found.after, found.complete) == (220, 480, True)
     assert [run.settings for run in found.runs] == bench.tried
 
@@ -117,7 +117,7 @@ VERDICTS = [
     ),
     (Search(DEFAULTS, 0, 0, (), False), "These are the defaults: the time was up before anything was measured."),
     (
-        Search({"threads": 4, "decoder": {"prefetch": 2}}, 1000, 1250, (), True),
+        Search({"threads": 4, "prefetch": 2}, 1000, 1250, (), True),
         "threads=4 (default 2): 1,250 images/s, before 1,000 (+25%).",
     ),
 ]
@@ -162,7 +162,7 @@ def test_the_yaml_makes_a_loader(shards: list[Path], tmp_path: Path) -> None:
     [
         ({"seconds": 0}, "seconds=0: allowed is a number above 0"),
         ({"output": "/no/such/tuned.yaml"}, "/no/such/tuned.yaml: there is no folder /no/such"),
-        ({"decoder": {"num_threads": 2}}, "num_threads: that is what is searched; leave it out"),
+        ({"decoder": {"num_threads": 2}}, "decoder: that is what is searched; leave it out"),
         ({"batch_sizes": [0]}, "batch_size=0"),
         ({"preset": Compose([CenterCrop(32)])}, "an argument that YAML cannot hold"),
         ({"sampling": {"subset": lambda columns: columns["label"] < 3}}, "an argument that YAML cannot hold"),

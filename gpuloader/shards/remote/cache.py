@@ -106,7 +106,7 @@ class ShardCache:
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
                 f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is "
-                f"at least the size of the largest shard, and better that of all, in a folder with room for it (cache=...)"
+                f"at least the size of the largest shard, and better that of all, in a folder with room for it"
             )
 
     def index_file(self, entry: Entry) -> Path:

@@ -13,7 +13,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
-from gpuloader.pipelines import gate
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Plan
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Arena, ShardSet
@@ -84,9 +84,7 @@ def decode(
         set_affinity: tie each of DALI's threads to a core.
         knobs: arguments of DALI's decoder.
     """
-    batches = ReadAhead(
-        Reader(plan, shards, preset, gate, lambda *_: {}, labels=None), plan, Cursor(), depth=_PREFETCH + 1
-    )
+    batches = ReadAhead(Reader(Run(plan, shards, preset)), plan, Cursor(), depth=_PREFETCH + 1)
     in_flight: list[EncodedBatch] = []
 
     def source() -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ _PRESETS = {"resnet50_v2": "resnet50_v2", "decoded-train": "imagenet_train", "de
 def make(task: Task) -> Loader:
     """Everything as a user has it by default, but for the last batch, which is handed out too."""
     prefetch = task.prefetch or 2
+    preset = _PRESETS.get(task.recipe, f"imagenet_{task.recipe}")
     resizing: dict[str, Any] = {"antialias": task.antialias}
     if task.recipe == "decoded-serve":
         resizing["size"] = SIZE
@@ -24,12 +25,8 @@ def make(task: Task) -> Loader:
         [str(shard) for shard in (task.shards if task.decoded_size is None else _decoded(task, task.decoded_size))],
         task.batch,
         None if task.device == "cpu" else "auto",
-        preset={
-            _PRESETS.get(task.recipe, f"imagenet_{task.recipe}"): {
-                "RandomResizedCrop" if task.train else "Resize": resizing
-            }
-        },
-        last_batch="pad" if task.recipe == "resnet50_v2" else "partial",
+        preset={preset: {"RandomResizedCrop" if task.train else "Resize": resizing}},
+        last_batch="pad" if task.recipe == "resnet50_v2" else "partial",  # what mixes takes no batch that is short
         decoder=Decoder(num_threads=task.threads, prefetch=prefetch),
         label_from="cls" if task.decoded_size is None else None,
     )
@@ -39,7 +36,7 @@ def make(task: Task) -> Loader:
         for images, _ in loader:
             yield images
 
-    settings = {"decoder": {"num_threads": task.threads, "prefetch": prefetch}}
+    settings = {"num_threads": task.threads, "prefetch": prefetch}
     return Loader(epoch, settings, ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numba", "torch"))
 
 

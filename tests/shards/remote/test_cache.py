@@ -219,7 +219,7 @@ def test_who_needs_room_waits_until_a_shard_is_given_back(entries: list[Entry], 
 def test_a_shard_larger_than_the_cache_is_an_error(entries: list[Entry], folder: Path, size: int) -> None:
     ShardCache(folder, size).check_fits(entries[0])
     with pytest.raises(
-        ConfigError, match=rf"cache_bytes={size - 1}: .*train-0000\.tar has {size} bytes: allowed is at"
+        ConfigError, match=rf"Cache\(max_bytes={size - 1}\): .*train-0000\.tar has {size} bytes: allowed is at"
     ):
         ShardCache(folder, size - 1).check_fits(entries[0])
 

@@ -202,7 +202,7 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
     said = [record.getMessage() for record in caplog.records if "the order goes through" in record.getMessage()]
     assert len(said) == (times is not None)
     for message in said:
-        assert "cache_bytes=..." in message
+        assert "(Cache(max_bytes=...))" in message
         assert 'shuffle="shards"' in message
 
 

@@ -1,0 +1,193 @@
+"""The values that a loader takes: each checks itself, and is also taken as a mapping of its fields, as YAML has it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError, asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gpuloader import BadImages, Cache, ConfigError, Decoder, GPULoader, GPULoaderError, LabelFrom, Sampling, World
+from gpuloader.loading.options import as_value
+
+KINDS: dict[str, type[Any]] = {
+    "sampling": Sampling,
+    "label_from": LabelFrom,
+    "on_error": BadImages,
+    "decoder": Decoder,
+    "cache": Cache,
+    "world": World,
+}
+
+THREADS = r"Decoder\(num_threads={}\): allowed is an integer from 1 to 1024"
+PREFETCH = r"Decoder\(prefetch={}\): allowed is an integer from 1 to 64"
+HW_LOAD = r"Decoder\(hw_load={}\): allowed is a share in \[0, 1\], or None"
+THRESHOLD = r"Decoder\(hybrid_huffman_threshold={}\): allowed is an integer from 0 to 2\*\*31 - 1, or None"
+SHARE = r"BadImages\(max_share={}\): allowed is a share of the data in \[0, 1\]"
+KNOWN = r"BadImages\(known={}\): allowed is the path of a file, or None"
+MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or None"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"),
+    [
+        (Sampling, {"replacement": "no"}, r"Sampling\(replacement='no'\): allowed are True and False"),
+        (Sampling, {"replacement": 1}, r"Sampling\(replacement=1\): allowed are True and False"),
+        (BadImages, {"replace": "yes"}, r"BadImages\(replace='yes'\): allowed are True and False"),
+        (BadImages, {"replace": None}, r"BadImages\(replace=None\): allowed are True and False"),
+        (BadImages, {"max_share": 1.01}, SHARE.format("1.01")),
+        (BadImages, {"max_share": -0.1}, SHARE.format("-0.1")),
+        (BadImages, {"max_share": float("nan")}, SHARE.format("nan")),
+        (BadImages, {"max_share": True}, SHARE.format("True")),
+        (BadImages, {"max_share": "1%"}, SHARE.format("'1%'")),
+        (BadImages, {"known": 3}, KNOWN.format("3")),
+        (BadImages, {"known": ["bad.jsonl"]}, KNOWN.format(r"\['bad.jsonl'\]")),
+        (Decoder, {"num_threads": 0}, THREADS.format("0")),
+        (Decoder, {"num_threads": 1025}, THREADS.format("1025")),
+        (Decoder, {"num_threads": 2.0}, THREADS.format("2.0")),
+        (Decoder, {"num_threads": True}, THREADS.format("True")),
+        (Decoder, {"num_threads": "4"}, THREADS.format("'4'")),
+        (Decoder, {"prefetch": 0}, PREFETCH.format("0")),
+        (Decoder, {"prefetch": 65}, PREFETCH.format("65")),
+        (Decoder, {"prefetch": None}, PREFETCH.format("None")),
+        (Decoder, {"hw_load": 1.5}, HW_LOAD.format("1.5")),
+        (Decoder, {"hw_load": "0.5"}, HW_LOAD.format("'0.5'")),
+        (Decoder, {"hybrid_huffman_threshold": -1}, THRESHOLD.format("-1")),
+        (Decoder, {"hybrid_huffman_threshold": 2**31}, THRESHOLD.format("2147483648")),
+        (Decoder, {"hybrid_huffman_threshold": 1e6}, THRESHOLD.format("1000000.0")),
+        (Cache, {"folder": 3}, r"Cache\(folder=3\): allowed is the path of a folder, or None"),
+        (Cache, {"max_bytes": 0}, MAX_BYTES.format("0")),
+        (Cache, {"max_bytes": -1}, MAX_BYTES.format("-1")),
+        (Cache, {"max_bytes": 5e11}, MAX_BYTES.format("500000000000.0")),
+        (Cache, {"max_bytes": "500 GB"}, MAX_BYTES.format("'500 GB'")),
+        (World, {"rank": 2, "world_size": 2}, "rank=2, world_size=2, .*: allowed are integers, 0 <= rank < world_size"),
+        (World, {"rank": "0", "world_size": "1"}, "rank='0', world_size='1', .*: allowed are integers"),
+        (World, {"rank": 0, "world_size": 1, "local_rank": -1}, "local_rank=-1, .*: allowed .* local_rank >= 0"),
+        (World, {"rank": 0, "world_size": 1, "local_world_size": 0}, "local_world_size=0: allowed are integers"),
+    ],
+)
+def test_a_value_refuses_what_is_invalid(kind: type[Any], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [  # what only the data can tell
+        ({"sampling": {"steps_per_epoch": 0}}, "steps_per_epoch=0: allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": 6}}, "steps_per_epoch=6: allowed is 1 to 5"),
+        ({"sampling": {"subset": [40]}}, "subset: ids from 40 to 40: allowed is 0 to 39"),
+        ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data"),
+        ({"label_from": {"place": "txt"}}, "label_from='txt': allowed are"),
+        ({"label_from": {"place": 3}}, "label_from=3: allowed are"),
+        ({"label_from": {"classes": "cat"}}, "classes='cat': allowed is a list of the classes' names"),
+        ({"on_error": {"known": "nowhere.jsonl"}}, r"the quarantine file nowhere\.jsonl cannot be read"),
+    ],
+)
+def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(GPULoaderError, match=says):
+        GPULoader(shards, 8, None, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"decoder": {"threads": 2}}, "decoder: Decoder has no 'threads'; did you mean num_threads?"),
+        ({"decoder": {"zzz": 2}}, "decoder: Decoder has no 'zzz'; allowed are num_threads, prefetch, hw_load, hybrid"),
+        ({"decoder": {1: 2}}, "decoder: Decoder has no 1; allowed are num_threads"),
+        (
+            {"decoder": 4},
+            "decoder=4: allowed is a Decoder(num_threads=, prefetch=, hw_load=, hybrid_huffman_threshold=)",
+        ),
+        ({"decoder": Cache()}, "decoder=Cache(folder=None, max_bytes=None): allowed is a Decoder("),
+        ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight'; did you mean weights?"),
+        ({"sampling": [1, 2]}, "sampling=[1, 2]: allowed is a Sampling(subset=, weights=, replacement="),
+        ({"label_from": {"class": ["a"]}}, "label_from: LabelFrom has no 'class'; did you mean classes?"),
+        ({"label_from": 3}, "label_from=3: allowed is a LabelFrom(place=, classes=)"),
+        ({"on_error": {"max_bad": 0.1}}, "on_error: BadImages has no 'max_bad'; "),
+        ({"on_error": "skip"}, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages(...)'),
+        ({"on_error": True}, "on_error=True: allowed is a BadImages(replace=, max_share=, known=)"),
+        ({"cache": "/scratch"}, "cache='/scratch': allowed is a Cache(folder=, max_bytes=), or a mapping of those"),
+        ({"cache": {"path": "/scratch"}}, "cache: Cache has no 'path'; allowed are folder, max_bytes"),
+        ({"world": (0, 1)}, "world=(0, 1): allowed is a World(rank=, world_size=, local_rank=, local_world_size=)"),
+        ({"world": {"rank": 1}}, "world={'rank': 1}: world_size is missing; give all of rank, world_size"),
+        ({"world": {}}, "world={}: rank, world_size is missing; give all of rank, world_size"),
+        ({"world": {"size": 2}}, "world: World has no 'size'; "),
+    ],
+)
+def test_a_mapping_has_the_fields_of_its_value(shards: list[Path], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GPULoader(shards, 8, None, **given)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [  # an argument that is a field of a value, and those that are spelt almost so
+        ("num_threads", "decoder=Decoder(num_threads=...)"),
+        ("num_thread", "decoder=Decoder(num_threads=...)"),
+        ("prefetch", "decoder=Decoder(prefetch=...)"),
+        ("hw_load", "decoder=Decoder(hw_load=...)"),
+        ("hybrid_huffman_threshold", "decoder=Decoder(hybrid_huffman_threshold=...)"),
+        ("subset", "sampling=Sampling(subset=...)"),
+        ("weights", "sampling=Sampling(weights=...)"),
+        ("replacement", "sampling=Sampling(replacement=...)"),
+        ("steps_per_epoch", "sampling=Sampling(steps_per_epoch=...)"),
+        ("classes", "label_from=LabelFrom(classes=...)"),
+        ("max_share", "on_error=BadImages(max_share=...)"),
+        ("max_bytes", "cache=Cache(max_bytes=...)"),
+        ("rank", "world=World(rank=...)"),
+        ("world_size", "world=World(world_size=...)"),
+        ("batchsize", "batch_size"),
+        ("sampeling", "sampling"),
+    ],
+)
+def test_an_argument_that_stands_in_a_value_is_hinted_at(shards: list[Path], argument: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GPULoader(shards, 8, None, **{argument: 2})
+    assert str(caught.value) == f"{argument}: GPULoader has no such argument; did you mean {hint}?"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("decoder: {num_threads: 3, hw_load: 0.5}", Decoder(3, hw_load=0.5)),
+        ("decoder: {}", Decoder()),
+        ("on_error: {replace: true, known: bad.jsonl}", BadImages(replace=True, known="bad.jsonl")),
+        ("label_from: {classes: [cat, dog]}", LabelFrom("cls", ["cat", "dog"])),
+        ("label_from: {place: null}", LabelFrom(None)),
+        ("cache: {folder: /scratch, max_bytes: 500000}", Cache("/scratch", 500_000)),
+        ("world: {rank: 1, world_size: 2, local_rank: 0}", World(1, 2, 0)),
+    ],
+)
+def test_yaml_has_a_value_as_a_mapping(text: str, expected: object) -> None:
+    [(name, given)] = yaml.safe_load(text).items()
+    assert as_value(KINDS[name], name, given) == expected
+    assert as_value(KINDS[name], name, expected) is expected
+
+
+def test_what_is_not_said_is_at_its_default() -> None:
+    assert asdict(Sampling()) == {"subset": None, "weights": None, "replacement": True, "steps_per_epoch": None}
+    assert asdict(LabelFrom()) == {"place": "cls", "classes": None}
+    assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None}
+    assert asdict(Decoder()) == {"num_threads": None, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None}
+    assert asdict(Cache()) == {"folder": None, "max_bytes": None}
+
+
+def test_numpys_integers_become_pythons() -> None:
+    values = (Decoder(np.int64(2), np.uint8(3)), Sampling(steps_per_epoch=np.int32(4)), Cache(max_bytes=np.uint64(5)))
+    numbers = (values[0].num_threads, values[0].prefetch, values[1].steps_per_epoch, values[2].max_bytes)
+    assert numbers == (2, 3, 4, 5)
+    assert {type(number) for number in numbers} == {int}
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values()])
+def test_a_value_cannot_be_changed_and_can_be_pickled(kind: type[Any]) -> None:
+    value = kind(0, 1) if kind is World else kind()
+    assert asdict(pickle.loads(pickle.dumps(value))) == asdict(value)
+    with pytest.raises(FrozenInstanceError):
+        value.replace = True
