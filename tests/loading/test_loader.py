@@ -783,7 +783,7 @@ def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quara
         loader(shards) as same,
         pytest.raises(StateError, match=r"no list of \[sample, cause\] with samples among the 40"),
     ):
-        same.load_state_dict({**same.state_dict(), "on_error": {"known": quarantine}})
+        same.load_state_dict({**same.state_dict(), "quarantine": quarantine})
 
 
 # --- bad images

@@ -15,7 +15,7 @@ from gpuloader import GPULoader, LoaderError, MixedLoader
 from gpuloader.loading.one_thread import enter
 
 SAID = "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
-SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "num_threads": 1, "prefetch": 1}
+SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}
 
 
 def single(shards: list[Path], **settings: Any) -> Any:  # noqa: ANN401
