@@ -278,7 +278,7 @@ class _Decoder:
                 if rest:
                     _run(preset, *_of(rest, arrays, drawn))
                 if any(_decodes(preset, *_of([row], arrays, drawn)) for row in refused):
-                    raise RuntimeError("triage refuses an image that the graph decodes")
+                    raise RuntimeError("triage refuses an image that the graph decodes") from None
             result.append(refused)
         return result
 
