@@ -1,7 +1,7 @@
 """Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
 
 Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; an
-image that passes the gate is decoded, or triage names it and the others of its batch are decoded without it; a parser
+image that passes the gate is decoded, or triage names it, the graph refuses it alone, and the others of its batch are decoded without it; a parser
 refuses data with its own errors alone. A batch that breaks this is tried again, each input alone. What breaks it then
 too is saved, and the exit code is 1.
 """
@@ -375,9 +375,26 @@ class _Decoder:
                     raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
                 rest = [row for row in range(len(arrays)) if row not in refused]
                 if rest:
-                    _run(preset, [arrays[row] for row in rest], {name: array[rest] for name, array in drawn.items()})
+                    _run(preset, *_of(rest, arrays, drawn))
+                if any(_decodes(preset, *_of([row], arrays, drawn)) for row in refused):
+                    raise RuntimeError("triage refuses an image that the graph decodes") from None
             result.append(refused)
         return result
+
+
+def _decodes(preset: Preset, images: list[np.ndarray], drawn: dict[str, np.ndarray]) -> bool:
+    try:
+        _run(preset, images, drawn)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _of(
+    rows: list[int], images: list[np.ndarray], drawn: dict[str, np.ndarray]
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Those of some rows."""
+    return [images[row] for row in rows], {name: array[rows] for name, array in drawn.items()}
 
 
 def _run(preset: Preset, images: list[np.ndarray], drawn: dict[str, np.ndarray]) -> None:
