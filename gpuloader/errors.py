@@ -5,7 +5,7 @@
     │   └── PresetError                   a recipe with a wrong key, type or range
     ├── DeviceError (RuntimeError)        a GPU that is not there, cannot be used, or lacks memory
     ├── StateError (ValueError)           a state that belongs to another run
-    ├── LoaderError (RuntimeError)        the loader is closed, or an iterator outlived its epoch
+    ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator is over
     └── DataError
         ├── ShardNotFoundError (FileNotFoundError)  no file under that path, URL, glob or pattern
         ├── RemoteError                   a store that does not give a shard, after several tries
@@ -61,7 +61,7 @@ class StateError(GPULoaderError, ValueError):
 
 
 class LoaderError(GPULoaderError, RuntimeError):
-    """The loader is closed, or an older iterator was used after a newer one was begun."""
+    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was begun."""
 
 
 class DataError(GPULoaderError):

@@ -1,9 +1,9 @@
 """Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
 
 Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; an
-image that passes the gate is decoded, or triage names it and the others of its batch are decoded without it; a parser
-refuses data with its own errors alone. A batch that breaks this is tried again, each input alone. What breaks it then
-too is saved, and the exit code is 1.
+image that passes the gate is decoded, or triage names it, the graph refuses it alone, and the others of its batch are
+decoded without it; a parser refuses data with its own errors alone. A batch that breaks this is tried again, each input
+alone. What breaks it then too is saved, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             broken = []
             for job, result in examined(jobs, options.workers, options.spare_mib << 20):
                 if result.cause:
+                    text = f"{job.kind} {job.numbers}: {result.cause}: {result.detail}"
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
                     broken.append(Finding(job, result.cause, result.detail))
                 else:
                     totals[job.kind] += result.counts
@@ -216,6 +218,10 @@ class _Worker:
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, spare_bytes), daemon=True)
         self.process.start()
         theirs.close()
+        try:
+            self.connection.recv()  # it is ready: what it takes to begin counts for no input
+        except EOFError:
+            raise RuntimeError("a worker could not begin, see above") from None
         self.job: Job | None = None
         self.hangs = False
 
@@ -230,16 +236,11 @@ class _Worker:
             result: Result = self.connection.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            if self.process.exitcode == 1:  # Python's own end: nothing of an input's
-                raise RuntimeError("a worker ended with an error, see above") from None
             if self.hangs or self.process.exitcode == -signal.SIGXCPU:
                 seconds = f"{_MOST_WAITING_SECONDS} s" if self.hangs else f"{_MOST_SECONDS} s of CPU time"
                 return Result(Counter(), "hang", f"no end within {seconds}")
             return Result(Counter(), "death", f"the process ended with exit code {self.process.exitcode}")
         return result
-
-    def is_alive(self) -> bool:
-        return self.process.exitcode is None
 
     def end(self) -> None:
         with suppress(BrokenPipeError):
@@ -299,6 +300,7 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as folder:
         data = examiners(Path(folder))
+        connection.send("ready")
         while (job := connection.recv()) is not None:
             Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
             before_bytes = _peak_bytes()
@@ -375,9 +377,26 @@ class _Decoder:
                     raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
                 rest = [row for row in range(len(arrays)) if row not in refused]
                 if rest:
-                    _run(preset, [arrays[row] for row in rest], {name: array[rest] for name, array in drawn.items()})
+                    _run(preset, *_of(rest, arrays, drawn))
+                if any(_decodes(preset, *_of([row], arrays, drawn)) for row in refused):
+                    raise RuntimeError("triage refuses an image that the graph decodes") from None
             result.append(refused)
         return result
+
+
+def _decodes(preset: Preset, images: list[np.ndarray], drawn: dict[str, np.ndarray]) -> bool:
+    try:
+        _run(preset, images, drawn)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _of(
+    rows: list[int], images: list[np.ndarray], drawn: dict[str, np.ndarray]
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Those of some rows."""
+    return [images[row] for row in rows], {name: array[rows] for name, array in drawn.items()}
 
 
 def _run(preset: Preset, images: list[np.ndarray], drawn: dict[str, np.ndarray]) -> None:

@@ -27,6 +27,7 @@ from gpuloader.recipe import Mixing
 from gpuloader.shards import Ahead, Arena, View, Wanted, pixels
 
 REPLACEMENT_ATTEMPTS = 100
+_MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +190,10 @@ class Reader:
                 try:
                     collate([component])
                 except REFUSALS as its_error:
-                    raise DataError(f"{self._component_name(int(sample), extension)}: {its_error}") from its_error
+                    name = self._component_name(int(sample), extension)
+                    raise DataError(f"{name}: {its_error!s:.{_MOST_SAID}}") from its_error
             name = self._component_name(int(ids[0]), extension)
-            raise DataError(f"the batch that begins with {name}: {error}") from error
+            raise DataError(f"the batch that begins with {name}: {error!s:.{_MOST_SAID}}") from error
         if wrong := wrong_rows(extension, value, len(components)):
             raise DataError(wrong)
         return value

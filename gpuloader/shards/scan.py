@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import DataError, ShardChangedError, TarError
+from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
@@ -42,7 +42,8 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     try:
         fd = open_regular(shard)
     except OSError as error:
-        raise DataError(
+        kind = ShardNotFoundError if isinstance(error, FileNotFoundError) else DataError
+        raise kind(
             f"the shard {shard} cannot be read ({error.strerror}): allowed is a file that this user may read; leave it "
             f"out, or put it right"
         ) from None

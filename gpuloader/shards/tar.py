@@ -46,6 +46,7 @@ _OTHERS = {
 }
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
+_EMPTY_BYTES = 10_240  # of a tar without members, as tar writes it
 
 
 Read: TypeAlias = Callable[[int, int], bytes]
@@ -92,6 +93,8 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
             raise TarError(shard, position, f"truncated: the header is cut after {len(header)} bytes")
         if header == _ZEROS:
             _check_end(read, shard, position, total)
+            if position == 0 and total > _EMPTY_BYTES:
+                raise TarError(shard, 0, "nothing but zeros, as a full disk or a power cut leaves them; found")
             break
         _check_header(header, shard, position)
         kind_byte = header[156:157]

@@ -310,7 +310,8 @@ def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: 
     wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
     (tmp_path / "photos").rename(tmp_path / "moved")
     _, told = process.communicate(timeout=120)
-    assert b"FileNotFoundError: [Errno 2] No such file or directory: '" + os.fsencode(source) in told
+    assert b"gpuloader.errors.PackError: the picture " + os.fsencode(source) in told
+    assert b"cannot be read (No such file or directory)" in told
 
 
 class Meddling:

@@ -128,7 +128,7 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
         (["cat", "cat"], ConfigError, "a name occurs twice"),
         ([1, 2], ConfigError, "allowed is a list of names, or a JSON file of one"),
         ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
-        ("gone.json", FileNotFoundError, "gone.json"),
+        ("gone.json", ConfigError, "classes='gone.json' cannot be read (No such file or directory)"),
     ],
 )
 def test_given_classes_that_do_not_fit(

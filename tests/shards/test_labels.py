@@ -157,6 +157,8 @@ def test_the_name_in_json_may_be_any(tmp_path: Path) -> None:
         (b"", "is not JSON"),
         (b"{label: 3}", "is not JSON"),
         (b"\xff\xfe{}", "is not JSON"),
+        (b'{"label": "%s"}' % (b"x" * 10**6), "found 'xxx"),
+        (b'{"%s": 1}' % (b"x" * 10**6), "its keys are ['xxx"),
         (b'{"label": 9223372036854775808}', "found 9223372036854775808"),  # more than a tensor holds
         (b"[" * 100_000, "is not JSON"),
     ],
@@ -168,6 +170,7 @@ def test_what_is_no_integer_in_json_is_an_error_that_names_the_sample(tmp_path: 
         labels_of(shards, "json:label", [0, 1])
     assert says in str(caught.value)
     assert f"the .json component of 'k1' in {tmp_path}/b.tar" in str(caught.value)
+    assert len(str(caught.value)) < 1500
 
 
 def test_samples_without_json_are_named_at_the_start(tmp_path: Path) -> None:

@@ -434,6 +434,7 @@ def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: b
         (forged(size=(1 << 20) + 1, kind=b"x") + bytes(2 << 20), 0, "not believable"),
         (forged(size=(1 << 20) + 1, kind=b"L") + bytes(2 << 20), 0, "not believable"),
         (forged(kind=b"S")[:482] + b"\x01" + bytes(29), 0, "checksum is wrong"),
+        (bytes(10_752), 0, "nothing but zeros"),  # one block more than an empty tar has
     ],
 )
 def test_what_cannot_be_explained_is_an_error_with_its_offset(

@@ -13,7 +13,7 @@ from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_sh
 from webdataset import tariterators
 
 from gpuloader import BadImages, GPULoader
-from gpuloader.errors import ConfigError, NoSamplesError
+from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError
 from gpuloader.tools.check import check_shards
 
 Sample = dict[str, bytes | str]
@@ -132,7 +132,7 @@ def test_shards_without_samples_are_an_error(tmp_path: Path) -> None:
 
 def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
     (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
-    with pytest.raises(OSError, match=r"a\.tar"):
+    with pytest.raises(ShardNotFoundError, match=r"a\.tar cannot be read .No such file or directory"):
         check_shards(tmp_path)
 
 
