@@ -60,7 +60,7 @@ _OF_TORCH = {
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
-    "num_workers": "there are no worker processes here: decoder=Decoder(num_threads=) sets the threads, or leave it out",
+    "num_workers": "no worker processes here: decoder=Decoder(num_threads=) sets the threads, or leave it out",
     "persistent_workers": _NOT_NEEDED,
     "pin_memory": "not needed here, leave it out: batches are on loader.device already",
     "pin_memory_device": "not needed here, leave it out: batches are on loader.device already",

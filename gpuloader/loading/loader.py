@@ -258,7 +258,7 @@ class GPULoader:
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
-        JSON Lines of shard, key, offset and cause: a list of what to repair, or what a `BadImages` of the next run knows.
+        JSON Lines of shard, key, offset and cause: what to repair, or what the next run gets as `BadImages(known=...)`.
         """
         write_quarantine(Path(path), self.run.shards, {**self.run.known_bad, **self._bad})
 
@@ -364,12 +364,12 @@ class GPULoader:
 
     def _lacking_memory(self, message: str) -> str:
         height, width = self.run.shards.largest_image
-        batch_size = self.run.plan.batch_size
-        needed = estimate_memory(self.run.shards, self.preset, "", batch_size, self.run.decoder.prefetch)
+        batch_size, prefetch = self.run.plan.batch_size, self.run.decoder.prefetch
+        needed = estimate_memory(self.run.shards, self.preset, "", batch_size, prefetch)
         said = next(line for line in message.splitlines() if is_out_of_memory(line))
         return (
-            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={self.run.decoder.prefetch} and images of up "
-            f"to {width}x{height} pixels, the decoder's size hint: this loader needs about "
+            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
+            f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
             f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
             f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
             f"DALI says: {said.strip()}"
@@ -386,7 +386,8 @@ class GPULoader:
             place = self.run.shards.place(sample)
             raise TooManyBadImagesError(
                 f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than "
-                f"BadImages(max_share={self.run.bad_images.max_share}) allows; the last one is {place.key!r} in {place.shard}: {cause}. Mend the shards, or allow more"
+                f"BadImages(max_share={self.run.bad_images.max_share}) allows; the last one is "
+                f"{place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def _open_stream(self) -> DecodedBatches:

@@ -1,4 +1,4 @@
-"""The values that a loader takes beside plain arguments. Each checks itself; YAML has them as mappings of their fields."""
+"""The values that a loader takes beside plain arguments. Each checks itself; in YAML it is a mapping of its fields."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class Reader:
             if not isinstance(size, str):
                 return int(candidate), image, size
         raise TooManyBadImagesError(
-            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples drawn to "
-            f"stand in for it: mend the shards"
+            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {STAND_IN_ATTEMPTS} samples "
+            f"drawn to stand in for it: repair the shards"
         )
 
     def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401

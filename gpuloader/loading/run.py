@@ -1,4 +1,4 @@
-"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the running graph and the tools take it."""
+"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the graph and the tools take it."""
 
 from __future__ import annotations
 
