@@ -103,6 +103,8 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
             {"decoder": 4},
             "decoder=4: allowed is a Decoder(num_threads=, prefetch=, hw_load=, hybrid_huffman_threshold=)",
         ),
+        ({"decoder": 0}, "decoder=0: allowed is a Decoder("),  # not "none given"
+        ({"sampling": []}, "sampling=[]: allowed is a Sampling("),
         ({"decoder": Cache()}, "decoder=Cache(folder=None, max_bytes=None): allowed is a Decoder("),
         ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight'; did you mean weights?"),
         ({"sampling": [1, 2]}, "sampling=[1, 2]: allowed is a Sampling(subset=, weights=, replacement="),

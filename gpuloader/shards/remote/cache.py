@@ -370,8 +370,8 @@ def _check_owner(folder: Path, found: os.stat_result) -> None:
     if found.st_uid not in (os.geteuid(), 0) or mode & 0o022:
         raise ConfigError(
             f"Cache(folder={str(folder)!r}) has owner {found.st_uid} and mode {mode:o}: allowed is a folder that only "
-            f"you (user {os.geteuid()}) may write to, as after `chmod go-w`. Name one, or one that is not there yet, such "
-            f"as {str(folder / 'shards')!r}: it is made so"
+            f"you (user {os.geteuid()}) may write to, as after `chmod go-w`. Name one, or one that is not there yet, "
+            f"such as {str(folder / 'shards')!r}: it is made so"
         )
 
 
