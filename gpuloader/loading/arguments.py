@@ -36,7 +36,7 @@ def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
     raise ConfigError("; ".join(sentences))
 
 
-_VALUES = {
+VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
     "on_error": BadImages,
@@ -44,9 +44,10 @@ _VALUES = {
     "cache": Cache,
     "world": World,
 }
+"""The arguments that are values, or mappings of their fields."""
 _IN_VALUES = {
     each.name: f"{argument}={value.__name__}({each.name}=...)"
-    for argument, value in _VALUES.items()
+    for argument, value in VALUES.items()
     for each in fields(value)
 }
 
