@@ -36,7 +36,7 @@ def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
     raise ConfigError("; ".join(sentences))
 
 
-_VALUES = {
+VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
     "on_error": BadImages,
@@ -44,9 +44,10 @@ _VALUES = {
     "cache": Cache,
     "world": World,
 }
+"""The arguments that are values, or mappings of their fields."""
 _IN_VALUES = {
     each.name: f"{argument}={value.__name__}({each.name}=...)"
-    for argument, value in _VALUES.items()
+    for argument, value in VALUES.items()
     for each in fields(value)
 }
 
@@ -60,7 +61,7 @@ _OF_TORCH = {
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
-    "num_workers": "there are no worker processes here: decoder=Decoder(num_threads=) sets threads, or leave it out",
+    "num_workers": "no worker processes here: decoder=Decoder(num_threads=) sets the threads, or leave it out",
     "persistent_workers": _NOT_NEEDED,
     "pin_memory": "not needed here, leave it out: batches are on loader.device already",
     "pin_memory_device": "not needed here, leave it out: batches are on loader.device already",

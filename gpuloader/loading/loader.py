@@ -266,8 +266,7 @@ class GPULoader:
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
-        JSON Lines of shard, key, offset and cause: a list of what to repair, or of what a `BadImages(known=...)` of the
-        next run knows.
+        JSON Lines of shard, key, offset and cause: what to repair, or what the next run gets as `BadImages(known=...)`.
         """
         write_quarantine(Path(path), self.run.shards, {**self.run.known_bad, **self._bad})
 
@@ -365,8 +364,8 @@ class GPULoader:
         needed = estimate_memory(self.run.shards, self.preset, "", batch_size, prefetch)
         said = next(line for line in message.splitlines() if is_out_of_memory(line))
         return (
-            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of up "
-            f"to {width}x{height} pixels, the decoder's size hint: this loader needs about "
+            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
+            f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
             f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
             f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
             f"DALI says: {said.strip()}"
@@ -383,8 +382,8 @@ class GPULoader:
             place = self.run.shards.place(sample)
             raise TooManyBadImagesError(
                 f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than "
-                f"BadImages(max_share={self.run.bad_images.max_share}) allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
+                f"BadImages(max_share={self.run.bad_images.max_share}) allows; the last one is "
+                f"{place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def _open_stream(self) -> DecodedBatches:

@@ -99,5 +99,5 @@ def likely_cause(before: Stats, now: Stats) -> str:
         return "Labels or fields take nearly all of the time: ask for fewer `fields`, or take labels from .cls."
     return (
         "Decoding is behind: give it more cores (Decoder(num_threads=...)), let a GPU decode (device_id), or store "
-        "smaller images; a larger `prefetch` only evens out uneven steps."
+        "smaller images; a larger Decoder(prefetch=...) only evens out uneven steps."
     )

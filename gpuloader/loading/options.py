@@ -1,4 +1,4 @@
-"""The values that a loader takes beside plain arguments. Each checks itself; in YAML they are mappings."""
+"""The values that a loader takes beside plain arguments. Each checks itself; in YAML it is a mapping of its fields."""
 
 from __future__ import annotations
 

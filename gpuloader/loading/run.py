@@ -1,4 +1,4 @@
-"""`Run`: what a run is, resolved once from a loader's arguments; reader, running graph and tools take it."""
+"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the graph and the tools take it."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ def resolve_run(
     device = resolve_device(plain(device_id), here)
     bad_images = resolve_bad_images(on_error)
     labelling = resolve_label_from(label_from)
-    chosen = as_value(Sampling, "sampling", sampling or Sampling())
-    decoding = as_value(Decoder, "decoder", decoder or Decoder())
-    kept = as_value(Cache, "cache", cache or Cache())
+    chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
+    decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
+    kept = as_value(Cache, "cache", {} if cache is None else cache)
     collators = check_fields(fields, output)
     names = output_names(output, tuple(collators))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)

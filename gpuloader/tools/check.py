@@ -131,8 +131,8 @@ def check_shards(
 
     Args:
         tar: as GPULoader takes it.
-        quarantine: a file to write the bad samples to, which `GPULoader` takes as `BadImages(known=...)`. Not those
-            of broken shards: a loader takes none of these.
+        quarantine: a file to write the bad samples to, which GPULoader takes as `BadImages(known=...)`. Not those of
+            broken shards: a loader takes none of these.
         repair: a folder to write clean copies to, of the shards with anything wrong: without bad samples and stray
             members, and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
         device_id: the device to decode on, as GPULoader takes it.

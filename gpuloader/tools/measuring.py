@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from gpuloader.errors import ConfigError
+from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.delivery import Batch
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
@@ -83,9 +84,11 @@ def images_of(batch: Batch) -> Iterator[torch.Tensor]:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
-    """Paths as text, tuples as lists: what YAML has."""
+    """Paths as text, tuples as lists, the values of a loader as mappings: what YAML has."""
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, tuple(VALUES.values())):
+        return {name: plain(each) for name, each in vars(value).items()}
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value

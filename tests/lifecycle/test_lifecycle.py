@@ -44,7 +44,7 @@ SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
 SLOWER = {"batch_size": 40, "read_seconds": 1.0}  # 40 s for a batch
 SOON = 20
 """Seconds, however slow the machine is: far fewer than what must not be waited for takes."""
-LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": {"imagenet_eval": {}}}
+LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": "imagenet_eval"}
 
 
 @pytest.fixture(scope="module")

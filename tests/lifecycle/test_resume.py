@@ -17,6 +17,7 @@ from making import jpeg, write_samples, write_shard
 from gpuloader import GPULoader, StateError, World
 
 EPOCH = 2
+CROPPED = {"RandomResizedCrop": {"size": 32}}
 LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}
 
 
@@ -189,7 +190,7 @@ def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
     def epoch(*settings: dict[str, int]) -> list[str]:
         received = []
         for kwargs in settings:
-            with loader(tar, preset={preset: {}}, **kwargs) as batches:
+            with loader(tar, preset=preset, **kwargs) as batches:
                 batches.set_epoch(EPOCH)
                 received += delivered(batches)
         return sorted(received)
@@ -288,17 +289,18 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
         ({"shuffle": "none"}, "the state has shuffle='full', this loader has shuffle='none'"),
         ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
         ({"shuffle": "shards"}, "the state has shuffle='full', this loader has shuffle='shards'"),
-        ({"preset": "imagenet_train_jitter"}, "transforms[2]"),  # ColorJitter stands there, and Normalize behind it
+        # ColorJitter stands there, and Normalize behind it
+        ({"preset": {"imagenet_train_jitter": CROPPED}}, "transforms[2]"),
         (
             {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 33}}}},
             "transforms[0].RandomResizedCrop.size was 32, is 33",
         ),
         (
-            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}, "RandomHorizontalFlip": {"p": 0.25}}}},
+            {"preset": {"imagenet_train": {**CROPPED, "RandomHorizontalFlip": {"p": 0.25}}}},
             "another recipe: transforms[1].RandomHorizontalFlip.p was 0.5, is 0.25.",
         ),
         (
-            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 32}, "dtype": "float16"}}},
+            {"preset": {"imagenet_train": {**CROPPED, "dtype": "float16"}}},
             "another recipe: dtype was 'float32', is 'float16'.",
         ),
         (known_bad, "the state has known_bad={0[known_bad]!r}, this loader has known_bad={1[known_bad]!r}"),

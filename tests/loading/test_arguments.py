@@ -34,7 +34,7 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ({"num_workers": 8}, "num_workers: there are no worker processes here: decoder=Decoder(num_threads=)"),
+        ({"num_workers": 8}, "num_workers: no worker processes here: decoder=Decoder(num_threads=)"),
         ({"pin_memory": True}, "pin_memory: not needed here, leave it out: batches are on loader.device already"),
         ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
         ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),

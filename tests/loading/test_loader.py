@@ -340,7 +340,8 @@ def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
     script = (
-        "import sys; import torch.distributed as dist; from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
+        "import sys; import torch.distributed as dist\n"
+        "from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
         "from gpuloader.helpers.cores import available_cores\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"

@@ -85,7 +85,7 @@ def left_behind(before: Mapping[str, int], seconds: float = 20) -> dict[str, int
 def loaded(tar: Any, batch_size: int = 8, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
     """What a loader delivers in an epoch, and what its cache did."""
     with loader(tar, batch_size, **kwargs) as batches:
-        return {"records": delivered(batches), "cache": {"folder": vars(batches.stats().cache)}}
+        return {"records": delivered(batches), "cache": vars(batches.stats().cache)}
 
 
 # --- another process

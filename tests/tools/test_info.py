@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import Decoder, GPULoader, reader
+from gpuloader import Decoder, GPULoader
 from gpuloader.errors import LabelError
+from gpuloader.loading import reader
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 from gpuloader.tools.show import Gallery
 

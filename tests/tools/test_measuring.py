@@ -1,11 +1,13 @@
-"""The batch size that is measured."""
+"""The batch size that is measured, and what is said of the arguments."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gpuloader import ConfigError
-from gpuloader.tools.measuring import fitting_batch_size
+from gpuloader import BadImages, ConfigError, Decoder
+from gpuloader.tools.measuring import fitting_batch_size, plain
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,12 @@ def test_a_batch_fits_the_samples(asked: int | None, samples: int, measured: int
 def test_a_batch_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(ConfigError, match="batch_size=41: there are 40 samples; give at most that, or none to fit"):
         fitting_batch_size(41, 40)
+
+
+def test_arguments_are_told_as_yaml_has_them() -> None:
+    told = plain({"tar": (Path("a.tar"),), "on_error": BadImages(known=Path("bad.jsonl")), "decoder": Decoder(2)})
+    assert told == {
+        "tar": ["a.tar"],
+        "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl"},
+        "decoder": {"num_threads": 2, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None},
+    }

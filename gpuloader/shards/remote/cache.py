@@ -84,7 +84,7 @@ class ShardCache:
             found = self.folder.stat()
         except OSError as error:
             raise ConfigError(
-                f"cache={str(self.folder)!r} cannot be used: {error.strerror}: name another folder"
+                f"Cache(folder={str(self.folder)!r}) cannot be used: {error.strerror}: name another folder"
             ) from error
         _check_owner(self.folder, found)
         self._forget_before_start()
@@ -106,7 +106,8 @@ class ShardCache:
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
                 f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is "
-                f"at least the size of the largest shard, and better that of all, in a folder with room for it"
+                f"at least the size of the largest shard, and better that of all, in a folder with room for it "
+                f"(Cache(folder=...))"
             )
 
     def index_file(self, entry: Entry) -> Path:
@@ -239,7 +240,7 @@ class ShardCache:
             raise
         except OSError as error:
             raise ConfigError(
-                f"cache={str(self.folder)!r}: a shard cannot be written there: {error.strerror}"
+                f"Cache(folder={str(self.folder)!r}): a shard cannot be written there: {error.strerror}"
             ) from error
         with _Locked(self.folder / "lock", wanted):
             part.rename(self._path(entry))
@@ -368,9 +369,9 @@ def _check_owner(folder: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (os.geteuid(), 0) or mode & 0o022:
         raise ConfigError(
-            f"cache={str(folder)!r} has owner {found.st_uid} and mode {mode:o}: allowed is a folder that only you "
-            f"(user {os.geteuid()}) may write to, as after `chmod go-w`. Name one, or one that is not there yet, such "
-            f"as {str(folder / 'shards')!r}: it is made so"
+            f"Cache(folder={str(folder)!r}) has owner {found.st_uid} and mode {mode:o}: allowed is a folder that only "
+            f"you (user {os.geteuid()}) may write to, as after `chmod go-w`. Name one, or one that is not there yet, "
+            f"such as {str(folder / 'shards')!r}: it is made so"
         )
 
 

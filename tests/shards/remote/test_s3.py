@@ -11,6 +11,7 @@ from lifecycles import loader, records
 from making import write_samples
 from moto.server import ThreadedMotoServer
 
+from gpuloader import Cache
 from gpuloader.errors import RemoteError, ShardChangedError, ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
 from gpuloader.shards.remote import store
