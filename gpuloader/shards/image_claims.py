@@ -47,11 +47,12 @@ def _cause_in_png(data: memoryview) -> str | None:
     position, data_bytes = 8, 0
     for _ in range(MAX_CHUNKS):
         length, name = struct.unpack_from(">I4s", data, position)
-        if name == b"IEND":
-            return None
-        position += 12 + length
+        checksum_bytes = 0 if name == b"IEND" else 4  # nobody misses that of the end
+        position += 8 + length + checksum_bytes
         if position > len(data):
             return _behind_the_file("PNG", name, length)
+        if name == b"IEND":
+            return None
         data_bytes += length if name == b"IDAT" else 0
         if data_bytes > most_bytes:
             return f"a PNG of {width}x{height} pixels with more data than they need"

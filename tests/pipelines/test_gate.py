@@ -222,6 +222,7 @@ def test_a_scan_bomb_is_refused() -> None:
             "png-chunk-behind-file",
             "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes",
         ),
+        ("png-end-behind-file", "a PNG that ends within its chunk b'IEND', which is said to have 4,294,967,040 bytes"),
         ("png-77-bytes", "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes"),
         ("png-exif-behind-file", "a PNG that ends within its chunk b'eXIf', which is said to have 4,294,967,040 bytes"),
         ("png-data-behind-its-rows", "a PNG of 96x64 pixels with more data than they need"),

@@ -77,6 +77,7 @@ def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
         "jpeg-large-of-many-scans": "each scan takes as long as the whole picture",
         "png-data-behind-its-rows": "a decoder unpacks all that follows, however much that is",
         "png-chunk-behind-file": "a decoder sets its length aside",
+        "png-end-behind-file": "a decoder sets its length aside",
         "webp-exif-behind-file": "the parser sets its length aside",
         "jpeg-app0-length-0": "DALI does not search for the next marker",
         "jpeg-app0-length-1": "DALI does not search for the next marker",
@@ -529,6 +530,7 @@ def hostile() -> dict[str, bytes]:
     with_exif = WEBP_X[:20] + b"\x08" + WEBP_X[21:]
     return {
         "jpeg-large-of-many-scans": large[:-2] + 88 * scan + b"\xff\xd9",
+        "png-end-behind-file": PNG[:-12] + said.to_bytes(4, "big") + PNG[-8:],
         "png-chunk-behind-file": header + said.to_bytes(4, "big") + b"IDAT" + PNG[_IDAT + 4 :],
         "png-77-bytes": (header + said.to_bytes(4, "big") + b"IDAT" + PNG[_IDAT + 4 :])[:65] + end,
         "png-exif-behind-file": PNG[:-12] + said.to_bytes(4, "big") + b"eXIfII*\0" + end,
