@@ -90,6 +90,7 @@ def _refused_by_graph(
             if not is_decode_failure(str(error)):
                 raise
             causes[row] = cause_of(str(error))
+            pipeline = None  # DALI says that one which failed is no longer valid
         if device_id is not None:
             pipeline = None
     return causes
