@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 WORK = (
     "import json, sys; from pathlib import Path; from lifecycles import loaded\n"
     "tar, cache = sys.argv[1:]\n"
-    "print(json.dumps(loaded(tar, cache=cache)))"
+    "print(json.dumps(loaded(tar, cache={'folder': cache})))"
 )
 
 

@@ -246,7 +246,7 @@ def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
     indexed(server, cache)
     server.bytes_per_second = 30_000
     process = NewProcess()
-    process.begin(loaded, tar=urls(server), cache=str(cache))
+    process.begin(loaded, tar=urls(server), cache={"folder": str(cache)})
     end = time.monotonic() + 60
     while not list(cache.glob("*.part")):
         assert time.monotonic() < end
