@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # only the workers load the library, and DALI with it
     from gpuloader.recipe import Preset
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 IMAGES = {  # format -> how the zoo's images of it are called
     "jpeg": ("jpeg-",),
