@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
+import torch
 
-from gpuloader import ConfigError, GPULoader, StateError
+from gpuloader import BadImages, ConfigError, GPULoader, StateError
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
 
@@ -33,6 +36,27 @@ def test_without_a_trainer_the_state_is_that_of_a_checkpoint() -> None:
 def test_a_checkpoint_of_something_else_is_refused(state: Any) -> None:  # noqa: ANN401
     with pytest.raises(StateError, match="the checkpoint's state of the data module is no mapping but "):
         TrainerLoaders("a.tar", batch_size=8).load_state_dict(state)
+
+
+class OnOneDevice:
+    """A Trainer as far as the data module looks at it to make loaders."""
+
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    distributed_sampler_kwargs = None
+
+
+def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
+    shards: list[Path], tmp_path: Path
+) -> None:
+    known = tmp_path / "bad.jsonl"
+    known.touch()
+    values = {"on_error": {"replace": True, "known": known}, "decoder": {"num_threads": 2}}
+    data = TrainerLoaders(shards, shards, batch_size=8, **values, sampling={"steps_per_epoch": 2})
+    data.trainer = OnOneDevice()
+    train, val = data.train_dataloader().loader.run, data.val_dataloader().loader.run
+    assert (train.bad_images, train.num_threads, train.plan.steps()) == (BadImages(replace=True, known=known), 2, 2)
+    assert (val.bad_images, val.num_threads, val.plan.steps()) == (BadImages(replace=True), 2, 5)
+    data.teardown("fit")
 
 
 class Reading:
