@@ -11,7 +11,10 @@ from types import FrameType, ModuleType
 
 
 def import_late(name: str) -> ModuleType:
-    """Imports a module, with Ctrl-C held back: torch is of no use in a process in which its import was interrupted."""
+    """Imports a module, with Ctrl-C held back.
+
+    torch and Numba are of no use in a process in which their import was interrupted: another finds half of them.
+    """
     with interrupts_held_back():
         return importlib.import_module(name)
 

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "cache"
 _POINTER = numba_types.uint64
 _COUNT = numba_types.int32
 RUN = numba_types.void(_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT)
-_SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
+SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
 
 _DTYPES = {
     "float32": (np.float32, types.FLOAT),
@@ -122,7 +122,7 @@ def output(out_pointer: int, out_shapes: int) -> Any:  # noqa: ANN401
     return carray(as_pointer(out_pointer), 1, np.int64)[0], shape
 
 
-@cfunc(_SETUP, **OPTIONS)  # type: ignore[untyped-decorator]
+@cfunc(SETUP, **OPTIONS)  # type: ignore[untyped-decorator]
 def _setup(out_shapes: int, out_dims: int, outs: int, in_shapes: int, in_dims: int, ins: int, samples: int) -> None:
     outputs = carray(as_pointer(out_shapes), samples, np.int64)
     inputs = carray(as_pointer(in_shapes), (ins, samples), np.int64)
