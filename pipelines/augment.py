@@ -9,11 +9,11 @@ import numpy as np
 from numba import carray
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
 
 from gpuloader.pipelines.kernels import augment as augment_kernel
 from gpuloader.pipelines.kernels import colours, compiled, filters, simd, warps
 from gpuloader.pipelines.kernels.augment import augment_image
+from gpuloader.pipelines.kernels.compiled import as_pointer
 from gpuloader.recipe import program
 from gpuloader.recipe.program import PARAMETERS
 
@@ -71,17 +71,17 @@ def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     ) -> None:
         sources  # noqa: B018 - what a function refers to is part of its key in the cache
         address, shape = compiled.output(out, out_shapes)
-        pointers = carray(address_as_void_pointer(inputs), 6, np.int64)
-        shapes = carray(address_as_void_pointer(in_shapes), 6, np.int64)
-        height, width, channels = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
-        steps = carray(address_as_void_pointer(shapes[1]), 1, np.int64)[0]
+        pointers = carray(as_pointer(inputs), 6, np.int64)
+        shapes = carray(as_pointer(in_shapes), 6, np.int64)
+        height, width, channels = carray(as_pointer(shapes[0]), 3, np.int64)
+        steps = carray(as_pointer(shapes[1]), 1, np.int64)[0]
         augment_image(
-            carray(address_as_void_pointer(address), shape[0] * shape[1] * shape[2], kept_as),
-            carray(address_as_void_pointer(pointers[0]), (height, width, channels), np.uint8),
-            carray(address_as_void_pointer(pointers[1]), steps, np.int32),
-            carray(address_as_void_pointer(pointers[2]), (steps, PARAMETERS), np.float32),
-            carray(address_as_void_pointer(pointers[3]), 6, np.int32),
-            carray(address_as_void_pointer(pointers[4]), 11, np.float32),
+            carray(as_pointer(address), shape[0] * shape[1] * shape[2], kept_as),
+            carray(as_pointer(pointers[0]), (height, width, channels), np.uint8),
+            carray(as_pointer(pointers[1]), steps, np.int32),
+            carray(as_pointer(pointers[2]), (steps, PARAMETERS), np.float32),
+            carray(as_pointer(pointers[3]), 6, np.int32),
+            carray(as_pointer(pointers[4]), 11, np.float32),
         )
 
     return run

@@ -9,7 +9,6 @@ one kernel does all behind the decoder, or two where pixels are changed.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -134,16 +133,6 @@ _VIEWS = {
     ("all", "cpu"): view_on_cpu,
     ("all", "gpu"): view_on_gpu,
 }
-
-
-def disown(pipeline: Pipeline) -> None:
-    """Leaves a pipeline to the parent, in a forked child.
-
-    DALI's threads are not there, and destroying the pipeline waits for them without end, as DALI does at the end of a
-    process too. So the pipeline proper gets an owner who never lets go.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
-    pipeline._pipe = None  # else DALI shuts it down first
 
 
 def of_view(drawn: Nodes, number: int) -> Nodes:

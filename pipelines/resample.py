@@ -9,10 +9,10 @@ import numpy as np
 from numba import carray
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.plugin.numba import address_as_void_pointer  # type: ignore[attr-defined]
 
 from gpuloader.pipelines.kernels import compiled, simd
 from gpuloader.pipelines.kernels import resample as resample_kernel
+from gpuloader.pipelines.kernels.compiled import as_pointer
 from gpuloader.pipelines.kernels.resample import resample_image
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # by the kernel's numbers
@@ -69,18 +69,18 @@ def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
     ) -> None:
         sources  # noqa: B018 - what a function refers to is part of its key in the cache
         address, shape = compiled.output(out, out_shapes)
-        pointers = carray(address_as_void_pointer(inputs), 5, np.int64)
-        shapes = carray(address_as_void_pointer(in_shapes), 5, np.int64)
-        image_height, image_width, channels = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
-        settings = carray(address_as_void_pointer(pointers[3]), 13, np.float32)
+        pointers = carray(as_pointer(inputs), 5, np.int64)
+        shapes = carray(as_pointer(in_shapes), 5, np.int64)
+        image_height, image_width, channels = carray(as_pointer(shapes[0]), 3, np.int64)
+        settings = carray(as_pointer(pointers[3]), 13, np.float32)
         height, width = (shape[1], shape[2]) if settings[12] != 0 else (shape[0], shape[1])
         resample_image(
-            carray(address_as_void_pointer(address), 3 * height * width, kept_as),
+            carray(as_pointer(address), 3 * height * width, kept_as),
             height,
             width,
-            carray(address_as_void_pointer(pointers[0]), (image_height, image_width, channels), np.uint8),
-            carray(address_as_void_pointer(pointers[1]), 4, np.float64),
-            carray(address_as_void_pointer(pointers[2]), 6, np.int32),
+            carray(as_pointer(pointers[0]), (image_height, image_width, channels), np.uint8),
+            carray(as_pointer(pointers[1]), 4, np.float64),
+            carray(as_pointer(pointers[2]), 6, np.int32),
             settings,
             address % align_bytes == 0,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
+from gpuloader.internals.dali import decoder_said, is_decode_failure
 from gpuloader.pipelines.graph import build
 from gpuloader.recipe import Preset
 
@@ -96,13 +96,7 @@ def _refused_by_graph(
     return causes
 
 
-def is_decode_failure(message: str) -> bool:
-    """Whether an error of DALI's blames an image, not the machine: memory, the driver or another operator."""
-    return "fn.decoders" in message and not re.search("alloc|memory|cuda", message.partition("encountered:")[2], re.I)
-
-
 def cause_of(message: str) -> str:
-    """What went wrong, out of DALI's message, which counts samples in its own way."""
-    line = message.partition("encountered:\n\n")[2].partition("\n")[0]
-    detail = re.sub(r"Failed to decode sample #\d+ ?:?", "", line)
-    return f"{_CAUSE}{f': {detail.strip()}' if detail.strip() else ''}"
+    """What went wrong, out of DALI's message."""
+    said = decoder_said(message)
+    return f"{_CAUSE}: {said}" if said else _CAUSE

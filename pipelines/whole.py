@@ -10,7 +10,8 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.pipelines.triage import cause_of, is_decode_failure
+from gpuloader.internals.dali import is_decode_failure
+from gpuloader.pipelines.triage import cause_of
 
 
 class WholeDecoder:

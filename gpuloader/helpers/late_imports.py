@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import signal
 from collections.abc import Iterator
@@ -12,20 +11,12 @@ from types import FrameType, ModuleType
 
 
 def import_late(name: str) -> ModuleType:
-    """Imports a module, with Python's garbage collector paused and Ctrl-C held back.
+    """Imports a module, with Ctrl-C held back.
 
-    DALI, torch and Numba make a million objects that stay: the collector would go through them several times meanwhile,
-    for a quarter of the time that importing takes. And Numba is of no use in a process in which its import was
-    interrupted.
+    torch and Numba are of no use in a process in which their import was interrupted: another finds half of them.
     """
     with interrupts_held_back():
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            return importlib.import_module(name)
-        finally:
-            if collecting:
-                gc.enable()
+        return importlib.import_module(name)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
@@ -93,7 +94,7 @@ def resolve_device(device_id: object, world: World) -> int | None:
     if name in (None, "cpu"):
         return None
     number = None if name in ("auto", "cuda") else _gpu_number(name)
-    if torch.cuda._is_in_bad_fork():
+    if is_forked_after_cuda():
         raise DeviceError(
             "this process was forked after CUDA began in its parent, so no GPU can be used in it: start it by "
             'torch.multiprocessing.get_context("spawn"), or make the loader with device_id=None for the CPU'

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.pipelines import build, disown, gate, is_decode_failure, undecodable
+from gpuloader.internals.dali import disown, is_decode_failure
+from gpuloader.pipelines import build, gate, undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset, preset_from_torchvision, preset_yaml
 

@@ -5,7 +5,6 @@ An image that cannot be decoded does not end it: its batch is read again, with a
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -17,19 +16,13 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import LoaderError
+from gpuloader.internals.dali import is_decode_failure
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import LastStep, Source, build, is_decode_failure
+from gpuloader.pipelines import LastStep, Source, build
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
-
-
-def is_out_of_memory(message: str) -> bool:
-    """Whether an error of DALI's, nvJPEG's or torch's says that a device has no memory left."""
-    return (
-        re.search(r"allocation failed|ALLOCATOR_FAILURE|bad_alloc|out of memory|MemoryAllocation", message) is not None
-    )
 
 
 def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
@@ -177,15 +170,12 @@ class _Feed:
     def _next(self) -> EncodedBatch:
         if self.failure is not None:
             raise StopIteration
-        try:
-            return self._batches.next()
-        except Exception as error:  # noqa: BLE001 - kept, and raised by DecodedBatches when its turn comes
-            # Less the frames of this thread, here and in `next`: they hold DALI's, which called, and so the pipeline.
-            trace = error.__traceback__
-            for _ in range(2):
-                trace = trace and trace.tb_next
-            self.failure = error.with_traceback(trace)
-            raise StopIteration from None
+        outcome = self._batches.take()
+        if isinstance(outcome, Exception):
+            # It must not be raised here: its trace would hold DALI's frames, which called, and so the pipeline.
+            self.failure = outcome
+            raise StopIteration
+        return outcome
 
 
 def _empty_images(recipe: Preset, device: torch.device, epoch: int) -> list[torch.Tensor]:

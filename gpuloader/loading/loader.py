@@ -18,8 +18,9 @@ from torch.profiler import record_function
 from gpuloader.collators import Collator
 from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
 from gpuloader.helpers.units import bytes_said
+from gpuloader.internals.dali import disown, is_out_of_memory
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches, is_out_of_memory
+from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import Batch, deliver
 from gpuloader.loading.memory import estimate_memory
 from gpuloader.loading.one_thread import enter
@@ -30,7 +31,6 @@ from gpuloader.loading.selection import CustomOrder, Sources
 from gpuloader.loading.state import check_identity, check_place, check_quarantine
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
-from gpuloader.pipelines import disown
 from gpuloader.plan import Cursor, Custom, LastBatch, Shuffle, Weighted, check_epoch
 from gpuloader.recipe import Preset
 from gpuloader.shards import write_quarantine

@@ -243,16 +243,21 @@ class ReadAhead:
 
     def next(self) -> EncodedBatch:
         """The next batch; raises what reading it raised, and EndOfBatches where this rank never gets a sample again."""
+        outcome = self.take()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def take(self) -> EncodedBatch | Exception:
+        """The next batch, or what `next` would raise: its trace would hold all frames of the caller."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._requests.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)
             self._under_way += 1
         if self._under_way == 0:
-            raise EndOfBatches
+            return EndOfBatches()
         result = self._read.popleft() if self._read else self._results.get()
         self._under_way -= 1
-        if isinstance(result, Exception):
-            raise result
         return result
 
     def again(self, batch: EncodedBatch) -> EncodedBatch:

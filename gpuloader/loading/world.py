@@ -89,9 +89,11 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     """
     if _from_distributed() != (world.rank, world.world_size):
         return world
-    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+    from torch.distributed import PrefixStore
 
-    store = PrefixStore(f"gpuloader/{next(_meetings)}", _get_default_store())
+    from gpuloader.internals.torch import default_store
+
+    store = PrefixStore(f"gpuloader/{next(_meetings)}", default_store())
     host = socket.gethostname()
     store.add(f"ranks of {host}", 1)
     store.set(f"facts/{world.rank}", json.dumps(facts))

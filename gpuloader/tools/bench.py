@@ -17,12 +17,13 @@ import torch
 
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.internals.dali import is_decode_failure
 from gpuloader.loading.decoding import build_graph
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep, is_decode_failure
+from gpuloader.pipelines import LastStep
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page

@@ -13,9 +13,11 @@ import numpy as np
 from numba import carray, cfunc, njit
 from numba import types as numba_types
 from numba.core.event import Listener, install_listener
+from numba.extending import intrinsic
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.plugin.numba import NumbaFunction, address_as_void_pointer  # type: ignore[attr-defined]
+
+from gpuloader.internals.dali import compiled_operator
 
 _log = logging.getLogger("gpuloader")
 
@@ -34,7 +36,7 @@ OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "cache"
 _POINTER = numba_types.uint64
 _COUNT = numba_types.int32
 RUN = numba_types.void(_POINTER, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _POINTER, _COUNT)
-_SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
+SETUP = numba_types.void(_POINTER, _POINTER, _COUNT, _POINTER, _POINTER, _COUNT, _COUNT)
 
 _DTYPES = {
     "float32": (np.float32, types.FLOAT),
@@ -90,7 +92,7 @@ def call(
             the kernel the output's, (a, b, c).
         dtype: "float32", "float16", "uint8".
     """
-    operator = _Compiled(
+    operator = compiled_operator()(
         run_fn=run,
         setup_fn=_setup,
         out_types=[_DTYPES[dtype][1]],
@@ -102,35 +104,30 @@ def call(
     return fn.reinterpret(image, dtype=types.FLOAT16) if dtype == "float16" else image
 
 
-class _Compiled(NumbaFunction):
-    """DALI's operator around functions that Numba compiled and cached.
+@intrinsic  # type: ignore[untyped-decorator]
+def as_pointer(typing: Any, address: Any) -> Any:  # noqa: ANN401
+    """An address, an integer of 64 bits, as a pointer that `carray` takes."""
 
-    DALI compiles a wrapper of its own at every start, which takes seconds: these two methods are where it does.
-    """
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+        return builder.inttoptr(arguments[0], context.get_value_type(numba_types.voidptr))
 
-    def _get_run_fn_cpu(self, run_fn: Any, *_: Any) -> int:  # noqa: ANN401
-        address: int = run_fn.address
-        return address
-
-    def _get_setup_fn_cpu(self, setup_fn: Any) -> int:  # noqa: ANN401
-        address: int = setup_fn.address
-        return address
+    return numba_types.voidptr(address), generate
 
 
 @njit(boundscheck=False, error_model="numpy")  # type: ignore[untyped-decorator]
 def output(out_pointer: int, out_shapes: int) -> Any:  # noqa: ANN401
     """(pointer, shape) of the output."""
-    shapes = carray(address_as_void_pointer(out_shapes), 1, np.int64)
-    shape = carray(address_as_void_pointer(shapes[0]), 3, np.int64)
-    return carray(address_as_void_pointer(out_pointer), 1, np.int64)[0], shape
+    shapes = carray(as_pointer(out_shapes), 1, np.int64)
+    shape = carray(as_pointer(shapes[0]), 3, np.int64)
+    return carray(as_pointer(out_pointer), 1, np.int64)[0], shape
 
 
-@cfunc(_SETUP, **OPTIONS)  # type: ignore[untyped-decorator]
+@cfunc(SETUP, **OPTIONS)  # type: ignore[untyped-decorator]
 def _setup(out_shapes: int, out_dims: int, outs: int, in_shapes: int, in_dims: int, ins: int, samples: int) -> None:
-    outputs = carray(address_as_void_pointer(out_shapes), samples, np.int64)
-    inputs = carray(address_as_void_pointer(in_shapes), (ins, samples), np.int64)
+    outputs = carray(as_pointer(out_shapes), samples, np.int64)
+    inputs = carray(as_pointer(in_shapes), (ins, samples), np.int64)
     for sample in range(samples):
-        shape = carray(address_as_void_pointer(outputs[sample]), 3, np.int64)
-        like_output = carray(address_as_void_pointer(inputs[ins - 1, sample]), 4, np.int64)
+        shape = carray(as_pointer(outputs[sample]), 3, np.int64)
+        like_output = carray(as_pointer(inputs[ins - 1, sample]), 4, np.int64)
         for dimension in range(3):
             shape[dimension] = like_output[dimension + 1]

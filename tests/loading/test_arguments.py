@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError, Sampling
-from gpuloader.loading.decoding import is_out_of_memory
+from gpuloader.internals.dali import is_out_of_memory
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 

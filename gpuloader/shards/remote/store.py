@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +30,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
+from fsspec.core import strip_protocol
 from fsspec.utils import get_protocol
 
 from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.internals import fsspec as internals
 
 PROTOCOLS = ("s3", "gs", "gcs", "http", "https", "hf")
 
@@ -57,9 +60,9 @@ _FORBIDDEN = (401, 403)
 _MISSING = (404, 410)
 _NO_SUCH_RANGE = 416
 _WORTH_A_RETRY = (408, 425, 429)
-# Trying again changes nothing; the second row's are of packages that may not be here.
+# Trying again changes nothing.
 _FINAL = (PermissionError, IsADirectoryError, NotImplementedError, ValueError, TypeError)
-_FINAL_NAMES = frozenset(("NonHttpUrlClientError", "NoCredentialsError"))
+_FINAL_OF_PACKAGES = (("aiohttp", "NonHttpUrlClientError"), ("botocore.exceptions", "NoCredentialsError"))
 _random = Random()
 _log = logging.getLogger("gpuloader")
 
@@ -252,7 +255,7 @@ class RemoteShard:
     ) -> Answer:
         """What a request to the store gives, tried again while that may help, and while more and more is here."""
         store = file_system(self.url)
-        path = store._strip_protocol(self.url)
+        path = strip_protocol(self.url)
         tries, counted_bytes = 0, here_bytes()
         while True:
             tries += 1
@@ -390,15 +393,9 @@ def _range(start: int, end: int) -> Mapping[str, str]:
 @contextmanager
 def _answer(store: Any, url: str, headers: Mapping[str, str], wanted: Wanted) -> Iterator[Any]:  # noqa: ANN401
     """aiohttp's response to GET, of which nothing is read yet."""
-
-    async def ask() -> Any:  # noqa: ANN401
-        session = await store.set_session()
-        given = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **_PLAIN, **headers}}
-        return await session.get(store.encode_url(url), **given)
-
-    response = _await(store, ask(), wanted, _REQUEST_SECONDS)
+    response = _await(store, internals.get(store, url, {**_PLAIN, **headers}), wanted, _REQUEST_SECONDS)
     try:
-        store._raise_not_found_for_status(response, url)
+        response.raise_for_status()
         yield response
     finally:
         store.loop.call_soon_threadsafe(response.close)
@@ -447,7 +444,7 @@ def _strong(tag: str) -> str:
 def _ask(store: Any, what: str, path: str, wanted: Wanted, **options: Any) -> Any:  # noqa: ANN401
     """Calls a method of a file system."""
     if isinstance(store, AsyncFileSystem):
-        return _await(store, getattr(store, f"_{what}")(path, **options), wanted, _REQUEST_SECONDS)
+        return _await(store, internals.begin(store, what, path, **options), wanted, _REQUEST_SECONDS)
     return getattr(store, what)(path, **options)
 
 
@@ -497,10 +494,8 @@ def _is_http(url: str) -> bool:
 
 
 def _underlying(error: Exception) -> Exception:
-    """What happened, less the frames in which it did. fsspec calls every failure to ask HTTP a missing file."""
-    cause = error.__cause__
-    happened = cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
-    return happened.with_traceback(None)
+    """What happened, less the frames in which it did."""
+    return internals.what_happened(error).with_traceback(None)
 
 
 def _status(error: Exception) -> int | None:
@@ -541,9 +536,11 @@ def _asked_pause(error: Exception) -> float:
 
 def _is_final(error: Exception) -> bool:
     status = _status(error)
-    if not _FINAL_NAMES.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+    # What is not imported raised nothing.
+    of_packages = tuple(getattr(sys.modules[name], kind) for name, kind in _FINAL_OF_PACKAGES if name in sys.modules)
+    if isinstance(error, (*_FINAL, *of_packages)):
         return True
-    return isinstance(error, _FINAL) or (status is not None and 400 <= status < 500 and status not in _WORTH_A_RETRY)
+    return status is not None and 400 <= status < 500 and status not in _WORTH_A_RETRY
 
 
 def _said(error: Exception, url: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 import fsspec
 import pytest
-from aiohttp import ClientResponseError
-from botocore.exceptions import ClientError
+from aiohttp import ClientResponseError, NonHttpUrlClientError
+from botocore.exceptions import ClientError, NoCredentialsError
 from fsspec.implementations.memory import MemoryFileSystem
 from multidict import CIMultiDict
 from serving import ENDLESS_BYTES, Server
@@ -216,6 +216,21 @@ def test_s3s_errors_say_their_status_and_pause() -> None:
     error = OSError("Please reduce your request rate")  # as s3fs raises it
     error.__cause__ = ClientError(answer, "GetObject")  # type: ignore[arg-type]
     assert (store._status(error), store._asked_pause(error)) == (503, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (NonHttpUrlClientError("ftp://a"), True),
+        (NoCredentialsError(), True),
+        (PermissionError(), True),
+        (ClientResponseError(None, (), status=400), True),  # type: ignore[arg-type]
+        (ClientResponseError(None, (), status=429), False),  # type: ignore[arg-type]
+        (OSError(), False),
+    ],
+)
+def test_errors_after_which_trying_again_changes_nothing(error: Exception, final: bool) -> None:
+    assert store._is_final(error) == final
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
