@@ -1,8 +1,19 @@
 """DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
 
+from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build, disown
 from gpuloader.pipelines.triage import is_decode_failure, undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = ["LastStep", "Source", "WholeDecoder", "build", "disown", "gate", "is_decode_failure", "undecodable"]
+__all__ = [
+    "LastStep",
+    "Source",
+    "WholeDecoder",
+    "admit",
+    "build",
+    "disown",
+    "gate",
+    "is_decode_failure",
+    "undecodable",
+]
