@@ -30,7 +30,6 @@ from gpuloader.pipelines.operators import (
 )
 from gpuloader.recipe import Preset
 from gpuloader.recipe.view import ViewPlan
-from gpuloader.shards.image_checks import MAX_PIXELS
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
@@ -101,7 +100,7 @@ def build(
         if last_step != "all":  # DALI warns of inputs that nothing takes
             rest = [fn.copy(node, preserve=True) for node in rest]
         inputs: Nodes = dict(zip(drawn, rest))
-        hint = largest_image if largest_image[0] * largest_image[1] <= MAX_PIXELS else (0, 0)
+        hint = largest_image if largest_image[0] * largest_image[1] <= preset.max_pixels else (0, 0)
         device = "cpu" if device_id is None else "gpu"
         if not decoded:
             region = decode_region(image, inputs, device, preset, hint, decoder_options)

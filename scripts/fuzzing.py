@@ -1,5 +1,7 @@
 """Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
 
+JPEG 2000 comes to them as what the process for it makes of it.
+
 Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; an
 image that passes the gate is decoded, or triage names it, the graph refuses it alone, and the others of its batch are
 decoded without it; a parser refuses data with its own errors alone. A batch that breaks this is tried again, each input
@@ -52,6 +54,7 @@ IMAGES = {  # format -> how the zoo's images of it are called
     "tiff": ("tiff-",),
     "bmp": ("bmp-",),
     "pnm": ("ppm-", "pgm-", "pbm-"),
+    "jpeg2000": ("jp2-", "j2k-"),
 }
 DATA = ("tar", "index", "state", "recipe", "npy", "json")
 FORMATS = (*IMAGES, *DATA)
@@ -288,12 +291,14 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
 def _serve(connection: Connection, spare_bytes: int) -> None:
     from fuzzing_data import examiners
 
+    from gpuloader.pipelines import admit
+
     sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
     decoder = _Decoder()
     for kind in IMAGES:  # loads and compiles what the first batches would
-        decoder.decode(list(seeds(kind)))
+        decoder.decode([admit(np.frombuffer(image, np.uint8))[0] for image in seeds(kind)])
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
@@ -340,10 +345,12 @@ class _Decoder:
 
     def examine(self, job: Job) -> Result:
         """Gate, decode, and triage where that fails."""
-        from gpuloader.pipelines import gate
+        from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
+        from gpuloader.pipelines import admit
 
         images = [mutated(job.kind, job.seed, number) for number in job.numbers]
-        passed = [image for image in images if not isinstance(gate(np.frombuffer(image, np.uint8)), str)]
+        admitted = [admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS) for image in images]
+        passed = [image[0] for image in admitted if not isinstance(image, str)]
         bad = set.union(*self.decode(passed)) if passed else ()
         return Result(
             Counter(
@@ -356,13 +363,12 @@ class _Decoder:
             )
         )
 
-    def decode(self, images: list[bytes]) -> list[set[int]]:
+    def decode(self, arrays: list[np.ndarray]) -> list[set[int]]:
         """For each recipe, the rows that cannot be decoded; an error unless the others can."""
         from gpuloader.pipelines import gate, is_decode_failure, undecodable
         from gpuloader.plan import Draws
 
         result = []
-        arrays = [np.frombuffer(image, np.uint8) for image in images]
         sizes = np.array([gate(array) for array in arrays])
         for preset in self._presets:
             drawn = preset.arrays(Draws(0, 0, np.arange(len(arrays))), sizes[:, 0], sizes[:, 1])
@@ -486,8 +492,8 @@ def set_last_field(data: bytes, rng: random.Random) -> bytes:
 
 
 def rearrange(data: bytes, rng: random.Random) -> bytes:
-    """Whole segments of a JPEG are missing, come twice or stand elsewhere."""
-    first, *parts = re.split(rb"(?=\xff[\xc0-\xcf\xd8-\xfe])", data)
+    """Whole segments of a JPEG or of a code stream of JPEG 2000 are missing, come twice or stand elsewhere."""
+    first, *parts = re.split(rb"(?=\xff[\x4f-\x93\xc0-\xcf\xd8-\xfe])", data)
     for _ in range(rng.choice((1, 1, 2, 5)) if parts else 0):
         part = rng.choice(parts)
         what = rng.choice(("drop", "repeat", "move"))
@@ -557,6 +563,7 @@ _MUTATIONS_OF: dict[str, tuple[Callable[[bytes, random.Random], bytes], ...]] = 
     "png": (partial(set_length, "png"), partial(insert_chunk, "png")),
     "webp": (partial(set_length, "webp"), partial(insert_chunk, "webp")),
     "tiff": (set_tag, set_tag, set_tag),
+    "jpeg2000": (rearrange, rearrange),
 }
 
 

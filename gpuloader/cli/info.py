@@ -59,6 +59,10 @@ def _print(info: Info) -> None:
     say(f"  encoded images   {bytes_said(memory.encoded_bytes):>9}  host")
     say(f"  decoded regions  {decoded:>9}  device")
     say(f"  batches          {bytes_said(memory.output_bytes):>9}  device")
+    machine = bytes_said(memory.machine_bytes)
+    say(f"  largest batch    {bytes_said(memory.worst_batch_bytes):>9}  device, decoded whole; {machine} on this host")
+    if info.excess:
+        say(f"warning: {info.excess}")
 
 
 def _print_classes(info: Info) -> None:

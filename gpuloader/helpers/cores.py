@@ -36,6 +36,12 @@ def available_cores() -> int:
     return usable_cores(len(os.sched_getaffinity(0)), cgroup_limits().cores)
 
 
+def available_memory_bytes() -> int:
+    """The memory that this process may take: all of the machine's, or what its control groups allow."""
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine_bytes, cgroup_limits().memory_bytes or machine_bytes)
+
+
 def usable_cores(affinity: int, quota: float | None) -> int:
     """The cores of so many that a quota, in cores' worth of time, keeps busy; a part of a core counts as one."""
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))

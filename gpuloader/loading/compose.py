@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.internals.dali import disown, is_decode_failure
-from gpuloader.pipelines import build, gate, undecodable
+from gpuloader.pipelines import admit, build, undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset, preset_from_torchvision, preset_yaml
 
@@ -85,7 +85,7 @@ class Compose(Preset):
             DataError: bytes that cannot be decoded.
         """
         one = not isinstance(images, list)
-        encoded, arrays, sizes = _decoded_or_not(images if isinstance(images, list) else [images])
+        encoded, arrays, sizes = _decoded_or_not(self, images if isinstance(images, list) else [images])
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
@@ -165,7 +165,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _decoded_or_not(images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
+def _decoded_or_not(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
     """(whether they are files, the arrays that the graph takes, their (n, 2) heights and widths)."""
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):
@@ -176,9 +176,10 @@ def _decoded_or_not(images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]
     sizes = []
     for number, array in enumerate(arrays):
         if encoded[0]:
-            size = gate(array)
-            if isinstance(size, str):
-                raise DataError(f"image {number} cannot be decoded: {size}")
+            admitted = admit(array, preset.max_pixels, preset.formats)
+            if isinstance(admitted, str):
+                raise DataError(f"image {number} cannot be decoded: {admitted}")
+            arrays[number], size = admitted
             sizes.append(size)
         elif array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size:
             sizes.append(array.shape[:2])

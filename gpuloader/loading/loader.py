@@ -17,12 +17,13 @@ from torch.profiler import record_function
 
 from gpuloader.collators import Collator
 from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
+from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.units import bytes_said
 from gpuloader.internals.dali import disown, is_out_of_memory
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import Batch, deliver
-from gpuloader.loading.memory import estimate_memory
+from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.loading.one_thread import enter
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.reader import EncodedBatch
@@ -143,6 +144,7 @@ class GPULoader:
         }
         refuse_unknown(unknown, self._arguments)
         self.run = resolve_run(**self._arguments)
+        self._warn_of_memory()
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
         self._suspects: set[int] = set()  # the streams add to it
@@ -357,6 +359,15 @@ class GPULoader:
                 raise DeviceError(self._lacking_memory(str(error))) from None
             raise
         return batch, images
+
+    def _warn_of_memory(self) -> None:
+        if self.run.decoded or self.world.local_rank:
+            return
+        memory_bytes = available_memory_bytes()
+        if self.run.device_id is not None:
+            memory_bytes = torch.cuda.get_device_properties(self.run.device_id).total_memory
+        if excess := excess_of_a_batch(self.run.shards, self.preset, self.batch_size, memory_bytes):
+            _log.warning("%s", excess)
 
     def _lacking_memory(self, message: str) -> str:
         height, width = self.run.shards.largest_image

@@ -7,10 +7,11 @@ from math import prod
 
 import numpy as np
 
+from gpuloader.helpers.cores import available_memory_bytes
+from gpuloader.helpers.units import bytes_said
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 from gpuloader.shards import ShardSet
-from gpuloader.shards.image_checks import MAX_PIXELS
 
 _SAMPLED = 10_000
 _ARENA_GROWTH = 1.25
@@ -26,6 +27,9 @@ class MemoryEstimate:
         encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter to grow.
         decoded_bytes: the decoded parts that the crops need, of two batches, on the device; None where no image's size
             is known.
+        worst_batch_bytes: the most that the decoded images of one batch can take: those of the largest images that the
+            recipe's `max_pixels` allows, of those whose size is known.
+        machine_bytes: the memory that this process may take of its machine.
         output_bytes: the views that the loop gets, of prefetch + 2 batches, on the device.
     """
 
@@ -35,6 +39,8 @@ class MemoryEstimate:
     index_bytes: int
     encoded_bytes: int
     decoded_bytes: int | None
+    worst_batch_bytes: int
+    machine_bytes: int
     output_bytes: int
 
 
@@ -46,7 +52,7 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
     )
     pixels = heights.astype(np.int64) * widths
     decoded = None
-    some = np.flatnonzero((pixels > 0) & (pixels <= MAX_PIXELS))
+    some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
         drawn = recipe.arrays(Draws(0, 0, some), heights[some].astype(np.int64), widths[some].astype(np.int64))
@@ -60,5 +66,31 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
         index_bytes=sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
         encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * float(sizes.mean())),
         decoded_bytes=decoded,
+        worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
+        machine_bytes=available_memory_bytes(),
         output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.dtype).itemsize,
     )
+
+
+def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_bytes: int) -> str | None:
+    """What to lower, where the decoded images of one batch can take over half of so much memory."""
+    height, width = shards.largest_image
+    if 6 * batch_size * min(height * width, recipe.max_pixels) <= memory_bytes:
+        return None
+    taken_bytes = _largest_images_bytes(shards, recipe, batch_size)
+    if 2 * sum(taken_bytes) <= memory_bytes:
+        return None
+    fitting = int((2 * np.cumsum(taken_bytes) <= memory_bytes).sum())
+    lower = f"batch_size to {fitting}, or the recipe's max_pixels" if fitting else "the recipe's max_pixels"
+    return (
+        f"the decoded images of one batch can take {bytes_said(sum(taken_bytes))}, over half of the "
+        f"{bytes_said(memory_bytes)} of memory: lower {lower} (batch_size={batch_size}, "
+        f"max_pixels={recipe.max_pixels}; the largest image has {taken_bytes[0] // 3:,} pixels)"
+    )
+
+
+def _largest_images_bytes(shards: ShardSet, recipe: Preset, batch_size: int) -> list[int]:
+    """What each of the largest images that a recipe allows takes decoded; as many as a batch has, the largest first."""
+    pixels = np.concatenate([index.height.astype(np.int64) * index.width for _, index in shards.indexes])
+    allowed = pixels[pixels <= recipe.max_pixels]
+    return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
-from gpuloader.loading.run import Run
+from gpuloader.loading.run import Admitted, Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
-from gpuloader.shards import Ahead, Arena, View, Wanted, pixels
+from gpuloader.shards import Ahead, Arena, View, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
@@ -66,7 +66,7 @@ class EncodedBatch:
 class Reader:
     """Makes the encoded batch of any step: what it gives depends on its arguments alone.
 
-    An image is bad in an epoch if the gate refuses it, or if the window that is drawn for it there cannot be decoded.
+    An image is bad in an epoch if it is not admitted, or if the window that is drawn for it there cannot be decoded.
 
     Args:
         suspects: samples that are tried one by one: those that decoding fails on. More of them change nothing, so they
@@ -98,17 +98,15 @@ class Reader:
         for row, image in enumerate(images):
             sample = int(ids[row])
             draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
-            size = self._size_or_cause(sample, image, draws)
-            if isinstance(size, str):
+            admitted = self._admitted(sample, image, draws)
+            if isinstance(admitted, str):
                 if sample not in self._run.known_bad:
-                    bad[sample] = size
-                ids[row], images[row], size = self._draw_replacement(sample, draws, cause=size, wanted=wanted)
+                    bad[sample] = admitted
+                ids[row], admitted = self._draw_replacement(sample, draws, cause=admitted, wanted=wanted)
                 valid[row] = False
-            sizes[row] = size
+            images[row], sizes[row] = admitted
         # A replacement is drawn for as the sample that it replaces.
         draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
-        if self._run.shards.decoded:
-            images = [pixels(image, (height, width)) for image, (height, width) in zip(images, sizes.tolist())]
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -154,18 +152,17 @@ class Reader:
             )
         return labels
 
-    def _size_or_cause(self, sample: int, image: View, draws: Draws) -> tuple[int, int] | str:
-        size = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.gate(image)
-        if isinstance(size, str) or sample not in self._suspects:
-            return size
+    def _admitted(self, sample: int, image: View, draws: Draws) -> Admitted | str:
+        """What the graph takes for an image, or why it is bad."""
+        admitted = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.admit(image)
+        if isinstance(admitted, str) or sample not in self._suspects:
+            return admitted
         # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
-        return self._run.find_undecodable([image], self._run.recipe.arrays(draws, *np.array(size)[:, None])).get(
-            0, size
-        )
+        image, size = admitted
+        arrays = self._run.recipe.arrays(draws, *np.array(size)[:, None])
+        return self._run.find_undecodable([image], arrays).get(0, admitted)
 
-    def _draw_replacement(
-        self, sample: int, draws: Draws, cause: str, wanted: Wanted
-    ) -> tuple[int, View, tuple[int, int]]:
+    def _draw_replacement(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, Admitted]:
         """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.place(sample), cause)
@@ -173,9 +170,9 @@ class Reader:
         positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
         for candidate in self._run.plan.ids(draws.epoch, positions):
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
-            size = self._size_or_cause(int(candidate), image, draws)
-            if not isinstance(size, str):
-                return int(candidate), image, size
+            admitted = self._admitted(int(candidate), image, draws)
+            if not isinstance(admitted, str):
+                return int(candidate), admitted
         raise TooManyBadImagesError(
             f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
             f"drawn to replace it: repair the shards"

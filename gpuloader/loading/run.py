@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -28,12 +28,15 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Samp
 from gpuloader.loading.selection import CustomOrder, Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import gate, undecodable
+from gpuloader.pipelines import admit, undecodable
 from gpuloader.plan import LastBatch, Plan, Shuffle
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import Labels, ShardSet, View, array_gate, make_labels, read_quarantine
+from gpuloader.shards import Labels, ShardSet, View, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
+
+Admitted: TypeAlias = tuple[View, tuple[int, int]]
+"""What the graph takes for an image, and its (height, width)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +89,11 @@ class Run:
         """Decoding threads."""
         return self.decoder.num_threads or 1
 
-    def gate(self, image: View) -> tuple[int, int] | str:
-        """(height, width) of an encoded image, or why it may not be decoded."""
-        return array_gate(image) if self.decoded else gate(image)
+    def admit(self, image: View) -> Admitted | str:
+        """What the graph takes for an image as it is stored; or why the recipe does not let it be decoded."""
+        if self.decoded:
+            return admit_array(image, self.recipe.max_pixels)
+        return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
     def find_undecodable(self, images: Sequence[View], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""

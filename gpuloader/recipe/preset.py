@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
+from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, FORMATS, MAX_PIXELS, Format
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
@@ -27,8 +28,17 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
+
+def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
+    """Each once, so that recipes that allow the same are the same."""
+    return tuple(each for each in FORMATS if each in formats)
+
+
+Formats: TypeAlias = Annotated[tuple[Format, ...], Field(strict=False, min_length=1), AfterValidator(_in_order)]
+
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout", "shuffle", "last_batch"}
+_LATER_KEYS = {"max_pixels", "formats"}
 
 
 @part
@@ -61,6 +71,9 @@ class Preset:
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
         shuffle, last_batch: used where the loader is not told otherwise; None is by what the recipe is
             for, see `default_shuffle` and `default_last_batch`.
+        max_pixels: the most pixels of an image, from 1 to 100 million; one that has more, by its header, is bad.
+        formats: those that images may be in, told by their content; an image of another one is bad. The default is all
+            but "jpeg2000", which is decoded in a process of its own.
     """
 
     transforms: Transforms = ()
@@ -71,6 +84,8 @@ class Preset:
     layout: Literal["nchw", "channels_last"] = "nchw"
     shuffle: Shuffle | None = None
     last_batch: LastBatch | None = None
+    max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
+    formats: Formats = DEFAULT_FORMATS
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
@@ -129,8 +144,12 @@ class Preset:
 
     @property
     def pixels(self) -> dict[str, Any]:
-        """All that decides the pixels, as plain values."""
-        return {name: value for name, value in plain(self).items() if name not in _NOT_PIXELS}
+        """All that decides the pixels, as plain values.
+
+        Keys that came later are left out at their default, so that the fingerprints of older states hold.
+        """
+        left_out = _NOT_PIXELS | (_LATER_KEYS - plain(self, brief=True).keys())
+        return {name: value for name, value in plain(self).items() if name not in left_out}
 
     def shapes(self, epoch: int) -> list[Shape]:
         """(height, width) of each view's output in an epoch."""

@@ -1,6 +1,6 @@
 """Shards: plain tars, where their samples are, and reading those."""
 
-from gpuloader.shards.array_header import array_gate, pixels
+from gpuloader.shards.array_header import admit_array, array_gate
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
@@ -25,6 +25,7 @@ __all__ = [
     "Tar",
     "View",
     "Wanted",
+    "admit_array",
     "array_gate",
     "find_class_names",
     "index_file",

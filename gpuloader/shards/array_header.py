@@ -11,6 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.image_limits import MAX_PIXELS
 from gpuloader.shards.image_checks import cause_in_size
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -28,12 +29,20 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
     return (height, width) if height and width and header_end + 3 * height * width == size_bytes else (0, 0)
 
 
-def array_gate(member: NDArray[np.uint8]) -> tuple[int, int] | str:
-    """(height, width) of a decoded image from all of its bytes; or why it is none."""
+def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple[int, int] | str:
+    """(height, width) of a decoded image from all of its bytes; or why it is none that a recipe takes."""
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):
         return "not an array of uint8 (height, width, 3) as numpy.save writes it"
-    return cause_in_size(*size) or size
+    return cause_in_size(*size, max_pixels) or size
+
+
+def admit_array(
+    member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS
+) -> tuple[NDArray[np.uint8], tuple[int, int]] | str:
+    """The array itself, (height, width, 3), and its (height, width); or why it is none that a recipe takes."""
+    size = array_gate(member, max_pixels)
+    return size if isinstance(size, str) else (pixels(member, size), size)
 
 
 def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

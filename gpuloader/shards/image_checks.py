@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.image_limits import MAX_PIXELS
 from gpuloader.shards.image_header import MAX_SEGMENTS, SCAN, segments
 
-MAX_PIXELS = 100_000_000
 MAX_SIDE = 2**18 - 1  # with the shorter side resized to 8,192, the most, the longer one stays within 32 bits
 MAX_SCANS = 100
 MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; the scans of a photograph are some ten
@@ -29,14 +29,19 @@ _TEXTS, _BITMAPS, _THREE_SAMPLES = (1, 2, 3), (1, 4), (3, 6)
 _AC, _QUANTISATION = 0x10, 0x20  # where the numbers of these tables begin, behind those of DC Huffman tables
 
 
-def cause_in_size(height: int, width: int) -> str | None:
-    """Why an image of so many pixels is refused; None if it is not."""
+def cause_in_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> str | None:
+    """Why an image of so many pixels is refused, where a recipe allows `max_pixels`; None if it is not."""
     if height < 1 or width < 1:
         return f"its header says {width}x{height} pixels"
     if height * width > MAX_PIXELS:
         return f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}"
     if max(height, width) > MAX_SIDE:
         return f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}"
+    if height * width > max_pixels:
+        return (
+            f"its header says {width}x{height} pixels, more than the recipe's {max_pixels:,}: allow "
+            f"`max_pixels: {height * width}` there (up to {MAX_PIXELS:,}), or make the image smaller"
+        )
     return None
 
 

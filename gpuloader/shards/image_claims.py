@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.shards.image_checks import MAX_PIXELS, cause_in_room
+from gpuloader.helpers.image_limits import MAX_PIXELS
+from gpuloader.shards.image_checks import cause_in_room
 from gpuloader.shards.image_header import MAX_SEGMENTS
 
 MAX_CHUNKS = 1_000_000  # of a PNG or WebP; walking as many takes half a second

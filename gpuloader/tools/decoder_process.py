@@ -27,7 +27,9 @@ _STDERR_SHOWN_BYTES = 1000
 
 
 class Decoding:
-    """The gate and the decoder of training, on whole images. A context, which ends the process.
+    """The gate and the decoder of training, on whole images, of all formats and as many pixels as a recipe may allow.
+
+    A context, which ends the process.
 
     Args:
         batch_size: the most images at a time.
@@ -149,15 +151,15 @@ def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
 
 
 def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
-    from gpuloader.pipelines import WholeDecoder, gate
+    from gpuloader.pipelines import WholeDecoder, admit
 
     def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         encoded = [row for row, image in enumerate(images) if isinstance(array_gate(image), str)]
-        sizes = [(row, gate(images[row])) for row in encoded]
-        causes = {row: size for row, size in sizes if isinstance(size, str)}
-        good = [(row, size[0] * size[1]) for row, size in sizes if not isinstance(size, str)]
-        for run in runs([pixels for _, pixels in good], batch_size, _DECODED_PIXELS):
-            failures = decoder.failures([images[good[place][0]] for place in run])
+        admitted = [(row, admit(images[row])) for row in encoded]
+        causes = {row: cause for row, cause in admitted if isinstance(cause, str)}
+        good = [(row, *image) for row, image in admitted if not isinstance(image, str)]
+        for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
+            failures = decoder.failures([good[place][1] for place in run])
             causes |= {good[run[place]][0]: cause for place, cause in failures.items()}
         return causes
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.loading.memory import MemoryEstimate, estimate_memory
+from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
@@ -62,6 +62,7 @@ class Info:
         image_bytes: of the encoded images.
         unknown_size: samples whose header did not say their size to the index; the three above are without them.
         memory: what a loader over these shards needs.
+        excess: what to lower, where the decoded images of one batch can take over half of the machine's memory.
     """
 
     shards: int
@@ -78,6 +79,7 @@ class Info:
     image_bytes: Spread | None
     unknown_size: int
     memory: MemoryEstimate
+    excess: str | None
 
 
 def describe_shards(
@@ -101,6 +103,7 @@ def describe_shards(
     Raises:
         DataError: no shard or sample, a sample is in no folder, or two `classes.json` name a label differently.
     """
+    recipe = load_preset(preset)
     shards = ShardSet.open(resolve_shards(tar), progress)
     indexes = [index for _, index in shards.indexes]
     heights = np.concatenate([index.height for index in indexes])
@@ -116,6 +119,7 @@ def describe_shards(
         is_image = index.component_offset == index.image_offset[rows]
         formats.update(_by_name(index.component_extension[is_image], index.extensions))
         components.update(_by_name(index.component_extension, index.extensions))
+    memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
     return Info(
         shards=len(indexes),
         samples=len(shards),
@@ -130,7 +134,8 @@ def describe_shards(
         megapixels=_spread(heights.astype(np.int64) * widths / 1e6),
         image_bytes=_spread(sizes),
         unknown_size=int((~known).sum()),
-        memory=estimate_memory(shards, load_preset(preset), preset, batch_size, prefetch),
+        memory=memory,
+        excess=excess_of_a_batch(shards, recipe, batch_size, memory.machine_bytes),
     )
 
 

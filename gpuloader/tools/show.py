@@ -22,21 +22,21 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
+from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
 from gpuloader.helpers.printable import printable
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
-from gpuloader.pipelines import gate
+from gpuloader.pipelines import admit
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import DrawnView, Preset, explain
 from gpuloader.shards import (
     Arena,
     ShardSet,
     Tar,
-    array_gate,
+    admit_array,
     make_labels,
-    pixels,
     resolve_shards,
 )
 from gpuloader.tools.outputs import check_output
@@ -187,7 +187,8 @@ class Gallery:
         encoded, (height, width) = self._image(sample)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        [tensor] = self._run(Compose((Resize(shape),), dtype="uint8"), encoded, sample, 0, 0)
+        whole = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
+        [tensor] = self._run(whole, encoded, sample, 0, 0)
         return _as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
@@ -223,10 +224,10 @@ class Gallery:
     def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
         """The file, or the array where it is decoded already; and its (height, width)."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
-        size = self._shards.too_large.get(sample) or (array_gate(view) if self._shards.decoded else gate(view))
-        if isinstance(size, str):
-            raise BadImageError(*self._shards.place(sample), size)
-        return pixels(view, size) if self._shards.decoded else view.tobytes(), size
+        admitted = self._shards.too_large.get(sample) or (admit_array if self._shards.decoded else admit)(view)
+        if isinstance(admitted, str):
+            raise BadImageError(*self._shards.place(sample), admitted)
+        return admitted[0] if self._shards.decoded else view.tobytes(), admitted[1]
 
     def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         try:

@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from command_line import run
 from making import jpeg, write_samples, write_shard
+
+from gpuloader.cli.info import info
 
 
 def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
@@ -17,7 +20,22 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     assert [lines[start + 1].split("█")[0].strip(), lines[start + 1].count("█")] == ["60 - 65", 30]
     assert lines[start + 8].count("█") == 10
     assert lines[start + 8].endswith(" 10")
-    assert lines[-4].split() == ["index", *lines[-4].split()[1:-1], "host"]
+    assert lines[-5].split() == ["index", *lines[-5].split()[1:-1], "host"]
+    # 10 images of 160 x 120 and 30 of 80 x 60, of three bytes a pixel: all are in a batch of 256.
+    assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
+
+
+def test_a_batch_that_can_take_half_of_the_memory_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuloader.loading.memory.available_memory_bytes", lambda: 1_000_000)
+    write_samples(tmp_path, 40, sizes=[(60, 80)])
+    info([str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith("576 kB  device, decoded whole; 1 MB on this host")
+    assert lines[-1].startswith(
+        "warning: the decoded images of one batch can take 576 kB, over half of the 1 MB of mem"
+    )
 
 
 def test_of_many_classes_the_largest_and_the_smallest_are_shown(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from bad_images import (
 from making import encoded, jpeg, picture
 from PIL import Image
 
+from gpuloader.helpers.image_limits import DEFAULT_FORMATS, MAX_PIXELS
 from gpuloader.pipelines import gate
-from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, MAX_PIXELS, MAX_SCANS
+from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, MAX_SCANS
 
 GOOD = jpeg(60, 80)
 SCAN = b"\xff\xda"
@@ -70,7 +71,6 @@ def png_claiming(height: int, width: int) -> bytes:
         encoded(picture(60, 80), "WEBP"),
         encoded(picture(60, 80), "BMP"),
         encoded(picture(60, 80), "TIFF"),
-        encoded(picture(60, 80), "JPEG2000"),
         encoded(picture(60, 80), "PPM"),
         GOOD + b"trailing bytes",  # common, harmless, and the reason to look for the end marker backwards
         GOOD + bytes(100),
@@ -115,6 +115,37 @@ def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None
     refusal = check(data)
     assert isinstance(refusal, str)
     assert cause in refusal
+
+
+@pytest.mark.parametrize(
+    ("data", "max_pixels", "formats", "cause"),
+    [
+        (GOOD, 60 * 80, ["jpeg"], None),
+        (GOOD, 60 * 80 - 1, ["jpeg"], "80x60 pixels, more than the recipe's 4,799: allow `max_pixels: 4800`"),
+        (jpeg(80, 60), 60 * 80 - 1, ["jpeg"], "60x80 pixels, more than the recipe's 4,799: allow `max_pixels: 4800`"),
+        # What no recipe can allow is said without it.
+        (claiming(32_000, 32_000), 50, ["jpeg"], f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
+        (encoded(picture(60, 80), "PNG"), 5000, ["jpeg", "bmp"], "in the format png, and .* `formats` are jpeg, bmp"),
+        (encoded(picture(60, 80), "WEBP"), 5000, ["jpeg"], "in the format webp, and"),
+        (encoded(picture(60, 80), "TIFF"), 5000, ["jpeg"], "in the format tiff, and"),
+        (encoded(picture(60, 80), "BMP"), 5000, ["jpeg"], "in the format bmp, and"),
+        (encoded(picture(60, 80), "PPM"), 5000, ["jpeg"], "in the format pnm, and"),
+        (GOOD, 5000, ["png"], "in the format jpeg, and"),
+        *(
+            (data, 5000, DEFAULT_FORMATS, "a JPEG 2000 image: recipes decode those only where `formats` names jpeg2000")
+            for data in (encoded(picture(60, 80), "JPEG2000"), encoded(picture(60, 80), "JPEG2000", no_jp2=True))
+        ),
+    ],
+)
+def test_what_a_recipe_does_not_allow_is_refused(
+    data: bytes, max_pixels: int, formats: list[str], cause: str | None
+) -> None:
+    said = gate(np.frombuffer(data, np.uint8), max_pixels, formats)
+    if cause is None:
+        assert said == (60, 80)
+    else:
+        assert isinstance(said, str)
+        assert re.search(cause, said)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpuloader.errors import ConfigError, PresetError
+from gpuloader.helpers.image_limits import FORMATS
 from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text, preset_yaml
 from gpuloader.recipe.colors import (
@@ -292,6 +293,8 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         "layout": "nchw",
         "shuffle": None,
         "last_batch": None,
+        "max_pixels": 50_000_000,
+        "formats": ["jpeg", "png", "webp", "tiff", "bmp", "pnm"],
     }
 
 
@@ -322,7 +325,7 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         (
             "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
             "RandomErasing: {value: random}]\nviews: 2\nfast_idct: true\ndtype: float16\nlayout: channels_last\n"
-            "shuffle: block\nlast_batch: pad\n",
+            "shuffle: block\nlast_batch: pad\nmax_pixels: 9\nformats: [webp, jpeg, webp]\n",
             Preset(
                 [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
                 views=2,
@@ -331,6 +334,8 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
                 layout="channels_last",
                 shuffle="block",
                 last_batch="pad",
+                max_pixels=9,
+                formats=["jpeg", "webp"],
             ),
         ),
     ],
@@ -345,7 +350,7 @@ def test_a_transforms_name_is_its_class() -> None:
     assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
 
 
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch"
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch, max_pixels, formats"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 
@@ -515,6 +520,12 @@ def test_a_wrong_value_is_said_with_what_is_allowed(
         ({"shuffle": True}, "shuffle", "True", "'none', 'full', 'block' or 'shards'"),
         ({"last_batch": "keep"}, "last_batch", "'keep'", "'drop', 'pad' or 'partial'"),
         ({"fast_idct": "on"}, "fast_idct", "'on'", "boolean"),
+        ({"max_pixels": 0}, "max_pixels", "0", "greater than or equal to 1"),
+        ({"max_pixels": 100_000_001}, "max_pixels", "100000001", "less than or equal to 100000000"),
+        ({"max_pixels": 1e6}, "max_pixels", "1000000.0", "integer"),
+        ({"formats": []}, "formats", "[]", "at least 1 item"),
+        ({"formats": ["jpeg", "gif"]}, "formats", "'gif'", "'jpeg', 'png', 'webp', 'tiff', 'bmp', 'pnm' or 'jpeg2000'"),
+        ({"formats": "jpeg"}, "formats", "'jpeg'", "tuple"),
         ({"mix": {"num_classes": 0, "mixup_alpha": 1}}, "mix.num_classes", "0", "greater than or equal to 1"),
         ({"mix": {"num_classes": 9, "per": "sampel"}}, "mix.per", "'sampel' (did you mean sample?)", "'batch'"),
         (
@@ -885,6 +896,11 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     assert len(fingerprint) == 32
     assert int(fingerprint, 16) > 0
     assert preset_of(tmp_path, views=1, mix=None, dtype="float32").fingerprint == fingerprint
+    # Those that came later are not part of it: states of before hold.
+    formats = ["pnm", "bmp", "tiff", "webp", "png", "jpeg"]
+    later = preset_of(tmp_path, max_pixels=50_000_000, formats=formats)
+    assert later.fingerprint == fingerprint
+    assert not {"max_pixels", "formats"} & later.pixels.keys()
     integers, floats = (
         Preset([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
@@ -898,6 +914,9 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Preset([crop]),
         Preset([crop], dtype="float16"),
         Preset([crop], fast_idct=True),
+        Preset([crop], max_pixels=100_000_000),
+        Preset([crop], formats=["jpeg"]),
+        Preset([crop], formats=FORMATS),
         Preset([crop], views=2),
         Preset([crop], mix=mix),
         Preset([crop], mix=Mix(9, 0.5)),

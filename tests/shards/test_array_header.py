@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from making import jpeg, saved, write_shard
 
-from gpuloader.shards import array_gate, open_index, pixels
-from gpuloader.shards.array_header import array_size
+from gpuloader.shards import array_gate, open_index
+from gpuloader.shards.array_header import array_size, pixels
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 

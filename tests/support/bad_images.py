@@ -66,7 +66,7 @@ _STANDARD_TABLES = ("jpeg-no-huffman", "jpeg-no-huffman-but-one", "jpeg-no-huffm
 
 def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
     high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
-    names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate")
+    names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate", "jp2-16-bit-gray")
     because = {
         "ppm-of-100-levels": "DALI does not scale such values, and a dark picture is worse than none",
         "jpeg-cut-before-another": "rows that the crop does not need are not decoded, nor what comes behind them",
@@ -218,6 +218,7 @@ WEBP_X = encoded(PICTURE, "WEBP", quality=90, xmp=b"<x/>")  # the extended forma
 TIFF = encoded(PICTURE, "TIFF")
 BMP = encoded(PICTURE, "BMP")
 JP2 = encoded(PICTURE, "JPEG2000")
+J2K = encoded(PICTURE, "JPEG2000", no_jp2=True)
 _SCAN = find(GOOD, 0xDA)
 _FRAME = find(GOOD, 0xC0)
 _QUANTISATION = find(GOOD, 0xDB)
@@ -410,7 +411,12 @@ def _good_others() -> dict[str, bytes]:
         "jp2-lossless": JP2,
         "jp2-lossy": encoded(PICTURE, "JPEG2000", irreversible=True, quality_mode="rates", quality_layers=[10]),
         "jp2-gray": encoded(GRAY, "JPEG2000"),
-        "j2k-codestream": encoded(PICTURE, "JPEG2000", no_jp2=True),
+        "jp2-16-bit-gray": encoded(WIDE, "JPEG2000"),
+        "jp2-rgba": encoded(ALPHA, "JPEG2000"),
+        "jp2-gray-alpha": encoded(ALPHA.convert("LA"), "JPEG2000"),
+        "jp2-tiled": encoded(PICTURE, "JPEG2000", tile_size=(32, 32)),
+        "j2k-codestream": J2K,
+        "j2k-larger-than-its-data": j2k_claiming(1000, 1000),
     }
 
 
@@ -436,6 +442,12 @@ def interlaced_png() -> bytes:
 def webp_claiming(height: int, width: int) -> bytes:
     """A WebP whose frame header claims another size."""
     return patched(WEBP, 26, width.to_bytes(2, "little") + height.to_bytes(2, "little"))
+
+
+def j2k_claiming(height: int, width: int) -> bytes:
+    """A JPEG 2000 code stream whose header claims another size, of the image and of its one tile."""
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    return patched(patched(J2K, 8, size), 24, size)
 
 
 def tiff_claiming(height: int, width: int) -> bytes:
@@ -608,4 +620,11 @@ def _bad_others() -> dict[str, bytes]:
         "ppm-bomb": b"P6\n60000 60000\n255\n" + bytes(100),
         "jp2-cut-header": JP2[:60],
         "jp2-cut-half": half(JP2),
+        "jp2-signature": JP2[:12],
+        "j2k-signature": J2K[:4],
+        "j2k-cut-header": J2K[:60],
+        "j2k-0x0": j2k_claiming(0, 0),
+        "j2k-bomb": j2k_claiming(2**31, 2**31),
+        "j2k-of-a-million-tiles": patched(j2k_claiming(2000, 2000), 24, bytes([0, 0, 0, 2] * 2)),
+        "j2k-of-100-components": patched(J2K, 40, (100).to_bytes(2, "big")),
     }

@@ -23,11 +23,11 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "from gpuloader import pipelines\n"
-        "gate = pipelines.gate\n"
+        "admit = pipelines.admit\n"
         "def killing(image):\n"
         "    if image[:4].tobytes() == b'KILL': os.kill(os.getpid(), 11)\n"
-        "    return gate(image)\n"
-        "pipelines.gate = killing\n"
+        "    return admit(image)\n"
+        "pipelines.admit = killing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 

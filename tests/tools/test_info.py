@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 from gpuloader import Decoder, GPULoader
 from gpuloader.errors import LabelError
 from gpuloader.loading import reader
+from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
+from gpuloader.recipe import load_preset
+from gpuloader.shards import ShardSet
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 from gpuloader.tools.show import Gallery
 
@@ -168,6 +172,46 @@ def test_images_that_the_gate_refuses_take_no_memory(tmp_path: Path) -> None:
     write_shard(tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(60, 80)}, {"__key__": "bomb", "jpg": bytes(bomb)}])
     one, two = (describe_shards(tmp_path / name).memory.decoded_bytes for name in ("a.tar", "b.tar"))
     assert one == two
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "max_pixels", "memory_bytes", "said"),
+    [
+        (3, 100_000, 0, "can take 173 kB, over half of the 0 B of memory: lower the recipe's max_pixels"),
+        (3, 100_000, 345_599, "lower batch_size to 2, or the recipe's max_pixels"),
+        (3, 100_000, 345_600, None),
+        (3, 100_000, 115_199, "lower the recipe's max_pixels"),  # one image is too much
+        (3, 100_000, 115_200, "lower batch_size to 1, or"),
+        (4, 100_000, 345_600, "lower batch_size to 3, or the recipe's max_pixels"),
+        (40, 19_200, 10**9, None),
+        (3, 19_199, 86_400, None),  # the larger ones are refused, and take nothing
+        (3, 19_199, 86_399, r"lower batch_size to 2, .*max_pixels=19199; the largest image has 4,800 pixels"),
+    ],
+)
+def test_what_a_batch_can_take_is_bounded(
+    tmp_path: Path, batch_size: int, max_pixels: int, memory_bytes: int, said: str | None
+) -> None:
+    recipe = load_preset("imagenet_train", {"max_pixels": max_pixels})
+    shards = ShardSet.open(write_samples(tmp_path, 40, sizes=[(60, 80), (120, 160)]))
+    excess = excess_of_a_batch(shards, recipe, batch_size, memory_bytes)
+    taken = estimate_memory(shards, recipe, "", batch_size, 2).worst_batch_bytes
+    assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200) or batch_size == 40
+    assert (excess is None) == (said is None)
+    assert said is None or re.search(said, excess or "")
+
+
+def test_a_loader_warns_once_of_what_a_batch_can_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tars = write_samples(tmp_path, 8, sizes=[(60, 80)])
+    with GPULoader(tars, 4, None, preset="raw_uint8") as loader:
+        assert len(list(loader)) == 2
+    assert caplog.messages == []
+    monkeypatch.setattr("gpuloader.loading.loader.available_memory_bytes", lambda: 100_000)
+    with GPULoader(tars, 4, None, preset="raw_uint8") as loader:
+        assert len(list(loader)) == 2  # it is no more than a warning
+    [message] = caplog.messages
+    assert "57.6 kB, over half of the 100 kB of memory: lower batch_size to 3, or" in message
 
 
 def test_nothing_but_the_indexes_is_read(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from delivering import RESIZE, SIZE, Delivered, deliver, deliver_each, process
 from making import jpeg, write_shard
 from PIL import Image
 
+from gpuloader.helpers.image_limits import FORMATS
+
 Samples: TypeAlias = list[tuple[str, bytes]]
 
 BAD = bad_kinds()
@@ -217,7 +219,8 @@ def test_no_good_sample_is_lost_when_training_shuffled(tmp_path: Path, loaders: 
     # A random window may lie beside damage that evaluation meets: such an image is delivered. A good one always is.
     samples = laid_out(4, "first")
     tar = shard(tmp_path, "mixed", samples)
-    arguments = {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": SIZE}}}, "last_batch": "partial"}
+    overrides = {"RandomResizedCrop": {"size": SIZE}, "formats": FORMATS}
+    arguments = {"preset": {"imagenet_train": overrides}, "last_batch": "partial"}
     run = loaders.submit(deliver, [tar], 32, [key for key, _ in samples], **arguments, **REPLACE).result()
     keys = [key for key, _ in run.images]
     assert len(keys) == len(set(keys))

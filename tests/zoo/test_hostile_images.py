@@ -8,18 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_images import hostile
+from bad_images import bmp_of_runs, hostile
 from delivering import process
-from making import jpeg
+from making import jpeg, write_shard
 
-from gpuloader import BadImageError, BadImages, DataError, GPULoader
+from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader
 from gpuloader.pipelines import WholeDecoder, gate
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery
+from gpuloader.transforms import CenterCrop
 
 LARGE = 5 << 30  # more than one read gives
 CAUSE = "it has 5,368,709,120 bytes, more than 268,435,456"
+TOO_LARGE = (
+    "its header says 10000x9999 pixels, more than the recipe's 50,000,000: allow `max_pixels: 99990000` there (up to "
+    "100,000,000), or make the image smaller"
+)
 MOST_MIB = 64
 
 
@@ -51,6 +56,27 @@ def test_a_hostile_header_takes_no_memory() -> None:
 
 
 @pytest.fixture(scope="module")
+def large() -> bytes:
+    """A BMP of a hundred million pixels that has them all: 39 runs of 255 pixels, and one of 55, to each row."""
+    return bmp_of_runs(9999, 10_000, 9999 * (39 * bytes([255, 7]) + bytes([55, 7]) + b"\0\0"))
+
+
+def test_a_batch_of_large_images_is_refused_image_by_image(large: bytes, tmp_path: Path) -> None:
+    images = [large] * 12 + [jpeg(40, 40)] * 4
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{row:02d}", "jpg": data} for row, data in enumerate(images)])
+    for batch_size in (4, 16):
+        with loader(tar, batch_size, on_error=BadImages(replace=True, max_share=1)) as batches:
+            assert [valid for batch in batches for valid in batch["valid"].tolist()] == 12 * [False] + 4 * [True]
+            assert batches.stats().bad == dict.fromkeys(range(12), TOO_LARGE)
+
+
+def test_large_images_are_decoded_where_the_recipe_allows_them(large: bytes) -> None:
+    with pytest.raises(DataError, match="allow `max_pixels: 99990000` there"):
+        Compose([CenterCrop(4)], dtype="uint8")(large)
+    assert (Compose([CenterCrop(4)], dtype="uint8", max_pixels=100_000_000)(large) == 7).all()
+
+
+@pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tar of some kB on the disk: the image, and a component, of the second sample have 5 GiB of nothing."""
     path = tmp_path_factory.mktemp("sparse") / "sparse.tar"
@@ -66,10 +92,10 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def loader(tar: Path, **options: object) -> GPULoader:
+def loader(tar: Path, batch_size: int = 4, **options: object) -> GPULoader:
     overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
     given = {"preset": {"imagenet_eval": overrides}, "label_from": None, "output": "dict"}
-    return GPULoader(tar, 4, None, **given, **options)
+    return GPULoader(tar, batch_size, None, **given, **options)
 
 
 def test_an_image_of_gigabytes_is_replaced(sparse: Path) -> None:

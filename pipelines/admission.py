@@ -1,0 +1,44 @@
+"""What DALI gets for an image: its file, if the gate lets it pass; of a JPEG 2000 what another process made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
+from gpuloader.pipelines.gate import gate
+from gpuloader.pipelines.jpeg2000 import is_jpeg2000, translate
+from gpuloader.shards.image_checks import cause_in_bytes, cause_in_size
+
+
+def admit(
+    encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
+) -> tuple[NDArray[np.uint8], tuple[int, int]] | str:
+    """The file that DALI gets for an image, and its (height, width) as `gate` says it; or why there is none.
+
+    Args:
+        encoded: (bytes,) the whole file.
+        max_pixels, formats: the recipe's.
+
+    Raises:
+        LoaderError: JPEG 2000 cannot be decoded for a reason that is not the image's.
+    """
+    size = gate(encoded, max_pixels, formats)
+    if not isinstance(size, str):
+        return encoded, size
+    if "jpeg2000" not in formats or not is_jpeg2000(encoded):
+        return size
+    if cause := cause_in_bytes(len(encoded)):
+        return cause
+    translated = translate(encoded, max_pixels)
+    if isinstance(translated, str):
+        return translated
+    if isinstance(translated, tuple):
+        cause = cause_in_size(*translated, max_pixels)
+        assert cause is not None
+        return cause
+    image = np.frombuffer(translated, np.uint8)
+    size = gate(image, max_pixels)
+    return size if isinstance(size, str) else (image, size)

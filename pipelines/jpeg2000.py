@@ -1,0 +1,165 @@
+"""JPEG 2000 to PNM in a process of its own: on a damaged file a decoder may end its process, or damage its memory.
+
+This is the parent's side; `gpuloader.helpers.jpeg2000_process` is the process, and says what they tell each other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import LoaderError
+from gpuloader.helpers import jpeg2000_process
+
+_MOST_WAITING_SECONDS = 600
+_READ_BYTES = 1 << 20
+_STDERR_SHOWN_BYTES = 1000
+_BOX, _CODE_STREAM = b"\0\0\0\x0c", b"\xff\x4f\xff\x51"
+_BOX_NAME = b"jP  "
+
+
+def is_jpeg2000(encoded: NDArray[np.uint8]) -> bool:
+    """Whether a file, (bytes,), begins as a JP2 or a bare code stream (ITU-T T.800, annexes A and I)."""
+    head = encoded[:8].tobytes()
+    return head[:4] == _CODE_STREAM or (head[:4] == _BOX and head[4:] == _BOX_NAME)
+
+
+def translate(encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
+    """A JPEG 2000 file, (bytes,), as PNM of 8 or 16 bits; its (height, width) where those are too many; or the cause.
+
+    Threads take turns. The answer depends on the file alone, in what it may take of memory and time too.
+
+    Raises:
+        LoaderError: the process does not begin, is killed, or does not answer.
+    """
+    return _server.translate(encoded, max_pixels)
+
+
+class _Server:
+    """The process that translates, as its parent sees it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def translate(self, encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
+        with self._lock:
+            try:
+                answer = self._asked(encoded, max_pixels)
+                if answer is None:  # something ended it since the last image
+                    self.close()
+                    answer = self._asked(encoded, max_pixels)
+            except BaseException:
+                self.close()  # it may still answer, and that would be taken for the next image's
+                raise
+        if answer is None:
+            self.close()
+            raise LoaderError("the process that decodes JPEG 2000 was ended twice: see whether memory is left")
+        said, content = answer
+        if "error" in said:
+            raise LoaderError(said["error"])
+        if "size" in said:
+            return said["size"][0], said["size"][1]
+        return said.get("cause", content)
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, which starts one of its own: the parent's is to end when the parent does."""
+        process, self._process, self._lock = self._process, None, Lock()
+        if process is not None:
+            process.returncode = 0  # else Python waits for it, and warns
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+    def _asked(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
+        """None where the process ended."""
+        process = self._process = self._process or _begun()
+        assert process.stdin is not None
+        try:
+            jpeg2000_process.write(process.stdin.fileno(), json.dumps([len(encoded), max_pixels]).encode() + b"\n")
+            jpeg2000_process.write(process.stdin.fileno(), encoded)
+        except BrokenPipeError:
+            return None
+        return _answer(process)
+
+
+def _begun() -> subprocess.Popen[bytes]:
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", jpeg2000_process.__name__],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # an interrupt from the terminal is its parent's
+        )
+        try:
+            ready = _answer(process)
+        except BaseException:
+            _end(process)
+            raise
+        if ready is None:
+            _end(process)
+            stderr.seek(0)
+            said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
+            raise LoaderError(f"the process that decodes JPEG 2000 did not begin:\n{said}")
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With what it forked for an image."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray] | None:
+    """The line and what follows it; None where the process ended."""
+    assert process.stdout is not None
+    file, poll = process.stdout.fileno(), select.poll()
+    poll.register(file, select.POLLIN)
+
+    def some() -> bytes:
+        if not poll.poll(1000 * _MOST_WAITING_SECONDS):
+            raise LoaderError(f"the process that decodes JPEG 2000 did not answer for {_MOST_WAITING_SECONDS} seconds")
+        return os.read(file, _READ_BYTES)
+
+    line = b""
+    while b"\n" not in line:
+        if not (data := some()):
+            return None
+        line += data
+    line, _, data = line.partition(b"\n")
+    said = json.loads(line)
+    content = bytearray(said.get("pnm", 0))
+    content[: len(data)] = data
+    filled = len(data)
+    while filled < len(content):
+        if not (data := some()):
+            return None
+        content[filled : filled + len(data)] = data
+        filled += len(data)
+    return said, content
+
+
+_server = _Server()
+atexit.register(_server.close)
+os.register_at_fork(after_in_child=_server.leave_to_the_parent)
