@@ -35,6 +35,7 @@ from gpuloader.helpers.printable import make_printable
 
 if TYPE_CHECKING:
     from gpuloader.loading.compose import Compose
+    from gpuloader.loading.delivery import Batch
     from gpuloader.loading.loader import GPULoader
     from gpuloader.loading.mixed_loader import MixedLoader
     from gpuloader.loading.monitor import WaitMonitor
@@ -49,6 +50,7 @@ logging.getLogger("gpuloader").addFilter(make_printable)
 __all__ = [
     "BadImageError",
     "BadImages",
+    "Batch",
     "Cache",
     "Compose",
     "ConfigError",
@@ -84,6 +86,7 @@ _LATE = {
     "Decoder": "gpuloader.loading.options",
     "Cache": "gpuloader.loading.options",
     "BadImages": "gpuloader.loading.options",
+    "Batch": "gpuloader.loading.delivery",
     "Compose": "gpuloader.loading.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",

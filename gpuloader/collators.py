@@ -20,6 +20,22 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "REFUSALS",
+    "Collator",
+    "as_arrays",
+    "as_bytes",
+    "as_floats",
+    "as_integers",
+    "as_json",
+    "as_text",
+    "as_vectors",
+    "padded",
+    "register_collator",
+    "stacked",
+    "tokenized",
+]
+
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
 
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)

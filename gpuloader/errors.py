@@ -25,6 +25,26 @@ from __future__ import annotations
 
 from gpuloader.helpers.printable import printable
 
+__all__ = [
+    "BadImageError",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "GPULoaderError",
+    "IndexFileError",
+    "LabelError",
+    "LoaderError",
+    "NoSamplesError",
+    "PackError",
+    "PresetError",
+    "RemoteError",
+    "ShardChangedError",
+    "ShardNotFoundError",
+    "StateError",
+    "TarError",
+    "TooManyBadImagesError",
+]
+
 
 def shown(value: object, most_characters: int = 80) -> str:
     """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""

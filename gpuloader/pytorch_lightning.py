@@ -7,6 +7,8 @@ from pytorch_lightning import Callback, LightningDataModule
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
 
+__all__ = ["GPULoaderDataModule", "GPULoaderWaitMonitor"]
+
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
     """A `GPULoader` for each stage of a Trainer; `gpuloader.trainers.datamodule.TrainerLoaders` has its arguments."""

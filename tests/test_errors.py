@@ -1,4 +1,4 @@
-"""The exception tree, and the package's public names."""
+"""The exception tree."""
 
 import pickle
 import re
@@ -30,14 +30,6 @@ def test_every_error_is_public_and_one_of_ours() -> None:
     for name, error in TREE.items():
         assert issubclass(error, errors.GPULoaderError)
         assert getattr(gpuloader, name) is error
-
-
-def test_the_public_names_are_there() -> None:
-    assert sorted(gpuloader.__all__) == gpuloader.__all__
-    for name in gpuloader.__all__:
-        assert getattr(gpuloader, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Loader'"):
-        gpuloader.Loader  # noqa: B018
 
 
 @pytest.mark.parametrize(

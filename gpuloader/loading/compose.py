@@ -18,7 +18,7 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.internals.dali import disown, is_decode_failure
 from gpuloader.pipelines import admit, build, undecodable
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
 Image: TypeAlias = "NDArray[np.uint8] | bytes"
 """A decoded image, uint8 (height, width, 3), also as Pillow has it; or the bytes of a file."""
@@ -35,7 +35,7 @@ class Compose(Preset):
     """
 
     @classmethod
-    def load(cls, preset: str | Path | Preset, /, **overrides: Any) -> Compose:  # noqa: ANN401
+    def load(cls, preset: PresetName | str | Path | Preset, /, **overrides: Any) -> Compose:  # noqa: ANN401
         """A recipe that comes with the library, by name, or one of a YAML file, with values replaced.
 
         Args:

@@ -8,17 +8,34 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from typing_extensions import TypedDict, TypeVar
 
 from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
 
-Batch: TypeAlias = Any
-"""(images, labels) or a dictionary, as `output` asks."""
+Images: TypeAlias = torch.Tensor | Any
+"""(B, 3, h, w); a list of those where the recipe has several views, which its type does not say."""
+Labels: TypeAlias = torch.Tensor | Any
+"""(B,) int64, or as the recipe mixes them; None without labels."""
 
 
-def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Batch:
+class Batch(TypedDict):
+    """What `output="dict"` gives, see `GPULoader`; with `fields` it is a `dict[str, Any]` with more keys."""
+
+    image: Images
+    label: Labels
+    index: torch.Tensor
+    valid: torch.Tensor
+    key: list[str]
+
+
+B_co = TypeVar("B_co", covariant=True, default=Any)
+"""A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, as `output` asks."""
+
+
+def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  # noqa: ANN401 - as `output` asks
     """What the loop gets of a batch and the images of each view, (b, 3, h, w) or channels last.
 
     Raises:

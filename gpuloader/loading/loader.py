@@ -5,45 +5,58 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Generic, Literal, NoReturn, overload
 from weakref import WeakSet
 
 import torch
 from torch.profiler import record_function
+from typing_extensions import Self, Unpack
 
-from gpuloader.collators import Collator
 from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.units import bytes_said
 from gpuloader.internals.dali import disown, is_out_of_memory
+from gpuloader.loading.argument_types import (
+    AnyCache,
+    AnyDecoder,
+    AnyDevice,
+    AnyFields,
+    AnyLabels,
+    AnyOutput,
+    AnyPreset,
+    AnySampling,
+    AnyShuffle,
+    AnyWorld,
+    LoaderOptions,
+    OnError,
+)
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
-from gpuloader.loading.delivery import Batch, deliver
+from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.loading.one_thread import enter
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import resolve_run
-from gpuloader.loading.selection import CustomOrder, Sources
+from gpuloader.loading.selection import Sources
 from gpuloader.loading.state import check_identity, check_place, check_quarantine
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, Custom, LastBatch, Shuffle, Weighted, check_epoch
+from gpuloader.plan import Cursor, Custom, LastBatch, Weighted, check_epoch
 from gpuloader.recipe import Preset
 from gpuloader.shards import write_quarantine
 
 _log = logging.getLogger("gpuloader")
 
 
-class GPULoader:
+class GPULoader(Generic[B_co]):
     """Normalised batches from TAR shards of images, decoded and augmented by DALI.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
-    `loader.device`. With `output="dict"` it is a dictionary:
+    `loader.device`. With `output="dict"` it is a dictionary, a `Batch`:
 
         image   as above
         label   as above; None without labels
@@ -101,24 +114,61 @@ class GPULoader:
         GPULoaderError: one of `gpuloader.errors`, which says what to do.
     """
 
+    @overload
+    def __init__(
+        self: GPULoader[tuple[Images, Labels]],
+        tar: Sources,
+        batch_size: int,
+        device_id: AnyDevice = "auto",
+        *,
+        output: Literal["tuple"] = "tuple",
+        world: AnyWorld = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: GPULoader[Batch],
+        tar: Sources,
+        batch_size: int,
+        device_id: AnyDevice = "auto",
+        *,
+        output: Literal["dict"],
+        world: AnyWorld = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: GPULoader[dict[str, Any]],
+        tar: Sources,
+        batch_size: int,
+        device_id: AnyDevice = "auto",
+        *,
+        output: Literal["dict"] | Mapping[str, str],
+        fields: AnyFields = (),
+        world: AnyWorld = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+
     def __init__(
         self,
         tar: Sources,
         batch_size: int,
-        device_id: int | str | torch.device | None = "auto",
+        device_id: AnyDevice = "auto",
         *,
-        preset: str | Path | Preset | Mapping[str, Any] = "imagenet_train",
-        shuffle: Shuffle | bool | CustomOrder | None = None,
+        preset: AnyPreset = "imagenet_train",
+        shuffle: AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
-        output: Literal["tuple", "dict"] | Mapping[str, str] = "tuple",
-        label_from: str | LabelFrom | Mapping[str, Any] | None = "cls",
-        fields: Sequence[str] | Mapping[str, Collator] = (),
-        sampling: Sampling | Mapping[str, Any] | None = None,
-        on_error: Literal["raise", "replace"] | BadImages | Mapping[str, Any] = "raise",
-        decoder: Decoder | Mapping[str, Any] | None = None,
-        cache: Cache | Mapping[str, Any] | None = None,
-        world: World | Mapping[str, Any] | None = None,
+        output: AnyOutput = "tuple",
+        label_from: AnyLabels = "cls",
+        fields: AnyFields = (),
+        sampling: AnySampling = None,
+        on_error: OnError = "raise",
+        decoder: AnyDecoder = None,
+        cache: AnyCache = None,
+        world: AnyWorld = None,
         **unknown: NoReturn,
     ) -> None:
         self._stream: DecodedBatches | None = None
@@ -205,11 +255,11 @@ class GPULoader:
     def __next__(self) -> NoReturn:
         raise LoaderError("a GPULoader is no iterator: loop over it, or call next() on one, epoch = iter(loader)")
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[B_co]:
         """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
         return self._from(None)
 
-    def _from(self, start: Cursor | None) -> Iterator[Batch]:
+    def _from(self, start: Cursor | None) -> Iterator[B_co]:
         """An iteration from a place, whatever was restored; None is `__iter__`'s."""
         self._check_open()
         return _Epoch(self, start)
@@ -286,7 +336,7 @@ class GPULoader:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
 
-    def __enter__(self) -> GPULoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -302,7 +352,7 @@ class GPULoader:
         if self._unusable is not None:
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
-    def _next(self, epoch: _Epoch) -> Batch:
+    def _next(self, epoch: _Epoch[B_co]) -> B_co:
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
         if not epoch.begun:
@@ -445,7 +495,7 @@ class Dataset:
         return self.num_samples
 
 
-class _Epoch:
+class _Epoch(Generic[B_co]):
     """One iteration over a loader.
 
     Attributes:
@@ -455,17 +505,17 @@ class _Epoch:
         handed_out_at: the time of the last batch.
     """
 
-    def __init__(self, loader: GPULoader, start: Cursor | None) -> None:
-        self._loader: GPULoader | None = loader
+    def __init__(self, loader: GPULoader[B_co], start: Cursor | None) -> None:
+        self._loader: GPULoader[B_co] | None = loader
         self.token = object()
         self.start = start
         self.begun = False
         self.handed_out_at: float | None = None
 
-    def __iter__(self) -> _Epoch:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> B_co:
         loader = self._loader
         if loader is None:
             raise StopIteration

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count, cycle, islice
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Generic, Literal, TypeAlias, get_args
 
 import numpy as np
+from typing_extensions import Self
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
-from gpuloader.loading.delivery import Batch
+from gpuloader.loading.delivery import B_co
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.one_thread import enter
 from gpuloader.loading.selection import is_weight
@@ -26,7 +27,7 @@ _PASSES = 1000
 _AT_ONCE = 1024
 
 
-class MixedLoader:
+class MixedLoader(Generic[B_co]):
     """Goes through several loaders in one loop and gives `(name, batch)`.
 
     Whose turn it is at a step is a function of seed, epoch and step, so every rank has the same. To mix within a batch,
@@ -50,7 +51,7 @@ class MixedLoader:
 
     def __init__(
         self,
-        loaders: Mapping[str, GPULoader],
+        loaders: Mapping[str, GPULoader[B_co]],
         strategy: Strategy = "round_robin",
         *,
         weights: Mapping[str, float] | None = None,
@@ -90,7 +91,7 @@ class MixedLoader:
         """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
         return self._steps(self._next_epoch)
 
-    def __iter__(self) -> Iterator[tuple[str, Batch]]:
+    def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
         return _Epoch(self)
 
@@ -153,7 +154,7 @@ class MixedLoader:
         for loader in self.loaders.values():
             loader.close()
 
-    def __enter__(self) -> MixedLoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -161,7 +162,7 @@ class MixedLoader:
     ) -> None:
         self.close()
 
-    def _next(self, epoch: _Epoch) -> tuple[str, Batch]:
+    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
         """The next turn of the running epoch; StopIteration at its end."""
         if epoch.turns is None:
             self._epoch, self._step = check_epoch(self._next_epoch), self._step if self._resumed else 0
@@ -235,7 +236,7 @@ class MixedLoader:
         }
 
 
-class _Epoch:
+class _Epoch(Generic[B_co]):
     """One iteration over a MixedLoader. Not a generator: one ends where it raises, and the loop with it.
 
     Attributes:
@@ -245,17 +246,17 @@ class _Epoch:
         begun: the iterators of the loaders' epochs, by name.
     """
 
-    def __init__(self, mixed: MixedLoader) -> None:
-        self._mixed: MixedLoader | None = mixed
+    def __init__(self, mixed: MixedLoader[B_co]) -> None:
+        self._mixed: MixedLoader[B_co] | None = mixed
         self.token = object()
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
-        self.begun: dict[str, Iterator[Batch]] = {}
+        self.begun: dict[str, Iterator[B_co]] = {}
 
-    def __iter__(self) -> _Epoch:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[str, Batch]:
+    def __next__(self) -> tuple[str, B_co]:
         mixed = self._mixed
         if mixed is None:
             raise StopIteration

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -16,6 +16,19 @@ from numpy.typing import NDArray
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
+from gpuloader.loading.argument_types import (
+    AnyCache,
+    AnyDecoder,
+    AnyDevice,
+    AnyFields,
+    AnyLabels,
+    AnyOutput,
+    AnyPreset,
+    AnySampling,
+    AnyShuffle,
+    AnyWorld,
+    OnError,
+)
 from gpuloader.loading.arguments import (
     check_fields,
     output_names,
@@ -24,12 +37,12 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
 )
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, plain
-from gpuloader.loading.selection import CustomOrder, Sources, make_sampling, resolve_sources
+from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value, plain
+from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, undecodable
-from gpuloader.plan import LastBatch, Plan, Shuffle
+from gpuloader.plan import LastBatch, Plan
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Labels, ShardSet, View, admit_array, make_labels, read_quarantine
 
@@ -122,20 +135,20 @@ class Run:
 def resolve_run(
     tar: Sources,
     batch_size: int,
-    device_id: int | str | torch.device | None,
+    device_id: AnyDevice,
     *,
-    preset: str | Path | Preset | Mapping[str, Any],
-    shuffle: Shuffle | bool | CustomOrder | None,
+    preset: AnyPreset,
+    shuffle: AnyShuffle,
     last_batch: LastBatch | None,
     seed: int,
-    output: Literal["tuple", "dict"] | Mapping[str, str],
-    label_from: str | LabelFrom | Mapping[str, Any] | None,
-    fields: Sequence[str] | Mapping[str, Collator],
-    sampling: Sampling | Mapping[str, Any] | None,
-    on_error: Literal["raise", "replace"] | BadImages | Mapping[str, Any],
-    decoder: Decoder | Mapping[str, Any] | None,
-    cache: Cache | Mapping[str, Any] | None,
-    world: World | Mapping[str, Any] | None,
+    output: AnyOutput,
+    label_from: AnyLabels,
+    fields: AnyFields,
+    sampling: AnySampling,
+    on_error: OnError,
+    decoder: AnyDecoder,
+    cache: AnyCache,
+    world: AnyWorld,
 ) -> Run:
     """What `GPULoader`'s arguments ask for: shards are opened, and ranks compare what they were given.
 

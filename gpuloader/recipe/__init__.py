@@ -3,6 +3,7 @@
 from gpuloader.recipe.explain import DrawnView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
+from gpuloader.recipe.names import PresetName
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.preset_files import TRANSFORMS, load_preset, preset_names, preset_text, preset_yaml
 
@@ -12,6 +13,7 @@ __all__ = [
     "Mix",
     "Mixing",
     "Preset",
+    "PresetName",
     "Step",
     "View",
     "explain",

@@ -11,7 +11,6 @@ import torch
 
 from gpuloader.errors import ConfigError
 from gpuloader.loading.arguments import VALUES
-from gpuloader.loading.delivery import Batch
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.limits import Cost
@@ -74,7 +73,7 @@ def loaded(loader: GPULoader) -> Batches:
             before = now
 
 
-def images_of(batch: Batch) -> Iterator[torch.Tensor]:
+def images_of(batch: object) -> Iterator[torch.Tensor]:
     """The images of each view in a batch, whatever `output` made of it."""
     values: Any = batch.values() if isinstance(batch, dict) else batch
     for value in values:

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from gpuloader.errors import ConfigError, StateError, shown
+from gpuloader.loading.argument_types import AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
-from gpuloader.loading.delivery import Batch
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
-from gpuloader.recipe import Preset
 
 _IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
 _FROM_THE_TRAINER = {"tar", "device_id", "world"}
+
+
+class TrainingOptions(LoaderOptions, total=False):
+    """Those of `GPULoader`'s keyword arguments that are not the Trainer's to say."""
+
+    output: AnyOutput
+    fields: AnyFields
 
 
 class TrainerLoaders:
@@ -52,15 +59,15 @@ class TrainerLoaders:
         predict: Sources | None = None,
         *,
         batch_size: int,
-        eval_preset: str | Path | Preset | Mapping[str, Any] = "imagenet_eval",
+        eval_preset: AnyPreset = "imagenet_eval",
         eval_loader: Mapping[str, Any] | None = None,
-        **loader: Any,  # noqa: ANN401
+        **loader: Unpack[TrainingOptions],
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
-        shared = {name: loader[name] for name in _IN_EVERY_STAGE if name in loader}
+        shared: dict[str, Any] = {name: value for name, value in loader.items() if name in _IN_EVERY_STAGE}
         if "on_error" in shared:
             shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # which are of train
         self._eval_loader = {"preset": eval_preset, **shared, **(eval_loader or {})}
@@ -75,7 +82,8 @@ class TrainerLoaders:
             ConfigError: there is no Trainer, or there are no shards for this stage; or what `GPULoader` raises.
         """
         tar, device_id, world = self._place("train")
-        return self._opened("train", GPULoader(tar, self.batch_size, device_id, world=world, **self._loader))
+        made = GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
+        return self._opened("train", made)  # of any output
 
     def val_dataloader(self) -> TrainerEpochs:
         """The batches of validation, else as `train_dataloader`."""
@@ -158,6 +166,10 @@ class TrainerLoaders:
         loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})
 
 
+# Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.
+TrainerLoaders.__init__.__annotations__["loader"] = Any
+
+
 class TrainerEpochs:
     """A loader as Lightning iterates over it.
 
@@ -177,7 +189,7 @@ class TrainerEpochs:
         """The batches of a whole epoch, as `len(loader)`: Lightning itself counts those that are done."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         """The batches of the Trainer's epoch, in training less those that are done."""
         trainer = self._data.trainer
         epoch = 0 if trainer.overfit_batches else trainer.current_epoch

@@ -1,0 +1,43 @@
+"""The types of `GPULoader`'s arguments, for what passes them on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from typing_extensions import TypedDict
+
+from gpuloader.collators import Collator
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
+from gpuloader.loading.selection import CustomOrder
+from gpuloader.loading.world import World
+from gpuloader.plan import LastBatch, Shuffle
+from gpuloader.recipe import Preset, PresetName
+
+AnyDevice: TypeAlias = int | str | torch.device | None
+AnyPreset: TypeAlias = PresetName | str | Path | Preset | Mapping[str, Any]
+AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
+AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str]
+AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None
+AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator]
+AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None
+OnError: TypeAlias = Literal["raise", "replace"] | BadImages | Mapping[str, Any]
+AnyDecoder: TypeAlias = Decoder | Mapping[str, Any] | None
+AnyCache: TypeAlias = Cache | Mapping[str, Any] | None
+AnyWorld: TypeAlias = World | Mapping[str, Any] | None
+
+
+class LoaderOptions(TypedDict, total=False):
+    """The keyword arguments of `GPULoader` that are the same whatever its batches are, and on every rank."""
+
+    preset: AnyPreset
+    shuffle: AnyShuffle
+    last_batch: LastBatch | None
+    seed: int
+    label_from: AnyLabels
+    sampling: AnySampling
+    on_error: OnError
+    decoder: AnyDecoder
+    cache: AnyCache

@@ -1,0 +1,111 @@
+"""The house: what users import, module by module, and the rooms as CONTRIBUTING draws them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+DRAWN = re.findall(r"^    ((?:\w+/)+) {2,}\S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+LAYERS = [layer.split(" | ") for layer in CONTRACTS[0]["layers"]]
+BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
+
+# A name that comes, goes or moves changes this, and the changelog.
+PUBLIC = {
+    "gpuloader": """
+        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError GPULoader
+        GPULoaderError IndexFileError LabelError LabelFrom LoaderError MixedLoader NoSamplesError PackError
+        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
+        TooManyBadImagesError WaitMonitor World __version__
+    """,
+    "gpuloader.collators": """
+        REFUSALS Collator as_arrays as_bytes as_floats as_integers as_json as_text as_vectors padded
+        register_collator stacked tokenized
+    """,
+    "gpuloader.errors": """
+        BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError LabelError LoaderError
+        NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
+        TarError TooManyBadImagesError
+    """,
+    "gpuloader.lightning": """
+        GPULoaderDataModule GPULoaderWaitMonitor
+    """,
+    "gpuloader.pytorch_lightning": """
+        GPULoaderDataModule GPULoaderWaitMonitor
+    """,
+    "gpuloader.transforms": """
+        AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
+        RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
+        RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomPerspective
+        RandomPosterize RandomResizedCrop RandomRotation RandomSolarize RandomVerticalFlip Resize TenCrop
+        ThreeAugment TimmRandAugment TrivialAugmentWide View
+    """,
+}
+
+
+def source(module: str) -> ast.Module:
+    path = (ROOT / "gpuloader").joinpath(*module.split(".")[1:])
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_module_says_that_these_are_public(module: str) -> None:
+    # Read, not run: Lightning need not be installed.
+    [said] = [
+        ast.literal_eval(each.value)
+        for each in source(module).body
+        if isinstance(each, ast.Assign) and [ast.unparse(target) for target in each.targets] == ["__all__"]
+    ]
+    assert said == PUBLIC[module].split()
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_module_has_its_public_names(module: str) -> None:
+    if "lightning" in module:
+        pytest.importorskip(module.removeprefix("gpuloader."), reason=f"{module} needs it")
+    for name in PUBLIC[module].split():
+        assert getattr(import_module(module), name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Loader'"):
+        import_module(module).Loader  # noqa: B018
+
+
+def test_what_is_no_room_is_public() -> None:
+    modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
+    assert modules - {"gpuloader.__init__"} == set(PUBLIC) - {"gpuloader"}
+
+
+def module(room: str) -> str:
+    """That of a room, such as gpuloader.shards for gpuloader/shards/remote/, which is a part of it."""
+    parts = room.split("/")
+    return f"gpuloader.{parts[0] if parts[0] == 'pipelines' else parts[1]}"
+
+
+def test_each_room_is_drawn() -> None:
+    tree = {
+        path.parent.relative_to(ROOT).as_posix()
+        for top in ("gpuloader", "pipelines")
+        for path in (ROOT / top).rglob("__init__.py")
+    }
+    there = {room for room in tree if not room.startswith("gpuloader/pipelines")} - {"gpuloader"}
+    assert sorted(DRAWN) == sorted(f"{room}/" for room in there | BESIDE)
+    for room in BESIDE:
+        assert (ROOT / room).is_dir()
+
+
+def test_the_rooms_stand_in_the_order_of_the_layers() -> None:
+    rooms = [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))]
+    depth = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+    depths = [depth[module(room)] for room in rooms]
+    assert depths == sorted(depths)
+    assert set(depth) == {*map(module, rooms), *PUBLIC} - {"gpuloader"}  # the package itself may import all of them
