@@ -61,7 +61,7 @@ def compiled_operator() -> Any:  # noqa: ANN401 - a class of DALI's, which has n
     """
     from nvidia.dali.plugin.numba import NumbaFunction
 
-    class Compiled(NumbaFunction):  # type: ignore[misc]
+    class Compiled(NumbaFunction):
         def _get_run_fn_cpu(self, run_fn: Any, *_: Any) -> int:  # noqa: ANN401
             address: int = run_fn.address
             return address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch.distributed import Store
+from torch.distributed.distributed_c10d import Store
 
 
 def default_store() -> Store:

@@ -89,7 +89,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     """
     if _from_distributed() != (world.rank, world.world_size):
         return world
-    from torch.distributed import PrefixStore
+    from torch.distributed.distributed_c10d import PrefixStore
 
     from gpuloader.internals.torch import default_store
 

@@ -55,7 +55,11 @@ def test_so_it_has_on_the_other_stores(what: str) -> None:
     ("headers", "status", "data"), [({}, 200, b"0123456789"), ({"Range": "bytes=2-4"}, 206, b"234")]
 )
 def test_an_answer_is_to_what_was_asked_and_each_request_is_given(
-    server: Server, store: Any, headers: dict[str, str], status: int, data: bytes
+    server: Server,
+    store: Any,  # noqa: ANN401
+    headers: dict[str, str],
+    status: int,
+    data: bytes,
 ) -> None:
     async def ask() -> tuple[int, bytes, str]:
         response = await get(store, f"{server.url}/a.txt", headers)
