@@ -58,6 +58,14 @@ class GPULoaderError(Exception):
     """The root: `except GPULoaderError` catches all that the library raises on purpose.
 
     Each argument is a line of the message. Whatever is in it, its text can be printed: see `printable`.
+
+    Example:
+        >>> from gpuloader import GPULoader, GPULoaderError
+        >>> try:
+        ...     GPULoader("shards/", 8, "cpu", preset="imagenet_trian")
+        ... except GPULoaderError as error:
+        ...     print(type(error).__name__, str(error)[:70])
+        PresetError no preset is called 'imagenet_trian' (did you mean imagenet_train?): t
     """
 
     def __str__(self) -> str:

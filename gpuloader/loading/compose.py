@@ -27,11 +27,16 @@ Image: TypeAlias = "NDArray[np.uint8] | bytes"
 class Compose(Preset):
     """Transforms, named and set as in `torchvision.transforms.v2`: the `preset` of a loader, or run by itself.
 
-    compose = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std)])
-    loader = GPULoader(shards, 256, preset=compose)
-    tensor = compose(image)
+    A loader takes it as its `preset`. `print(compose)` shows it as YAML. The arguments are those of
+    `gpuloader.recipe.Preset`.
 
-    `print(compose)` shows it as YAML. The arguments are those of `gpuloader.recipe.Preset`.
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Compose
+        >>> from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop
+        >>> compose = Compose([RandomResizedCrop(32), RandomHorizontalFlip()])
+        >>> compose(np.zeros((48, 64, 3), np.uint8), seed=7).shape
+        torch.Size([3, 32, 32])
     """
 
     @classmethod

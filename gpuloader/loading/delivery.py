@@ -22,7 +22,16 @@ Labels: TypeAlias = torch.Tensor | Any
 
 
 class Batch(TypedDict):
-    """What `output="dict"` gives, see `GPULoader`; with `fields` it is a `dict[str, Any]` with more keys."""
+    """What `output="dict"` gives, see `GPULoader`; with `fields` it is a `dict[str, Any]` with more keys.
+
+    Example:
+        >>> from gpuloader import Batch, GPULoader
+        >>> def mean_label(batch: Batch) -> float:
+        ...     return batch["label"][batch["valid"]].float().mean().item()
+        >>> with GPULoader("shards/", 40, "cpu", preset="cifar10_eval", output="dict") as loader:
+        ...     [mean_label(batch) for batch in loader]
+        [4.5]
+    """
 
     image: Images
     label: Labels

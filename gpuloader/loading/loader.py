@@ -112,6 +112,16 @@ class GPULoader(Generic[B_co]):
 
     Raises:
         GPULoaderError: one of `gpuloader.errors`, which says what to do.
+
+    Example:
+        >>> from gpuloader import GPULoader
+        >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
+        >>> loader
+        GPULoader(40 samples, 5 steps of 8, cpu, recipe cifar10_eval, shuffle none, last batch partial, rank 0 of 1)
+        >>> for images, labels in loader:
+        ...     assert images.shape == (8, 3, 32, 32) and labels.shape == (8,)
+        >>> loader.stats().samples
+        40
     """
 
     @overload

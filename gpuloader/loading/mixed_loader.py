@@ -47,6 +47,14 @@ class MixedLoader(Generic[B_co]):
 
     Raises:
         ConfigError: loaders, strategy, weights, stop or seed that cannot be meant, or that differ between ranks.
+
+    Example:
+        >>> from gpuloader import GPULoader, MixedLoader
+        >>> photos = GPULoader("shards/train-0000.tar", 8, "cpu")
+        >>> drawings = GPULoader("shards/train-0001.tar", 4, "cpu")
+        >>> mixed = MixedLoader({"photos": photos, "drawings": drawings}, stop="longest")
+        >>> len(mixed) == len(photos) + len(drawings)
+        True
     """
 
     def __init__(

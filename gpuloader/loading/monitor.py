@@ -15,11 +15,6 @@ _log = logging.getLogger("gpuloader")
 class WaitMonitor:
     """Says which share of the time a training loop waits for its loader: call `step` once in each step.
 
-    monitor = WaitMonitor(loader)
-    for images, labels in loader:
-        ...
-        monitor.step()
-
     Args:
         loader: that of the loop.
         every_steps: how many steps are looked at together; the first such steps of all, in which caches fill, count for
@@ -32,6 +27,16 @@ class WaitMonitor:
 
     Raises:
         ConfigError: `loader` is no GPULoader, or `every_steps` is below 1.
+
+    Example:
+        >>> from gpuloader import GPULoader, WaitMonitor
+        >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
+        >>> shares = []
+        >>> monitor = WaitMonitor(loader, every_steps=2, log=shares.append)
+        >>> for images, labels in loader:
+        ...     _ = monitor.step()
+        >>> len(shares)
+        2
     """
 
     def __init__(

@@ -68,6 +68,12 @@ class Run:
         decoder: its settings, with the number of threads.
         device_id: a GPU's number, or None for the CPU.
         world: which rank of how many this is.
+
+    Example:
+        >>> from gpuloader import GPULoader
+        >>> run = GPULoader("shards/", 8, "cpu", preset="imagenet_eval").run
+        >>> run.plan.steps(), run.recipe.shapes(epoch=0), run.device
+        (5, [(224, 224)], device(type='cpu'))
     """
 
     plan: Plan

@@ -25,6 +25,12 @@ class Stats:
         cache: what the cache of shards on stores did; None where all shards are local.
         bad: the bad images met so far that were replaced: sample id -> cause.
         last: the same of the last batch alone.
+
+    Example:
+        >>> from gpuloader import GPULoader
+        >>> with GPULoader("shards/", 8, "cpu") as loader:
+        ...     loader.stats().batches
+        0
     """
 
     batches: int = 0

@@ -1,0 +1,41 @@
+"""Every public name has an example in its docstring, and the examples give what they say.
+
+They run in a folder that has `shards/` with 40 samples, as the snippets of the documentation do.
+"""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import gpuloader
+from gpuloader import errors
+from gpuloader.loading.run import Run
+
+EXAMPLES = {
+    test.name: test
+    for name, thing in {**{name: getattr(gpuloader, name) for name in gpuloader.__all__}, "Run": Run}.items()
+    for test in doctest.DocTestFinder().find(thing, name)
+    if test.examples
+}
+
+
+@pytest.fixture
+def here(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shards").symlink_to(shards[0].parent)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_gives_what_it_says(name: str) -> None:
+    problems: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(EXAMPLES[name], out=problems.append)
+    assert not problems, "".join(problems)
+
+
+def test_each_public_name_has_an_example() -> None:
+    lacking = set(gpuloader.__all__) - set(EXAMPLES) - {"__version__"}
+    assert lacking == {name for name in errors.__all__ if name != "GPULoaderError"}  # which shows how to catch them
