@@ -64,6 +64,7 @@ _SIZE = 32
 _HEADER_BYTES = 256
 _MOST_SECONDS = 10  # of CPU time, for a batch and, as it is tried again then, for one input
 _MOST_WAITING_SECONDS = 120  # for all workers together
+_MOST_JOBS = 300  # of one process: the decoders' libraries lose some memory with images that fail in them
 _CAUSES = ("death", "hang", "memory", "exception")
 # An allocation that fails is no finding, as decoders take it for a broken image; one that does not is.
 _LIMIT_OVER_SPARE = 8
@@ -226,10 +227,12 @@ class _Worker:
         except EOFError:
             raise RuntimeError("a worker could not begin, see above") from None
         self.job: Job | None = None
+        self.jobs = 0
         self.hangs = False
 
     def begin(self, job: Job) -> None:
         self.job = job
+        self.jobs += 1
         with suppress(BrokenPipeError):  # `result` finds the death
             self.connection.send(job)
 
@@ -281,7 +284,9 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
                 result = worker.result()
                 assert worker.job is not None
                 yield worker.job, result
-                begin(worker if result.cause not in ("death", "hang") else None)
+                if result.cause not in ("death", "hang") and worker.jobs == _MOST_JOBS:
+                    worker.end()
+                begin(worker if result.cause not in ("death", "hang") and worker.jobs < _MOST_JOBS else None)
     finally:
         for worker in busy.values():
             worker.process.kill()
