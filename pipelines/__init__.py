@@ -1,9 +1,8 @@
 """DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
 
-from gpuloader.internals.dali import disown, is_decode_failure
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
 from gpuloader.pipelines.triage import undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = ["LastStep", "Source", "WholeDecoder", "build", "disown", "gate", "is_decode_failure", "undecodable"]
+__all__ = ["LastStep", "Source", "WholeDecoder", "build", "gate", "undecodable"]
