@@ -1,20 +1,9 @@
 """DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
 
-from gpuloader.internals.dali import disown, is_decode_failure
 from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
 from gpuloader.pipelines.triage import undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = [
-    "LastStep",
-    "Source",
-    "WholeDecoder",
-    "admit",
-    "build",
-    "disown",
-    "gate",
-    "is_decode_failure",
-    "undecodable",
-]
+__all__ = ["LastStep", "Source", "WholeDecoder", "admit", "build", "gate", "undecodable"]

@@ -370,7 +370,8 @@ class _Decoder:
 
     def decode(self, arrays: list[np.ndarray]) -> list[set[int]]:
         """For each recipe, the rows that cannot be decoded; an error unless the others can."""
-        from gpuloader.pipelines import gate, is_decode_failure, undecodable
+        from gpuloader.internals.dali import is_decode_failure
+        from gpuloader.pipelines import gate, undecodable
         from gpuloader.plan import Draws
 
         result = []

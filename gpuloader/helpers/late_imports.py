@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 from collections.abc import Iterator
@@ -11,12 +12,20 @@ from types import FrameType, ModuleType
 
 
 def import_late(name: str) -> ModuleType:
-    """Imports a module, with Ctrl-C held back.
+    """Imports a module, with Ctrl-C held back and Python's garbage collector paused.
 
-    torch and Numba are of no use in a process in which their import was interrupted: another finds half of them.
+    torch and Numba are of no use in a process in which their import was interrupted: another finds half of them. And
+    what they and DALI make at their start stays: the collector would go through a million objects for nothing, which
+    takes 0.6 of 2.1 CPU seconds.
     """
     with interrupts_held_back():
-        return importlib.import_module(name)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return importlib.import_module(name)
+        finally:
+            if collecting:
+                gc.enable()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What fsspec does not promise, as it is from 2024.2 to 2026.9."""
+"""What fsspec does not promise, as it is in 2024.2, the first version that pyproject.toml allows, and in 2026.9."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def begin(store: Any, what: str, path: str, **options: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
     """The coroutine of a method of an asynchronous file system, such as "info", to be run in the file system's loop.
 
-    Relies on the methods' coroutines having their names with an underscore before; since 0.8. fsspec's documentation
+    Relies on the methods' coroutines having their names with an underscore before, as in 2024.2. fsspec's documentation
     says so, but only for file systems made with `asynchronous=True`. The public methods block until they are done:
     nothing can interrupt them.
     """
@@ -21,7 +21,7 @@ async def get(store: Any, url: str, headers: Mapping[str, str]) -> Any:  # noqa:
     """aiohttp's response to GET, of which nothing is read yet, from fsspec's file system for HTTP.
 
     Relies on `HTTPFileSystem.set_session`, `kwargs` (what each request is given) and `encode_url`, which are not
-    documented; since 2021.6. The public ways, `cat_file` and `open`, read whole answers, or blocks of their own size.
+    documented, as in 2024.2. The public ways, `cat_file` and `open`, read whole answers, or blocks of their own size.
     """
     session = await store.set_session()
     given = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **headers}}
@@ -31,8 +31,8 @@ async def get(store: Any, url: str, headers: Mapping[str, str]) -> Any:  # noqa:
 def what_happened(error: Exception) -> Exception:
     """The error of the request, of what a file system raised.
 
-    Relies on `HTTPFileSystem.info`, which calls every failure to ask a missing file, with that failure as the cause;
-    since 0.8. There is no other method that asks for the size alone.
+    Relies on `HTTPFileSystem.info`, which calls every failure to ask a missing file, with that failure as the cause,
+    as in 2024.2. There is no other method that asks for the size alone.
     """
     cause = error.__cause__
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error

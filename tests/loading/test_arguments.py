@@ -14,7 +14,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError, Sampling
-from gpuloader.internals.dali import is_out_of_memory
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -100,22 +99,6 @@ def test_no_gpu_is_used_in_a_process_that_was_forked_after_cuda_began(
     with pytest.raises(DeviceError, match=r"forked after CUDA began in its parent.*get_context\(\"spawn\"\)"):
         loader(shards, device_id=device)
     loader(shards, device_id=None).close()
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ("Error when executing Mixed operator ImageDecoder encountered:\nCUDA allocation failed", True),
-        ('[nvjpeg_decoder.h:355] NVJPEG error "5" : NVJPEG_STATUS_ALLOCATOR_FAILURE', True),
-        ("Error in thread 0: std::bad_alloc", True),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB", True),
-        ("CUDA runtime API error cudaErrorMemoryAllocation (2)", True),
-        ("nvImageCodec failure: '#8'", False),
-        ("an illegal memory access was encountered", False),
-    ],
-)
-def test_errors_that_say_that_memory_is_out(message: str, expected: bool) -> None:
-    assert is_out_of_memory(message) == expected
 
 
 def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
