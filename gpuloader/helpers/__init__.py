@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of images: cores, late imports, progress bars, units."""
+"""Small helpers that need nothing else of the library: cores, limits of images, the process that decodes JPEG 2000."""

@@ -32,8 +32,8 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
 
 def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     """Every kind of image that the gate lets pass, in several windows."""
-    kinds = [kind.data for kind in zoo() if not kind.name.startswith("jp2")]  # those may end the process
-    images = [data for data in [*kinds, CUT_TIFF] if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
+    kinds = [CUT_TIFF, *(kind.data for kind in zoo())]
+    images = [data for data in kinds if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []
     for epoch in range(4):
@@ -41,7 +41,7 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
         refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
         assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None))
     assert len(images) > max(map(len, refused)) > 10
-    assert {len(images) - 1 in rows for rows in refused} == {True, False}  # that depends on the window
+    assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
 
 
 @pytest.mark.parametrize(
