@@ -1,16 +1,19 @@
-"""A state of another run is refused with what differs: the transform, the shard, the argument."""
+"""A state gives the rest of its run; one of another run is refused with what differs: transform, shard, argument."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from loaders import SAMPLES, loader
 from making import write_samples
 
-from gpuloader import Compose, GPULoader, StateError
+from gpuloader import Compose, ConfigError, Decoder, GPULoader, StateError, World
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
@@ -111,3 +114,150 @@ def test_a_state_that_does_not_describe_its_run_is_told_apart_all_the_same(
     spoil(state)
     assert "the state has recipe='" in refusal(state, three, preset="imagenet_eval")
     assert "the state has dataset='" in refusal(state, three[:1])
+
+
+def rest(state: dict[str, Any], tar: Any, batch_size: int = 8, **kwargs: Any) -> list[Any]:  # noqa: ANN401
+    with loader(tar, batch_size, output="dict", **kwargs) as batches:
+        batches.load_state_dict(json.loads(json.dumps(state)))
+        return list(batches)
+
+
+def test_a_state_at_every_step_gives_the_rest_pixel_for_pixel(shards: list[Path]) -> None:
+    with loader(shards, output="dict", preset="imagenet_train_jitter") as batches:
+        batches.set_epoch(2)
+        states, whole = [batches.state_dict()], []
+        for batch in batches:
+            states.append(batches.state_dict())
+            whole.append(batch)
+        after = batches.state_dict()
+    for step, state in enumerate(states):
+        remaining = rest(state, shards, preset="imagenet_train_jitter")
+        assert len(remaining) == len(whole) - step
+        for one, other in zip(remaining, whole[step:], strict=True):
+            assert torch.equal(one["image"], other["image"])
+            assert torch.equal(one["label"], other["label"])
+            assert one["key"] == other["key"]
+    assert (after["epoch"], after["delivered"]) == (3, 0)
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (2, 8), (3, 3)])
+def test_another_world_goes_on_with_what_is_left_and_the_same_pixels(
+    shards: list[Path], world_size: int, batch_size: int
+) -> None:
+    with loader(shards, output="dict", last_batch="partial") as batches:
+        whole = {int(i): image for batch in batches for i, image in zip(batch["index"], batch["image"], strict=True)}
+        batches.set_epoch(0)
+        epoch = iter(batches)
+        done = [i for _ in range(3) for i in next(epoch)["index"].tolist()]
+        state = batches.state_dict()
+    left = {}
+    for rank in range(world_size):
+        for batch in rest(
+            state,
+            shards,
+            batch_size,
+            last_batch="partial",
+            world=World(rank, world_size),
+            decoder=Decoder(num_threads=1),
+        ):
+            left |= {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
+    assert sorted([*done, *left]) == list(range(SAMPLES))
+    assert all(torch.equal(image, whole[i]) for i, image in left.items())
+
+
+def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path], tmp_path: Path) -> None:
+    states = []
+    for rank in range(2):
+        with loader(shards, world=World(rank, 2)) as batches:
+            next(iter(batches))
+            states.append(batches.state_dict())
+    assert states[0] == states[1]
+    assert states[0]["delivered"] == 16  # of both ranks, and none that was only prefetched
+    assert len(json.dumps(states[0])) < 4096
+    torch.save(states[0], tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == states[0]
+
+
+def test_set_epoch_of_a_restored_epoch_does_not_begin_it_again(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        next(iter(batches))
+        state = batches.state_dict()
+    with loader(shards) as resumed:
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)  # what every training loop does first
+        assert len(list(resumed)) == len(resumed) - 1
+        resumed.set_epoch(0)
+        assert len(list(resumed)) == len(resumed)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"seed": 1}, "the state has seed=0, this loader has seed=1"),
+        ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
+        (
+            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 48}}}},
+            r"another recipe: transforms\[0\].RandomResizedCrop.size was 32, is 48. Make the loader as it was",
+        ),
+    ],
+)
+def test_a_state_of_another_run_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
+    with loader(shards) as batches:
+        state = batches.state_dict()
+    with loader(shards, **kwargs) as other, pytest.raises(StateError, match=message):
+        other.load_state_dict(state)
+
+
+def test_a_state_of_other_data_is_refused(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        state = batches.state_dict()
+    with loader(shards[:1]) as other, pytest.raises(StateError, match="it had 2 shards, this loader has 1"):
+        other.load_state_dict(state)
+    with loader(shards) as same, pytest.raises(StateError, match="it lacks dataset, delivered, epoch"):
+        same.load_state_dict({"version": 1, "seed": 0})
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"delivered": SAMPLES + 1}, "the state has delivered=41 in epoch 0: allowed is an integer in [0, 40]"),
+        ({"delivered": True}, "the state has delivered=True in epoch 0: allowed"),
+        ({"epoch": "0"}, "the state's epoch is '0': allowed is an integer in [0, 2**32]"),
+        ({"epoch": -1}, "the state's epoch is -1: allowed"),
+        ({"epoch": 2**32 + 1}, "the state's epoch is 4294967297: allowed"),
+        # Behind the last epoch.
+        (
+            {"epoch": 2**32, "delivered": 1},
+            "the state has delivered=1 in epoch 4294967296: allowed",
+        ),
+    ],
+)
+def test_a_state_of_a_place_that_no_run_has_is_refused(shards: list[Path], place: dict[str, Any], message: str) -> None:
+    with loader(shards) as batches:
+        before = batches.state_dict()
+        with pytest.raises(StateError, match=re.escape(message)):
+            batches.load_state_dict({**before, **place})
+        assert batches.state_dict() == before
+
+
+def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        batches.set_epoch(2**32 - 1)
+        assert len(list(batches)) == len(batches)
+        state = batches.state_dict()
+    with loader(shards) as batches:
+        batches.load_state_dict(state)
+        assert batches.state_dict() == state
+        with pytest.raises(ConfigError, match=r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"):
+            next(iter(batches))
+        batches.set_epoch(0)
+        assert len(list(batches)) == len(batches)
+
+
+@pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])
+def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quarantine: object) -> None:
+    with (
+        loader(shards) as same,
+        pytest.raises(StateError, match=r"no list of \[sample, cause\] with samples among the 40"),
+    ):
+        same.load_state_dict({**same.state_dict(), "quarantine": quarantine})

@@ -1,0 +1,131 @@
+"""A batch: its images, labels and fields, and that they are those of the data."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from loaders import SAMPLES, SMALL, by_webdataset, evaluation, loader
+from making import jpeg, tar_by_command, write_shard
+from running import draw, run_graph
+
+from gpuloader import Decoder
+
+
+def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        assert batches.device == torch.device("cpu")
+        for images, labels in batches:
+            assert images.shape == (8, 3, 32, 32)
+            assert images.dtype == torch.float32
+            assert images.device == labels.device == batches.device
+            assert labels.shape == (8,)
+            assert labels.dtype == torch.int64
+
+
+def test_every_key_and_label_is_webdatasets(shards: list[Path]) -> None:
+    expected = by_webdataset(shards)
+    with loader(shards, output="dict", last_batch="partial") as batches:
+        seen = 0
+        for batch in batches:
+            for key, label, index in zip(batch["key"], batch["label"].tolist(), batch["index"].tolist(), strict=True):
+                assert key == expected[index]["__key__"]
+                assert label == int(expected[index]["cls"])
+                seen += 1
+    assert seen == SAMPLES
+
+
+def test_shards_made_by_tar_are_read_as_webdataset_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for i in range(12):
+        path = folder / f"class{i % 3}" / (f"photo.{i}.JPG" if i % 2 else f"photo{i}.jpeg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(40, 50, seed=i))
+    tar = tar_by_command(folder, tmp_path / "train.tar")
+    expected = [sample["__key__"] for sample in by_webdataset([tar]) if {"jpg", "jpeg"} & set(sample)]
+    with evaluation(tar, 5, output="dict", label_from="folder") as batches:
+        delivered = [
+            (key, label) for batch in batches for key, label in zip(batch["key"], batch["label"].tolist(), strict=True)
+        ]
+        assert batches.classes == ("class0", "class1", "class2")
+    assert [key for key, _ in delivered] == expected
+    assert [f"class{label}" for _, label in delivered] == [key.split("/")[1] for key in expected]
+
+
+def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list[Path]) -> None:
+    images = [sample["jpg"] for sample in by_webdataset(shards)]
+    with loader(shards, output="dict") as batches:
+        batches.set_epoch(3)
+        for batch in batches:
+            expected = run_graph(batches.preset, images, draw(batches.preset, images, epoch=3))
+            assert torch.equal(batch["image"], expected[batch["index"]])
+
+
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
+    overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
+    with loader(shards, preset={"imagenet_train": overrides}) as batches:
+        images, _ = next(iter(batches))
+    assert images.shape == (8, 3, 32, 32)
+    assert images.dtype == getattr(torch, dtype)
+    assert images.is_contiguous(
+        memory_format=torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    )
+
+
+def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
+    with evaluation(shards, 4) as batches:
+        held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
+    gc.collect()
+    assert all(torch.equal(images, copy) for images, copy in held)
+
+
+@pytest.mark.parametrize(
+    ("label_from", "expected"),
+    [("cls", [i % 10 for i in range(8)]), ("json:label", [i % 10 for i in range(8)]), (None, None)],
+)
+def test_labels_come_from_where_label_from_says(
+    shards: list[Path], label_from: str | None, expected: list[int] | None
+) -> None:
+    with evaluation(shards, label_from=label_from) as batches:
+        _, labels = next(iter(batches))
+    assert (labels if expected is None else labels.tolist()) == expected
+
+
+def test_fields_come_beside_the_image(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    file = tmp_path / "a.npy"
+    np.save(file, array)
+    sample = {
+        "jpg": jpeg(40, 40),
+        "json": b'{"a": [1]}',
+        "txt": "grüße".encode(),
+        "npy": file.read_bytes(),
+        "bin": b"\0\1",
+    }
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i in range(2)])
+    with evaluation(tar, 2, label_from=None, output="dict", fields=("json", "txt", ".npy", "bin")) as batches:
+        batch = next(iter(batches))
+    assert batch["json"] == [{"a": [1]}] * 2
+    assert batch["txt"] == ["grüße"] * 2
+    assert batch["bin"] == [b"\0\1"] * 2
+    np.testing.assert_array_equal(batch["npy"][1], array)
+
+
+def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        expected = torch.cat([images for images, _ in batches])
+    with loader(shards, decoder=Decoder(hw_load=0.375, hybrid_huffman_threshold=123_456)) as batches:
+        torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
+    with loader(shards, decoder=Misspelt()) as batches, pytest.raises(KeyError, match="hw_decoder_lode"):
+        next(iter(batches))  # DALI knows the others
+
+
+class Misspelt(Decoder):
+    """With an option that DALI does not know."""
+
+    dali_options = {"hw_decoder_lode": 0.375}  # type: ignore[assignment]  # noqa: RUF012

@@ -1,0 +1,149 @@
+"""Epochs: their order, where they begin and end, and sizes that change with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from loaders import SAMPLES, indices, loader
+from making import write_samples
+
+from gpuloader import LoaderError, Sampling
+from gpuloader.plan import Cursor, Plan
+
+
+def test_set_epoch_within_an_epoch_says_what_comes_after_it(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = {epoch: indices(batches) for epoch in range(6)}
+        batches.set_epoch(0)
+        seen = []
+        for step, batch in enumerate(batches):
+            seen.append(batch["index"].tolist())
+            if step == 2:
+                batches.set_epoch(5)
+        assert seen == whole[0]
+        assert indices(batches) == whole[5]
+
+
+def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[Path]) -> None:
+    with loader(shards, output="dict", seed=5) as batches:
+        epochs = [indices(batches) for _ in range(3)]
+        batches.set_epoch(1)
+        assert indices(batches) == epochs[1]
+        assert indices(batches) == epochs[2]
+    plan = Plan(SAMPLES, 8, seed=5)
+    assert epochs[2][1] == plan.batch(plan.after(Cursor(2))).ids.tolist()
+    assert len({tuple(map(tuple, epoch)) for epoch in epochs}) == 3
+
+
+def test_leaving_early_begins_the_next_epoch_next_time(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = [indices(batches) for _ in range(2)]
+        batches.set_epoch(0)
+        for _ in batches:
+            break
+        assert indices(batches) == whole[1]
+
+
+def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        older = iter(batches)
+        next(older)
+        newer = iter(batches)
+        next(newer)
+        with pytest.raises(LoaderError, match="a newer one was begun"):
+            next(older)
+        assert len(list(newer)) == 4
+
+
+def test_an_epoch_begins_with_its_first_batch_not_where_an_iterator_is_made(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        iter(batches)  # as trainers do that look at a loader first
+        unused, used = iter(batches), iter(batches)
+        assert batches.state_dict()["epoch"] == 0
+        first = [batch["index"].tolist() for batch in used]
+        assert [batch["index"].tolist() for batch in unused] == indices_of(shards, epoch=1)
+    assert first == indices_of(shards, epoch=0)
+
+
+def indices_of(shards: list[Path], epoch: int) -> list[list[int]]:
+    plan, cursor, steps = Plan(SAMPLES, 8), Cursor(epoch), []
+    while cursor.epoch == epoch and plan.steps(cursor.delivered):
+        steps.append(plan.batch(cursor).ids.tolist())
+        cursor = plan.after(cursor)
+    return steps
+
+
+def test_a_finished_iterator_stays_finished(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        epoch = iter(batches)
+        assert len(list(epoch)) == 5
+        assert list(epoch) == []
+
+
+def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        for _ in batches:
+            pass
+        stream = batches._stream
+        first = next(iter(batches))
+        assert batches._stream is stream  # the same pipeline runs on: nothing was begun again
+        assert stream is not None
+        assert {batch.cursor.epoch for batch in stream._feed.in_flight} == {1}
+    assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
+
+
+def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
+    with loader(shards, sampling=Sampling(steps_per_epoch=2)) as batches:
+        assert [len(list(batches)) for _ in range(3)] == [2, 2, 2] == [len(batches)] * 3
+
+
+# --- sizes by epoch
+
+GROWING = {"RandomResizedCrop": {"size": {0: 24, 1: 32, 3: 40}}}
+
+
+def test_sizes_change_with_the_epoch_in_one_running_pipeline(shards: list[Path]) -> None:
+    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
+        streams, sizes = set(), []
+        for _ in range(5):
+            sizes.append({tuple(images.shape[1:]) for images, _ in batches})
+            streams.add(id(batches._stream))
+        assert sizes == [{(3, size, size)} for size in (24, 32, 32, 40, 40)]
+        assert len(streams) == 1
+        batches.set_epoch(0)
+        assert next(iter(batches))[0].shape == (8, 3, 24, 24)
+        batches.set_epoch(1000)
+        assert next(iter(batches))[0].shape == (8, 3, 40, 40)
+
+
+def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> None:
+    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
+        batches.set_epoch(1)
+        growing = [images for images, _ in batches]
+    with loader(shards) as batches:
+        batches.set_epoch(1)
+        assert all(torch.equal(images, other) for (images, _), other in zip(batches, growing, strict=True))
+
+
+def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path]) -> None:
+    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as batches:
+        batches.set_epoch(2)
+        epoch = iter(batches)
+        next(epoch)
+        state = batches.state_dict()
+        expected = [*epoch, *batches]
+    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as resumed:
+        resumed.load_state_dict(state)
+        got = [*resumed, *resumed]
+    assert [batch["image"].shape[-1] for batch in got] == [32] * 4 + [40] * 5
+    assert all(torch.equal(one["image"], other["image"]) for one, other in zip(got, expected, strict=True))
+
+
+def test_empty_batches_have_the_size_of_their_epoch(tmp_path: Path) -> None:
+    five = write_samples(tmp_path, 5, shards=1)
+    kwargs = {"preset": {"imagenet_train": GROWING}, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
+    with loader(five, 1, **kwargs) as batches:
+        shapes = [tuple(images.shape) for _ in range(4) for images, _ in batches]
+    assert shapes == [(0, 3, size, size) for size in (24, 32, 32, 40)]

@@ -1,0 +1,100 @@
+"""Ranks share an epoch: every sample once, empty batches where none is left, one plan for all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from loaders import SAMPLES, evaluation, indices, loader
+from making import write_samples
+
+from gpuloader import Decoder, World
+from gpuloader.helpers.cores import available_cores
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
+    shards: list[Path], world_size: int, last_batch: str
+) -> None:
+    delivered, steps = [], set()
+    for rank in range(world_size):
+        with loader(shards, 3, world=World(rank, world_size), last_batch=last_batch, output="dict") as batches:
+            epoch = list(batches)
+            steps.add((len(epoch), len(batches)))
+            for batch in epoch:
+                assert batch["image"].shape[0] == len(batch["key"]) == len(batch["valid"])
+                delivered += batch["index"][batch["valid"]].tolist()
+    assert sorted(delivered) == list(range(SAMPLES))
+    assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
+
+
+def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
+    with evaluation(shards, 13, world=World(0, 3)) as batches:  # 40 = 39 + 1
+        for _ in range(2):
+            assert [len(images) for images, _ in batches] == [13, 0]
+    with evaluation(shards, 13, world=World(2, 3)) as batches:
+        assert [images.shape for images, _ in batches] == [(13, 3, 32, 32), (1, 3, 32, 32)]
+
+
+def test_a_rank_that_never_gets_a_sample_gets_its_empty_batches(shards: list[Path], tmp_path: Path) -> None:
+    five = write_samples(tmp_path, 5, shards=1)
+    with evaluation(five, 1, world=World(0, 8)) as batches:
+        for _ in range(3):
+            assert [images.shape for images, _ in batches] == [(0, 3, 32, 32)]
+
+
+def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with evaluation(shards, output="dict") as batches:
+        assert (batches.world.rank, batches.world.world_size, batches.world.local_rank) == (1, 2, 1)
+        assert indices(batches)[0] == list(range(8, 16))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 1000])
+def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    with evaluation(shards) as batches:
+        assert batches.run.num_threads == max(1, available_cores() // processes)
+    with evaluation(shards, decoder=Decoder(num_threads=3)) as batches:
+        assert batches.run.num_threads == 3
+
+
+def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
+    script = (
+        "import sys; import torch.distributed as dist\n"
+        "from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
+        "from gpuloader.helpers.cores import available_cores\n"
+        "meeting, rank, *tar = sys.argv[1:]\n"
+        "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
+        "loader = GPULoader(tar, 4, None); loader.close()\n"
+        "assert loader.world.local_world_size == 2 and loader.run.num_threads == max(1, available_cores() // 2)\n"
+        "GPULoader(tar, 4, None, world=World(0, 1), seed=int(rank)).close()\n"  # each for itself
+        "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
+        "except ConfigError as error: print(error)\n"
+        "loaders = {name: GPULoader(tar, 4, None, sampling={'subset': range(int(name), 40)}) for name in '01'}\n"
+        "MixedLoader(loaders)\n"
+        "try: MixedLoader(loaders, 'weighted', weights={'0': 1, '1': 2 + int(rank)})\n"
+        "except ConfigError as error: print(error)\n"
+        "try: GPULoader(tar, 4, None, sampling={'weights': [1] * 39 + [1 + int(rank)]})\n"
+        "except ConfigError as error: print(str(error).partition('\"')[0])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *map(str, shards)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = (
+        "the loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]; "
+        "batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"
+        'the loaders of the ranks differ: weights={"0": 1.0, "1": 2.0} on ranks [0]; '
+        'weights={"0": 1.0, "1": 3.0} on ranks [1]\n'
+        "the loaders of the ranks differ: sampling=\n"
+    )
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [said, said]

@@ -1,0 +1,153 @@
+"""What a loader refuses: arguments, and shards that are missing, broken or changed under it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import evaluation, loader, spoilt
+from making import jpeg, write_shard
+
+from gpuloader import (
+    ConfigError,
+    Decoder,
+    DeviceError,
+    GPULoader,
+    LabelError,
+    NoSamplesError,
+    PresetError,
+    ShardChangedError,
+    ShardNotFoundError,
+    TarError,
+    World,
+)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"device_id": 0}, DeviceError, "device_id=0 but no CUDA device; use device_id=None for the CPU"),
+        ({"device_id": -1}, ConfigError, "device_id=-1: allowed are a GPU's number"),
+        ({"device_id": "gpu"}, ConfigError, "device_id='gpu': allowed are"),
+        ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
+        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
+        (
+            {"preset": "imagenet_trian"},
+            PresetError,
+            r"no preset is called 'imagenet_trian' \(did you mean imagenet_train",
+        ),
+        ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
+        ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
+        ({"on_error": "skip"}, ConfigError, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages'),
+        ({"on_error": {"max_share": 2}}, ConfigError, r"BadImages\(max_share=2\): allowed is a share"),
+        ({"on_error": {"max_share": True}}, ConfigError, r"BadImages\(max_share=True\): allowed is a share"),
+        ({"on_error": {"max_share": "1%"}}, ConfigError, r"BadImages\(max_share='1%'\): allowed is a share"),
+        ({"sampling": {"steps_per_epoch": "3"}}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": True}}, ConfigError, "steps_per_epoch=True: allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": 2.0}}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
+        ({"world": {"rank": "0", "world_size": "1"}}, ConfigError, "rank='0', world_size='1'"),
+        ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
+        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of those"),
+        ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
+        ({"preset": {"imagenet_train": 3}}, PresetError, "overrides=3: allowed are"),
+        ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
+        ({"decoder": {"prefetch": 0}}, ConfigError, r"prefetch=0\): allowed is an integer from 1 to 64"),
+        ({"decoder": {"hw_load": 1.5}}, ConfigError, r"hw_load=1.5\): allowed is a share in \[0, 1\], or None"),
+        ({"decoder": {"hw_load": True}}, ConfigError, r"hw_load=True\): allowed is a share"),
+        (
+            {"decoder": {"hybrid_huffman_threshold": -1}},
+            ConfigError,
+            r"hybrid_huffman_threshold=-1\): allowed is an integer from 0",
+        ),
+        (
+            {"decoder": {"hybrid_huffman_threshold": 1e6}},
+            ConfigError,
+            r"hybrid_huffman_threshold=1000000.0\): allowed is an integer",
+        ),
+        ({"decoder": {"num_threads": 0}}, ConfigError, r"num_threads=0\): allowed is an integer from 1 to 1024"),
+        ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
+        ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
+        ({"fields": ["key"], "output": "dict"}, ConfigError, "key stands for something else"),
+        ({"world": {"rank": 1}}, ConfigError, "world_size is missing; give all of rank, world_size"),
+        ({"world": {"rank": 2, "world_size": 2}}, ConfigError, "0 <= rank < world_size"),
+        ({"label_from": "txt"}, ConfigError, "label_from='txt': allowed are"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(
+    shards: list[Path], kwargs: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    if torch.cuda.is_available() and error is DeviceError:
+        pytest.skip("there is a GPU")
+    with pytest.raises(error, match=message):
+        GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})
+
+
+def test_numpys_integers_are_integers(shards: list[Path]) -> None:
+    with loader(shards, np.int64(8), seed=np.uint64(2**63), world=World(np.int32(0), np.int32(2))) as batches:
+        next(iter(batches))
+        assert json.loads(json.dumps(batches.state_dict()))["seed"] == 2**63
+
+
+def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: list[Path]) -> None:
+    with pytest.raises(ShardNotFoundError, match=r"no such file.*near that name are train-0000.tar"):
+        loader(shards[0].with_name("train-000.tar"))
+    with pytest.raises(ShardNotFoundError, match="no file matches"):
+        loader(str(tmp_path / "*.tar"))
+    no_image = write_shard(tmp_path / "text.tar", [{"__key__": "a", "txt": b"hello"}])
+    with pytest.raises(NoSamplesError, match=r"no images in .*text.tar: a sample needs a member named KEY.EXT"):
+        loader(no_image)
+    no_label = write_shard(tmp_path / "unlabelled.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}])
+    with pytest.raises(LabelError, match=r"1 of 1 samples lack a label.*'a' in .*unlabelled.tar.*None \(images only\)"):
+        loader(no_label)
+    broken = tmp_path / "broken.tar"
+    broken.write_bytes(shards[0].read_bytes()[:6000])
+    with pytest.raises(TarError, match=r"broken.tar: truncated.* at byte"):
+        loader(broken)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tar: os.utime(tar, ns=(1, 1)),
+        lambda tar: os.truncate(tar, 20_000),
+        lambda tar: os.truncate(tar, 0),
+        lambda tar: tar.write_bytes(bytes(tar.stat().st_size)),
+    ],
+    ids=["touched", "truncated", "emptied", "overwritten"],
+)
+def test_a_shard_that_changes_meanwhile_is_named(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    tar = spoilt(tmp_path, {})
+    with loader(tar, 2) as batches:
+        next(iter(batches))
+        change(tar)
+        with pytest.raises(ShardChangedError, match=r"spoilt\.tar"):
+            list(batches)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda tar: write_shard(tar.with_suffix(".new"), []).replace(tar)])
+def test_a_shard_that_loses_its_name_meanwhile_is_read_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    tar = spoilt(tmp_path, {})
+    with loader(tar, 2) as whole:
+        expected = [images for images, _ in whole]
+    with loader(tar, 2, decoder=Decoder(prefetch=1)) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        change(tar)
+        for (images, _), theirs in zip(epoch, expected[1:], strict=True):
+            assert torch.equal(images, theirs)
+
+
+def test_a_label_that_json_lacks_is_an_error_at_its_batch(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i < 3 else b"{}"} for i in range(4)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    with evaluation(tar, 1, label_from="json:label") as batches:
+        epoch = iter(batches)
+        assert [next(epoch)[1].item() for _ in range(3)] == [1, 1, 1]
+        with pytest.raises(LabelError, match=r"component of '3' in .*a.tar has no 64-bit integer under 'label'"):
+            next(epoch)

@@ -1,0 +1,57 @@
+"""What a loader counts: batches, samples, bad images and seconds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from loaders import CUT, evaluation, loader, spoilt
+
+from gpuloader import Stats
+
+
+def test_stats_count_what_was_handed_out(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for _ in batches:
+            pass
+        stats = batches.stats()
+    assert (stats.batches, stats.samples, stats.bad) == (5, 40, {})
+    assert 0 < stats.waiting_seconds <= stats.elapsed_seconds
+    assert stats.reading_seconds > 0
+
+
+def test_stats_are_the_sums_of_those_of_each_batch(shards: list[Path]) -> None:
+    with loader(shards, 12, last_batch="partial") as batches:
+        assert batches.stats() == Stats()
+        sums = Stats()
+        for _ in range(2):
+            for images, _ in batches:
+                stats = batches.stats()
+                last = stats.last
+                assert last is not None
+                assert (last.batches, last.samples, last.bad, last.last) == (1, len(images), {}, None)
+                assert last.waiting_seconds == pytest.approx(last.decoding_seconds + last.delivering_seconds)
+                assert last.waiting_seconds <= last.elapsed_seconds
+                assert min(last.decoding_seconds, last.delivering_seconds, last.gating_seconds) > 0
+                sums = sums.after(last)
+                assert stats == sums
+                assert stats.ready_batches == last.ready_batches <= 3  # as many as are read ahead of two decoded ones
+    assert (sums.batches, sums.samples) == (8, 80)
+
+
+def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_path: Path) -> None:
+    with evaluation(spoilt(tmp_path, {2: CUT}), on_error="replace") as batches:
+        next(iter(batches))
+        batches.load_state_dict(batches.state_dict())
+        next(iter(batches))
+        stats = batches.stats()
+    assert (stats.batches, set(stats.bad)) == (2, {2})
+
+
+def test_the_body_of_the_loop_counts_as_elapsed_and_not_as_waiting(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for _ in batches:
+            time.sleep(0.02)
+        stats = batches.stats()
+    assert stats.elapsed_seconds - stats.waiting_seconds >= 4 * 0.02

@@ -1,0 +1,234 @@
+"""Several views of a sample, and batches whose samples are mixed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loaders import CUT, SAMPLES, SMALL, by_webdataset, loader, spoilt
+from making import jpeg, write_samples, write_shard
+from running import run_views
+
+from gpuloader import ConfigError, Decoder, GPULoader, LabelError, World
+from gpuloader.plan import Cursor, Draws, Plan, Stream
+from gpuloader.recipe import Preset, View
+from gpuloader.recipe.colors import ColorJitter
+from gpuloader.recipe.crops import RandomHorizontalFlip, RandomResizedCrop
+from gpuloader.recipe.output import Normalize
+
+# --- views
+
+TWO_SIZES = Preset(
+    views=[
+        View([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5,) * 3, (0.2,) * 3)]),
+        View([RandomResizedCrop((16, 24)), ColorJitter(0.4)], count=2),
+    ],
+    shuffle="full",
+    last_batch="drop",
+)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+@pytest.mark.parametrize("output", ["tuple", "dict"])
+def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, layout: str) -> None:
+    overrides = {"layout": layout}
+    images = [sample["jpg"] for sample in by_webdataset(shards)]
+    with loader(shards, preset={TWO_SIZES: overrides}, output=output) as batches:
+        expected = run_views(batches.preset, images)
+        order = Plan(SAMPLES, 8)
+        cursor, memory_format = Cursor(), torch.channels_last if layout == "channels_last" else torch.contiguous_format
+        for batch in batches:
+            views, labels = batch if output == "tuple" else (batch["image"], batch["label"])
+            ids = order.batch(cursor).ids
+            assert isinstance(views, list)
+            assert [tuple(view.shape) for view in views] == [(8, 3, 32, 32), (8, 3, 16, 24), (8, 3, 16, 24)]
+            for view, theirs in zip(views, expected, strict=True):
+                assert view.is_contiguous(memory_format=memory_format)
+                assert torch.equal(view, theirs[ids])
+            assert labels.tolist() == (ids % 10).tolist()
+            cursor = order.after(cursor)
+
+
+def test_views_of_a_rank_without_a_sample_are_empty(tmp_path: Path) -> None:
+    five = write_samples(tmp_path, 5, shards=1)
+    kwargs = {"preset": TWO_SIZES, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
+    with loader(five, 1, **kwargs) as batches:
+        for views, labels in batches:
+            assert [tuple(view.shape) for view in views] == [(0, 3, 32, 32), (0, 3, 16, 24), (0, 3, 16, 24)]
+            assert labels.shape == (0,)
+
+
+# --- mixing
+
+MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sample", "label_smoothing": 0.1}
+
+
+def mixed(tar: Any, batch_size: int = 8, mix: dict[str, Any] = MIX, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    settings = {"output": "dict", "last_batch": "pad", "preset": {"imagenet_train": {**SMALL, "mix": mix}}, **kwargs}
+    return loader(tar, batch_size, **settings)
+
+
+def by_sample(batches: Iterable[Any]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """The images and labels of the valid rows, by the samples' numbers."""
+    return {
+        index: (image, label)
+        for batch in batches
+        for index, valid, image, label in zip(
+            batch["index"].tolist(), batch["valid"].tolist(), batch["image"], batch["label"], strict=True
+        )
+        if valid
+    }
+
+
+def equal(one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]) -> bool:
+    return torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+def test_mixed_samples_are_the_mix_of_the_two_unmixed_ones(shards: list[Path], dtype: str, layout: str) -> None:
+    plain = {**SMALL, "dtype": dtype, "layout": layout}
+    cut = []
+    with (
+        loader(shards, output="dict", preset={"imagenet_train": plain}) as unmixed,
+        mixed(shards, last_batch="drop", preset={"imagenet_train": {**plain, "mix": MIX}}) as batches,
+    ):
+        for batch, before in zip(batches, unmixed, strict=True):
+            assert batch["index"].tolist() == before["index"].tolist()
+            assert batch["image"].dtype == getattr(torch, dtype)
+            assert batch["label"].shape == (8, 10)
+            assert batch["label"].dtype == torch.float32
+            torch.testing.assert_close(batch["label"].sum(1), torch.ones(8))
+            how = batches.preset.mix.draw(Draws(0, 0, before["index"].numpy()).of(Stream.MIX), 32, 32)
+            images = before["image"].double()
+            for row, (weight, box) in enumerate(zip(how.weight.tolist(), how.box.tolist(), strict=True)):
+                expected, other, (top, left, bottom, right) = images[row].clone(), images[row ^ 1], box
+                if bottom:
+                    expected[:, top:bottom, left:right] = other[:, top:bottom, left:right]
+                else:
+                    expected = weight * expected + (1 - weight) * other
+                tolerance = 1e-6 if dtype == "float32" else 4e-3
+                torch.testing.assert_close(batch["image"][row].double(), expected, atol=tolerance, rtol=0)
+                shares = torch.full((10,), 0.01)
+                shares[before["label"][row]] += 0.9 * weight
+                shares[before["label"][row ^ 1]] += 0.9 * (1 - weight)
+                torch.testing.assert_close(batch["label"][row], shares, atol=1e-6, rtol=0)
+                cut.append(bottom > 0)
+    assert 0 < sum(cut) < len(cut)
+
+
+@pytest.mark.parametrize(("batch_size", "world_size"), [(2, 1), (4, 1), (2, 2), (8, 2), (2, 4), (4, 4)])
+@pytest.mark.parametrize("samples", [40, 13])  # 13: the last one's neighbour is padding
+def test_what_is_mixed_depends_on_neither_batch_nor_world_size(
+    shards: list[Path], tmp_path: Path, samples: int, batch_size: int, world_size: int
+) -> None:
+    tar = shards if samples == SAMPLES else write_samples(tmp_path, samples)
+    with mixed(tar) as batches:
+        expected = by_sample(batches)
+    got = {}
+    for rank in range(world_size):
+        with mixed(tar, batch_size, world=World(rank, world_size), decoder=Decoder(num_threads=1)) as batches:
+            got |= by_sample(batches)
+    assert sorted(got) == sorted(expected) == list(range(samples))
+    assert all(equal(got[sample], expected[sample]) for sample in got)
+
+
+@pytest.mark.parametrize(("batch_size", "world_size"), [(8, 1), (2, 1), (4, 2), (2, 4)])
+def test_a_state_goes_on_with_the_same_mixes(shards: list[Path], batch_size: int, world_size: int) -> None:
+    with mixed(shards, 4) as batches:
+        expected = by_sample(batches)
+        batches.set_epoch(0)
+        epoch = iter(batches)
+        done = by_sample([next(epoch), next(epoch), next(epoch)])
+        state = json.loads(json.dumps(batches.state_dict()))
+    left = {}
+    for rank in range(world_size):
+        with mixed(shards, batch_size, world=World(rank, world_size)) as resumed:
+            resumed.load_state_dict(state)
+            left |= by_sample(resumed)
+    assert sorted([*done, *left]) == list(range(SAMPLES))
+    assert all(equal(left[sample], expected[sample]) for sample in left)
+
+
+def test_a_mix_for_the_batch_is_one_for_all_of_its_ranks(shards: list[Path]) -> None:
+    mix = {"num_classes": 10, "mixup_alpha": 0.8, "per": "batch"}
+
+    def weights(batch: dict[str, Any]) -> set[float]:
+        """The own shares of samples whose neighbours are of other classes."""
+        own = batch["index"] % 10
+        shares = batch["label"][torch.arange(len(own)), own]
+        return {round(share, 5) for share in shares[own != own.reshape(-1, 2).flip(1).flatten()].tolist()}
+
+    with mixed(shards, 8, mix) as batches:
+        whole = list(batches)
+    assert [len(weights(batch)) for batch in whole] == [1] * 5
+    assert len(set.union(*map(weights, whole))) == 5
+    of_ranks = []
+    for rank in range(2):
+        with mixed(shards, 4, mix, world=World(rank, 2)) as batches:
+            of_ranks.append(list(batches))
+    for batch, *parts in zip(whole, *of_ranks, strict=True):
+        assert torch.equal(torch.cat([part["image"] for part in parts]), batch["image"])
+        assert torch.equal(torch.cat([part["label"] for part in parts]), batch["label"])
+
+
+def test_another_epoch_mixes_otherwise(shards: list[Path]) -> None:
+    for per in ("sample", "batch"):
+        with mixed(shards, 8, {**MIX, "per": per}, shuffle="none") as batches:
+            one, other = (by_sample(batches) for _ in range(2))
+        assert not any(torch.equal(one[sample][1], other[sample][1]) for sample in range(SAMPLES))
+
+
+def test_a_replacement_brings_its_label_into_the_mix(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {6: CUT})
+    kwargs = {"on_error": "replace", "shuffle": "none"}
+    with mixed(tar, 8, {"num_classes": 10, "mixup_alpha": 1.0}, **kwargs) as batches:
+        batch = next(iter(batches))
+    classes = {int(sample) % 10 for sample in batch["index"][6:8]}
+    assert batch["index"][6] != 6
+    assert batch["valid"].tolist() == [True] * 6 + [False, True]
+    for row in (6, 7):
+        assert set(batch["label"][row].nonzero().flatten().tolist()) == classes
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"batch_size": 7}, "batch_size=7: the recipe mixes neighbours, so allowed are even numbers"),
+        ({"last_batch": "partial"}, 'last_batch="partial" would part neighbours .*: use "drop" or "pad"'),
+        ({"label_from": None}, "the recipe mixes samples, and label_from=None gives no labels to mix"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mixed(shards, **kwargs)
+
+
+@pytest.mark.parametrize("label", [3, -1, 2**40])
+def test_a_label_that_is_no_class_of_the_recipe_is_named_at_its_batch(tmp_path: Path, label: int) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "cls": b"%d" % (label if i == 5 else i % 3)} for i in range(8)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    message = rf"'5' in .*a\.tar has the label {label}, but the recipe's mix.num_classes is 3: set it"
+    with mixed(tar, 2, {**MIX, "num_classes": 3}, shuffle="none") as batches:
+        epoch = iter(batches)
+        assert [next(epoch)["label"].shape for _ in range(2)] == [(2, 3)] * 2
+        with pytest.raises(LabelError, match=message):
+            next(epoch)
+
+
+def test_a_mix_cuts_within_the_size_of_its_epoch(shards: list[Path]) -> None:
+    growing = {"RandomResizedCrop": {"size": {0: 24, 1: 32}}}
+    mix = {"num_classes": 10, "cutmix_alpha": 1.0, "per": "sample"}
+    with (
+        mixed(shards, preset={"imagenet_train": {**growing, "mix": mix}}) as batches,
+        loader(shards, preset={"imagenet_train": growing}) as unmixed,
+    ):
+        for epoch in range(2):
+            for batch, (before, _) in zip(batches, unmixed, strict=True):
+                how = batches.preset.mix.draw(Draws(0, epoch, batch["index"].numpy()).of(Stream.MIX), *before.shape[2:])
+                changed = (batch["image"] != before).any(1).sum((1, 2)) / before[0, 0].numel()
+                torch.testing.assert_close(1 - changed, torch.from_numpy(how.weight), atol=2e-3, rtol=0)

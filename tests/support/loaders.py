@@ -1,0 +1,47 @@
+"""Loaders on the CPU of small images, and what tests of them compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from making import SIZES, jpeg, write_shard
+from webdataset import tariterators
+
+from gpuloader import GPULoader
+
+SMALL = {"RandomResizedCrop": {"size": 32}}
+SAMPLES = 40
+CUT = jpeg(64, 64)[:-30]
+
+
+def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    return GPULoader(tar, batch_size, None, **{"preset": {"imagenet_train": SMALL}, **kwargs})
+
+
+def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
+    return loader(tar, batch_size, preset={"imagenet_eval": overrides}, **kwargs)
+
+
+def by_webdataset(shards: Iterable[Path]) -> list[dict[str, Any]]:
+    """The samples as webdataset reads them, in order."""
+    samples = []
+    for shard in shards:
+        with shard.open("rb") as stream:
+            samples += list(
+                tariterators.group_by_keys(tariterators.tar_file_expander([{"url": str(shard), "stream": stream}]))
+            )
+    return samples
+
+
+def indices(batches: Iterable[Any]) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in batches]
+
+
+def spoilt(folder: Path, bad: dict[int, bytes], count: int = SAMPLES) -> Path:
+    """A shard in which some images are other bytes."""
+    images = [bad.get(i, jpeg(*SIZES[i % len(SIZES)], seed=i)) for i in range(count)]
+    samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"%d" % (i % 10)} for i, image in enumerate(images)]
+    return write_shard(folder / "spoilt.tar", samples)
