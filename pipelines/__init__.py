@@ -1,6 +1,6 @@
 """DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
 
-from gpuloader.internals.dali import disown, is_decode_failure
+from gpuloader.internals.dali import is_decode_failure
 from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
@@ -13,7 +13,6 @@ __all__ = [
     "WholeDecoder",
     "admit",
     "build",
-    "disown",
     "gate",
     "is_decode_failure",
     "undecodable",
