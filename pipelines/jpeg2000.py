@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers import jpeg2000_process
+from gpuloader.helpers.forking import at_fork
 
 _MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
@@ -162,4 +163,4 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray
 
 _server = _Server()
 atexit.register(_server.close)
-os.register_at_fork(after_in_child=_server.leave_to_the_parent)
+at_fork(_server, _Server.leave_to_the_parent)

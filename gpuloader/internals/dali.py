@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nvidia.dali.pipeline import Pipeline
 
 
-def disown(pipeline: Pipeline) -> None:
+def leak_after_fork(pipeline: Pipeline) -> None:
     """Leaves a pipeline to the parent, in a forked child: it is never destroyed here.
 
     Relies on `Pipeline._pipe`, DALI's own object in C++, and on None there for a pipeline that was shut down, as

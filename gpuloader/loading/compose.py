@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -15,7 +13,8 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.internals.dali import disown, is_decode_failure
+from gpuloader.helpers.forking import at_fork
+from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.pipelines import admit, build, undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
@@ -137,7 +136,7 @@ class _Graph:
             "prefetch": 1,
             "decoded": not encoded,
         }
-        _alive.add(self)
+        at_fork(self, _Graph.leave_to_the_parent)
 
     def run(
         self, preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]
@@ -155,19 +154,8 @@ class _Graph:
     def leave_to_the_parent(self) -> None:
         """In a forked child, which makes its own."""
         if self._pipeline is not None:
-            disown(self._pipeline)
+            leak_after_fork(self._pipeline)
         self._pipeline, self._lock = None, Lock()
-
-
-_alive: WeakSet[_Graph] = WeakSet()
-
-
-def _after_fork() -> None:
-    for graph in list(_alive):
-        graph.leave_to_the_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _decoded_or_not(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:

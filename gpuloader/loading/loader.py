@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, overload
-from weakref import WeakSet
 
 import torch
 from torch.profiler import record_function
 from typing_extensions import Self, Unpack
 
 from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
-from gpuloader.helpers.cores import available_memory_bytes
-from gpuloader.helpers.units import bytes_said
-from gpuloader.internals.dali import disown, is_out_of_memory
+from gpuloader.helpers.forking import at_fork
+from gpuloader.internals.dali import is_out_of_memory, leak_after_fork
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -37,10 +34,10 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
-from gpuloader.loading.one_thread import enter
+from gpuloader.loading.iteration import Iteration
+from gpuloader.loading.memory import explain_lack_of_memory, warn_of_memory
 from gpuloader.loading.reader import EncodedBatch
-from gpuloader.loading.run import resolve_run
+from gpuloader.loading.run import Dataset, resolve_run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.state import check_identity, check_place, check_quarantine
 from gpuloader.loading.stats import Stats
@@ -204,12 +201,12 @@ class GPULoader(Generic[B_co]):
         }
         refuse_unknown(unknown, self._arguments)
         self.run = resolve_run(**self._arguments)
-        self._warn_of_memory()
+        warn_of_memory(self.run)
         self._cursor = self._start = Cursor()
         self._bad: dict[int, str] = {}
         self._suspects: set[int] = set()  # the streams add to it
         self._stats = Stats()
-        _alive.add(self)
+        at_fork(self, GPULoader._leave_to_the_parent)
 
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank; a resumed epoch has those that are left of it."""
@@ -383,7 +380,7 @@ class GPULoader(Generic[B_co]):
         step = Stats(
             batches=1,
             samples=len(batch.ids),
-            elapsed_seconds=now - (epoch.handed_out_at or started),
+            elapsed_seconds=now - (epoch.delivered_at or started),
             waiting_seconds=now - started,
             decoding_seconds=decoded - started,
             delivering_seconds=now - decoded,
@@ -392,7 +389,7 @@ class GPULoader(Generic[B_co]):
             ready_batches=0 if self._stream is None else self._stream.ready_batches,
         )
         self._stats = self._stats.after(step)
-        epoch.handed_out_at = now
+        epoch.delivered_at = now
         self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
         return result
 
@@ -416,31 +413,9 @@ class GPULoader(Generic[B_co]):
             # Whatever was under way is lost; the cursor is not: the next call starts from it again.
             self._close_stream()
             if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                raise DeviceError(self._lacking_memory(str(error))) from None
+                raise DeviceError(explain_lack_of_memory(self.run, str(error))) from None
             raise
         return batch, images
-
-    def _warn_of_memory(self) -> None:
-        if self.run.decoded or self.world.local_rank:
-            return
-        memory_bytes = available_memory_bytes()
-        if self.run.device_id is not None:
-            memory_bytes = torch.cuda.get_device_properties(self.run.device_id).total_memory
-        if excess := excess_of_a_batch(self.run.shards, self.preset, self.batch_size, memory_bytes):
-            _log.warning("%s", excess)
-
-    def _lacking_memory(self, message: str) -> str:
-        height, width = self.run.shards.largest_image
-        batch_size, prefetch = self.run.plan.batch_size, self.run.decoder.prefetch
-        needed = estimate_memory(self.run.shards, self.preset, "", batch_size, prefetch)
-        said = next(line for line in message.splitlines() if is_out_of_memory(line))
-        return (
-            f"{self.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
-            f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
-            f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
-            f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
-            f"DALI says: {said.strip()}"
-        )
 
     def _quarantine(self, bad: Mapping[int, str]) -> None:
         for sample, cause in bad.items():
@@ -466,74 +441,32 @@ class GPULoader(Generic[B_co]):
         if stream is not None:
             stream.close()
 
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child."""
+        if self._stream is not None and self._stream.pipeline is not None:
+            leak_after_fork(self._stream.pipeline)
+        self._stream = None
+        self.run.shards.renew_lock()
+        self._unusable = "belongs to the parent of this forked process"
+
+
+class _Epoch(Iteration[B_co]):
+    """An iteration over a GPULoader.
+
+    Attributes:
+        start: the place of its first batch, where that is known.
+        begun: whether that was asked for.
+        delivered_at: the time of the last batch.
+    """
+
+    def __init__(self, loader: GPULoader[B_co], start: Cursor | None) -> None:
+        super().__init__(loader)
+        self.start = start
+        self.begun = False
+        self.delivered_at: float | None = None
+
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**arguments)
     loader.load_state_dict(state)
     return loader
-
-
-_alive: WeakSet[GPULoader] = WeakSet()
-
-
-def _leave_to_the_parent() -> None:
-    """In a forked child."""
-    for loader in list(_alive):
-        if loader._stream is not None and loader._stream.pipeline is not None:
-            disown(loader._stream.pipeline)
-        loader._stream = None
-        loader.run.shards.renew_lock()
-        loader._unusable = "belongs to the parent of this forked process"
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """The data of a loader as a whole.
-
-    Attributes:
-        num_samples: all that the shards have, whatever a `subset` leaves out; also its `len`.
-        classes: the names of the labels, where they are known.
-    """
-
-    num_samples: int
-    classes: tuple[str, ...] | None
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-
-class _Epoch(Generic[B_co]):
-    """One iteration over a loader.
-
-    Attributes:
-        token: says whether it is the one that runs.
-        start: the place of its first batch, where that is known.
-        begun: whether that was asked for.
-        handed_out_at: the time of the last batch.
-    """
-
-    def __init__(self, loader: GPULoader[B_co], start: Cursor | None) -> None:
-        self._loader: GPULoader[B_co] | None = loader
-        self.token = object()
-        self.start = start
-        self.begun = False
-        self.handed_out_at: float | None = None
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> B_co:
-        loader = self._loader
-        if loader is None:
-            raise StopIteration
-        enter(loader._inside)
-        try:
-            return loader._next(self)
-        except StopIteration:
-            self._loader = None
-            raise
-        finally:
-            loader._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's

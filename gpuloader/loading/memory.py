@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import torch
 
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.units import bytes_said
+from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.run import Run
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
 _ARENA_GROWTH = 1.25
+_log = logging.getLogger("gpuloader")
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,32 @@ def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_
         f"the decoded images of one batch can take {bytes_said(sum(taken_bytes))}, over half of the "
         f"{bytes_said(memory_bytes)} of memory: lower {lower} (batch_size={batch_size}, "
         f"max_pixels={recipe.max_pixels}; the largest image has {taken_bytes[0] // 3:,} pixels)"
+    )
+
+
+def warn_of_memory(run: Run) -> None:
+    """Logs a warning, in one process of a machine, where the decoded images of a batch can take over half of it all."""
+    if run.decoded or run.world.local_rank:
+        return
+    memory_bytes = available_memory_bytes()
+    if run.device_id is not None:
+        memory_bytes = torch.cuda.get_device_properties(run.device_id).total_memory
+    if excess := excess_of_a_batch(run.shards, run.recipe, run.plan.batch_size, memory_bytes):
+        _log.warning("%s", excess)
+
+
+def explain_lack_of_memory(run: Run, message: str) -> str:
+    """What took the memory, and what to lower, for an error of DALI's that `is_out_of_memory`."""
+    height, width = run.shards.largest_image
+    batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
+    needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
+    said = next(line for line in message.splitlines() if is_out_of_memory(line))
+    return (
+        f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
+        f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
+        f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
+        f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
+        f"DALI says: {said.strip()}"
     )
 
 

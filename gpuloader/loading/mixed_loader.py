@@ -12,8 +12,8 @@ from typing_extensions import Self
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, shown
 from gpuloader.loading.delivery import B_co
+from gpuloader.loading.iteration import Iteration
 from gpuloader.loading.loader import GPULoader
-from gpuloader.loading.one_thread import enter
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place
 from gpuloader.loading.world import agree
@@ -244,38 +244,20 @@ class MixedLoader(Generic[B_co]):
         }
 
 
-class _Epoch(Generic[B_co]):
-    """One iteration over a MixedLoader. Not a generator: one ends where it raises, and the loop with it.
+class _Epoch(Iteration[tuple[str, B_co]]):
+    """An iteration over a MixedLoader.
 
     Attributes:
-        token: says whether it is the newest.
         turns: those to come; None before the first.
         turn: the one that is to be given next, where it is known.
         begun: the iterators of the loaders' epochs, by name.
     """
 
     def __init__(self, mixed: MixedLoader[B_co]) -> None:
-        self._mixed: MixedLoader[B_co] | None = mixed
-        self.token = object()
+        super().__init__(mixed)
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
         self.begun: dict[str, Iterator[B_co]] = {}
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> tuple[str, B_co]:
-        mixed = self._mixed
-        if mixed is None:
-            raise StopIteration
-        enter(mixed._inside)
-        try:
-            return mixed._next(self)
-        except StopIteration:
-            self._mixed = None
-            raise
-        finally:
-            mixed._inside = {}  # not by a call: an interrupt would come between the epoch's end and the loop's
 
 
 def _checked(

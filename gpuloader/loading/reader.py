@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Thread, current_thread
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeAlias
-from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
+from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.loading.run import Admitted, Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
@@ -28,6 +27,8 @@ from gpuloader.shards import Ahead, Arena, View, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
+
+_Request: TypeAlias = tuple[Cursor, Arena]
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,9 +216,6 @@ class ReadAhead:
 
     Steps in which this rank has no sample are passed over: there is nothing to read.
 
-    The thread and its caller share queues that are written in C. Locks that are written in Python, an executor's for
-    one, can be left locked by an interrupt, and then the thread hangs.
-
     Attributes:
         cursor: the place of the first batch.
     """
@@ -229,14 +227,8 @@ class ReadAhead:
         self._under_way = 0
         self._read: deque[EncodedBatch | Exception] = deque()
         self._free: deque[Arena] = deque()
-        self._requests: _Requests = SimpleQueue()
-        self._results: _Results = SimpleQueue()
-        stopping: list[bool] = []
-        work = (reader, self._requests, self._results, stopping)
-        thread = Thread(target=_serve, args=work, name="gpuloader-reader", daemon=True)
-        self._to_stop = (self._requests, thread, stopping)
-        self._at_end = finalize(self, _stop, *self._to_stop)
-        thread.start()
+        self._results: SimpleQueue[EncodedBatch | Exception] = SimpleQueue()
+        self._thread: FedThreads[_Request] = FedThreads(partial(_read, reader, self._results), "gpuloader-reader")
 
     def next(self) -> EncodedBatch:
         """The next batch; raises what reading it raised, and EndOfBatches where this rank never gets a sample again."""
@@ -248,7 +240,7 @@ class ReadAhead:
     def take(self) -> EncodedBatch | Exception:
         """The next batch, or what `next` would raise: its trace would hold all frames of the caller."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
-            self._requests.put((cursor, self._free.popleft() if self._free else Arena()))
+            self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)
             self._under_way += 1
         if self._under_way == 0:
@@ -259,7 +251,7 @@ class ReadAhead:
 
     def again(self, batch: EncodedBatch) -> EncodedBatch:
         """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
-        self._requests.put((batch.cursor, batch.arena))
+        self._thread.put((batch.cursor, batch.arena))
         while len(self._read) < self._under_way:
             self._read.append(self._results.get())
         result = self._results.get()
@@ -287,29 +279,14 @@ class ReadAhead:
 
     def close(self) -> None:
         """Ends the thread, after the image that it is reading. Garbage collection and the process's end do so too."""
-        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the thread running
-        self._at_end.detach()
+        self._thread.close()
 
 
-_Requests: TypeAlias = "SimpleQueue[tuple[Cursor, Arena] | None]"
-_Results: TypeAlias = "SimpleQueue[EncodedBatch | Exception]"
-
-
-def _serve(reader: Reader, requests: _Requests, results: _Results, stopping: list[bool]) -> None:
-    while (request := requests.get()) is not None:
-        try:
-            results.put(reader.read(*request, wanted=lambda: not stopping))
-        except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
-            results.put(error)
+def _read(
+    reader: Reader, results: SimpleQueue[EncodedBatch | Exception], request: _Request, wanted: Callable[[], bool]
+) -> None:
+    try:
+        results.put(reader.read(*request, wanted))
+    except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
+        results.put(error)
     del results  # else an error that nobody takes would hold itself: it holds this frame
-
-
-def _stop(requests: _Requests, thread: Thread, stopping: list[bool]) -> None:
-    """Doing so again, after an interrupt or at the end, changes nothing."""
-    stopping.append(True)
-    with suppress(Empty):  # the thread may be taking the last request at this moment
-        while True:
-            requests.get_nowait()
-    requests.put(None)
-    if thread.ident is not None and thread is not current_thread():  # where garbage is collected is not ours to choose
-        thread.join()

@@ -52,6 +52,22 @@ Admitted: TypeAlias = tuple[View, tuple[int, int]]
 """What the graph takes for an image, and its (height, width)."""
 
 
+@dataclass(frozen=True)
+class Dataset:
+    """The data of a loader as a whole.
+
+    Attributes:
+        num_samples: all that the shards have, whatever a `subset` leaves out; also its `len`.
+        classes: the names of the labels, where they are known.
+    """
+
+    num_samples: int
+    classes: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """All that decides what a loader delivers, and how.

@@ -12,8 +12,8 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
-from gpuloader.pack.files import remove_leftovers, write_once
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import Source, unique_keys
 from gpuloader.pack.running import run

@@ -11,7 +11,7 @@ from pathlib import Path
 from webdataset import TarWriter
 
 from gpuloader.errors import PackError
-from gpuloader.pack.files import whole_file
+from gpuloader.helpers.whole_files import OtherWriterError, whole_file
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import BadPictureError, Record, Sample
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
@@ -78,6 +78,8 @@ def _naming(path: Path | str) -> Iterator[None]:
     """Names the file in an error of the operating system: for a full disk, say, Python does not."""
     try:
         yield
+    except OtherWriterError as error:
+        raise PackError(str(error)) from None
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Interpolation, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Fill, Interpolation, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     Ints,
@@ -32,9 +32,6 @@ Padding: TypeAlias = (
     | Annotated[tuple[Pixels, Pixels, Pixels, Pixels], Field(strict=False)]
 )
 """On all sides; left and right, top and bottom; or left, top, right, bottom."""
-Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
-Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
-"""A level of 0 to 255, or one for each channel."""
 
 
 @part

@@ -21,6 +21,9 @@ Factor: TypeAlias = Annotated[float, Field(ge=0, le=100)]
 Pair: TypeAlias = Annotated[tuple[Number, Number], Field(strict=False)]
 Triple: TypeAlias = Annotated[tuple[Number, Number, Number], Field(strict=False)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
+Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
+"""A level of 0 to 255, or one for each channel."""
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 

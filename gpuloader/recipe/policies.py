@@ -18,10 +18,10 @@ from pydantic import Field, InstanceOf, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, PixelTransform, Probability, check_transforms
+from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, PixelTransform, Probability, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
-from gpuloader.recipe.warps import INTERPOLATIONS, Fill, Interpolation, rotation, shear, translate, warp
+from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, rotation, shear, translate, warp
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]

@@ -14,11 +14,11 @@ from pydantic import Field
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
-from gpuloader.recipe.model import Factor, PixelTransform, Probability
+from gpuloader.recipe.model import Factor, Fill, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
-from gpuloader.recipe.warps import INTERPOLATIONS, Fill, Interpolation
+from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation
 
 _NAMES = (
     "AutoContrast",

@@ -13,14 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Number, Pair, PixelTransform, Probability, check_range
+from gpuloader.recipe.model import Fill, Number, Pair, PixelTransform, Probability, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
 Matrices: TypeAlias = NDArray[np.float64]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
-Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
-Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
 Four: TypeAlias = Annotated[tuple[Number, Number, Number, Number], Field(strict=False)]
 
 INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}

@@ -28,9 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.regular_file import read_regular
 
 ARRAY_EXTENSION = "npy"
@@ -165,16 +164,8 @@ class ShardIndex:
     def save(self, path: Path) -> None:
         """Writes the file format of the module's text, beside `path` first and then over it at once."""
         data = self._to_bytes()
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest())
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with whole_file(path) as file:
+            file.write(data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest())
 
     def _to_bytes(self) -> bytes:
         header = json.dumps(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuloader.errors import ConfigError, DataError, shown
+from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
 
@@ -36,9 +37,8 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
         place = shards.place(sample)
         entry = {"shard": Path(place.shard).name, "key": place.key, "offset": place.offset, "cause": cause}
         lines.append(json.dumps(entry) + "\n")
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("".join(lines))
-    part.replace(path)
+    with whole_file(path) as file:
+        file.write("".join(lines).encode())
 
 
 def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.whole_files import whole_file
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.world import World
 from gpuloader.shards import (
@@ -293,9 +294,8 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
         return Repaired(str(path), None, 0)
     rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
     offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
-    part = copy.with_name(f".{copy.name}.part")
-    try:
-        with os.fdopen(open_regular(path), "rb") as source, tarfile.open(part, "w", format=tarfile.GNU_FORMAT) as tar:
+    with whole_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             to_copy = set(offsets.tolist())
             for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
                 if member.offset in to_copy:
@@ -306,10 +306,7 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
                     to_copy.remove(member.offset)
                 if not to_copy:
                     break  # what follows may be damaged
-            stat = os.fstat(source.fileno())
+        stat = os.fstat(source.fileno())
         if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
             raise ShardChangedError(f"{path} was written to while it was checked: check it again")
-        part.replace(copy)
-    finally:
-        part.unlink(missing_ok=True)
     return Repaired(str(path), str(copy), samples)

@@ -40,7 +40,7 @@ def message_of(graph: Callable[[], Any]) -> str:
 FORKS = """
 import os, signal, sys
 from nvidia.dali import fn, pipeline_def
-from gpuloader.internals.dali import disown
+from gpuloader.internals.dali import leak_after_fork
 
 @pipeline_def(batch_size=1, num_threads=2, device_id=None)
 def graph():
@@ -50,7 +50,7 @@ pipeline = graph()
 pipeline.run()
 if (child := os.fork()) == 0:
     signal.alarm(60)  # ends a child that waits for threads that it does not have
-    disown(pipeline)
+    leak_after_fork(pipeline)
     assert pipeline._pipe is None
     del pipeline
     sys.exit(7)  # and DALI's own hook runs
@@ -60,7 +60,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_disowned_pipeline_keeps_no_child_from_ending_and_the_parent_goes_on() -> None:
+def test_a_leaked_pipeline_keeps_no_child_from_ending_and_the_parent_goes_on() -> None:
     result = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True, check=True)
     assert result.stdout == "7\n"
 

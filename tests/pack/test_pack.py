@@ -21,8 +21,8 @@ from PIL import Image
 
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
+from gpuloader.helpers.whole_files import write_once
 from gpuloader.pack import LeftOutPicture, pack
-from gpuloader.pack.files import write_once
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import Sample
 from gpuloader.pack.writing import ShardTask, write_shard

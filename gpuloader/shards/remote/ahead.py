@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Thread, current_thread
+from functools import partial
 from typing import TypeAlias
-from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.plan import Cursor, Plan
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.store import Entry
@@ -94,14 +92,8 @@ class Ahead:
         self._cache = cache
         self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # where each ends, and its shards
         self._requested: set[int] = set()
-        self._requests: _Requests = SimpleQueue()
-        stopping: list[bool] = []
-        work = (cache, self._requests, self._requested, stopping)
-        threads = [Thread(target=_serve, args=work, name="gpuloader-download", daemon=True) for _ in range(_DOWNLOADS)]
-        self._to_stop = (self._requests, threads, stopping)
-        self._at_end = finalize(self, _stop, *self._to_stop)
-        for thread in threads:
-            thread.start()
+        download = partial(_download, cache, self._requested)
+        self._threads: FedThreads[tuple[int, Entry]] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
 
     def reached(self, cursor: Cursor) -> None:
         """Requests the shards that are coming from the step at the cursor on."""
@@ -113,7 +105,7 @@ class Ahead:
         for shard in coming:
             if shard not in self._requested and not self._cache.has(entries[shard]):
                 self._requested.add(shard)
-                self._requests.put((shard, entries[shard]))
+                self._threads.put((shard, entries[shard]))
 
     def _coming(self, cursor: Cursor) -> list[int]:
         """The shards that are needed next and fit into the cache together, in order."""
@@ -137,8 +129,7 @@ class Ahead:
 
     def close(self) -> None:
         """Ends the threads, and what they download. Garbage collection and the process's end do so too."""
-        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
-        self._at_end.detach()
+        self._threads.close()
 
 
 def warn_of_repeats(need: Need, limit_bytes: int) -> None:
@@ -160,31 +151,13 @@ def _is_before(cursor: Cursor, end: Cursor) -> bool:
     return (cursor.epoch, cursor.delivered) < (end.epoch, end.delivered)
 
 
-_Requests: TypeAlias = "SimpleQueue[tuple[int, Entry] | None]"
-
-
-def _serve(cache: ShardCache, requests: _Requests, requested: set[int], stopping: list[bool]) -> None:
-    while (request := requests.get()) is not None:
-        shard, entry = request
-        try:
-            if entry.key in cache.coming:
-                cache.fetch(entry, wanted=lambda: not stopping)
-        except Exception as error:  # noqa: BLE001 - the batch that needs the shard will raise it
-            if not stopping:
-                _log.info("%s was not downloaded ahead: %s", entry.shard, error)
-        finally:
-            requested.discard(shard)
-
-
-def _stop(requests: _Requests, threads: Sequence[Thread], stopping: list[bool]) -> None:
-    """Doing so again, after an interrupt or at the end, changes nothing."""
-    stopping.append(True)
-    with suppress(Empty):  # the threads may be taking the last requests at this moment
-        while True:
-            requests.get_nowait()
-    for _ in threads:
-        requests.put(None)
-    for thread in threads:
-        # Where garbage is collected is not ours to choose: it may be in one of them.
-        if thread.ident is not None and thread is not current_thread():
-            thread.join()
+def _download(cache: ShardCache, requested: set[int], request: tuple[int, Entry], wanted: Callable[[], bool]) -> None:
+    shard, entry = request
+    try:
+        if entry.key in cache.coming:
+            cache.fetch(entry, wanted)
+    except Exception as error:  # noqa: BLE001 - the batch that needs the shard will raise it
+        if wanted():
+            _log.info("%s was not downloaded ahead: %s", entry.shard, error)
+    finally:
+        requested.discard(shard)

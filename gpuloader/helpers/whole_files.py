@@ -9,15 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gpuloader.errors import PackError
+
+class OtherWriterError(FileNotFoundError):
+    """Another process took what this one was writing for a leftover."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. It has a hidden name until it is complete and on the disk.
+    """A file to write. It has a hidden name until it is complete and on the disk, and then replaces what is there.
 
     Raises:
-        PackError: another process took it for a leftover.
+        OtherWriterError: another process writes the same file.
     """
     with _hidden(path) as file:
         yield file
@@ -25,7 +27,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         try:
             Path(file.name).replace(path)
         except FileNotFoundError:
-            raise PackError(f"another process writes {path} as well: let one of them end first") from None
+            raise OtherWriterError(f"another process writes {path} as well: let one of them end first") from None
 
 
 def write_once(path: Path, content: bytes) -> bytes:

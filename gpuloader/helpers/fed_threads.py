@@ -1,0 +1,69 @@
+"""Threads that are fed by a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
+from typing import Any, Generic, TypeVar
+from weakref import finalize
+
+Request = TypeVar("Request")
+
+
+class FedThreads(Generic[Request]):
+    """Threads that do the same work for each request, until they are closed.
+
+    They share a queue with their owner that is written in C. Locks that are written in Python, an executor's for one,
+    can be left locked by an interrupt, and then a thread hangs.
+
+    Args:
+        work: takes a request, and a function that says whether its outcome is still wanted. It raises nothing, and does
+            not hold the owner: garbage collection and the process's end close the threads, too.
+        name: of the threads.
+        count: how many there are.
+    """
+
+    def __init__(self, work: Callable[[Request, Callable[[], bool]], None], name: str, count: int = 1) -> None:
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        stopping: list[bool] = []
+        each = (work, self._requests, stopping)
+        threads = [Thread(target=_serve, args=each, name=name, daemon=True) for _ in range(count)]
+        self._to_stop = (self._requests, threads, stopping)
+        self._at_end = finalize(self, _stop, *self._to_stop)
+        for thread in threads:
+            thread.start()
+
+    def put(self, request: Request) -> None:
+        """Adds a request behind the others."""
+        self._requests.put(request)
+
+    def close(self) -> None:
+        """Ends the threads, which give up what is not wanted any more. Closing twice is fine."""
+        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
+        self._at_end.detach()
+
+
+def _serve(
+    work: Callable[[Request, Callable[[], bool]], None],
+    requests: SimpleQueue[Request | None],
+    stopping: list[bool],
+) -> None:
+    while (request := requests.get()) is not None:
+        work(request, lambda: not stopping)
+    del work  # else an error that nobody takes would hold itself: it holds this frame
+
+
+def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:
+    """Doing so again, after an interrupt or at the end, changes nothing."""
+    stopping.append(True)
+    with suppress(Empty):  # the threads may be taking the last requests at this moment
+        while True:
+            requests.get_nowait()
+    for _ in threads:
+        requests.put(None)
+    for thread in threads:
+        # Where garbage is collected is not ours to choose: it may be in one of them.
+        if thread.ident is not None and thread is not current_thread():
+            thread.join()
