@@ -21,6 +21,7 @@ from bad_images import TIFF
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, jpeg, tar_by_command, write_samples, write_shard
 from running import draw, run_graph, run_views
+from warm import Program, warm
 from webdataset import tariterators
 
 from gpuloader import (
@@ -357,11 +358,8 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         "try: GPULoader(tar, 4, None, sampling={'weights': [1] * 39 + [1 + int(rank)]})\n"
         "except ConfigError as error: print(str(error).partition('\"')[0])"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *map(str, shards)], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    meeting = tmp_path / "meeting"
+    ranks = [Program(script, meeting, rank, *shards, stdout=subprocess.PIPE, text=True) for rank in range(2)]
     said = (
         "the loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]; "
         "batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"
@@ -1196,8 +1194,8 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
         "print(sum(1 for _ in epoch))"
     )
-    command = [sys.executable, "-c", script, str(shards[0].parent)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = warm().run(script, shards[0].parent)
+    assert result.returncode == 0, result.stderr
     message = "this loader belongs to the parent of this forked process: make a new one"
     assert result.stdout == f"{message}\n4\n"
 
