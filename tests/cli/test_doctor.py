@@ -43,6 +43,7 @@ def test_each_finding_is_a_line(tmp_path: Path) -> None:
     assert any(line.split()[1] == "disk" for line in lines if not line.startswith(" "))
 
 
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize(
     ("module", "name"), [("torch", "torch"), ("nvidia/dali", "DALI"), ("nvidia", "DALI"), ("numba", "Numba")]
 )

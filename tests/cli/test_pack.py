@@ -83,7 +83,11 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
         (("photos", "photos/packed"), 1, "error: the destination "),
         (("photos", "packed", "--max-size", "0"), 1, "error: max_size=0: allowed is an integer from 1 to 65500"),
         (("photos", "packed", "--part", "2/2"), 1, "error: part=2/2: allowed is i/n with i from 0 to n - 1"),
-        (("photos", "packed", "--classes", "gone.json"), 1, "error: classes='gone.json' cannot be read (No such file or directory): allowed is a JSON file of a list"),
+        (
+            ("photos", "packed", "--classes", "gone.json"),
+            1,
+            "error: classes='gone.json' cannot be read (No such file or directory): allowed is a JSON file of a list",
+        ),
         (("photos", "a-file"), 1, "error: a file is in the place of the destination "),
         (("photos", "packed", "--shard-bytes", "much"), 1, "allowed are bytes such as 256MiB"),
         (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if that is what you want"),

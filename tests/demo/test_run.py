@@ -1,4 +1,4 @@
-"""The demonstration as a whole: it learns. About half a minute; and what it says and leaves, with few pictures."""
+"""What the demonstration says and leaves, with few pictures. That it learns is with the README's snippets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from gpuloader import GPULoader
 from gpuloader.cli import main
@@ -31,20 +30,6 @@ def gpuloader(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return ended.value.code
 
 
-def test_the_demonstration_ends_above_90_percent_and_draws_predictions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "TRAIN_SECONDS", 600.0)  # a machine that does other things may need more than a user waits
-    result = run_demo(tmp_path / "shards", tmp_path / "demo.png", None)
-    assert result.device == "cpu"
-    assert result.evaluated == 300
-    assert result.accuracy > 0.9
-    assert "epoch 5/5" in capfd.readouterr().err
-    with Image.open(tmp_path / "demo.png") as grid:
-        assert grid.size[0] > 1000
-        assert len(grid.getcolors(1 << 24)) > 10_000
-
-
 @pytest.mark.usefixtures("_few_pictures")
 def test_it_says_where_it_is_and_what_came_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -59,6 +44,7 @@ def test_it_says_where_it_is_and_what_came_out(
         "waiting for data",
         "predictions",
     ]
+    assert printed.split()[:2] == ["device", "cpu"]
     assert "% of 20 pictures that it had not seen, each once" in printed
     stages = [line for line in said.splitlines() if line.startswith(("making", "epoch"))]
     for stage, expected in zip(

@@ -117,7 +117,7 @@ def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
 def test_ctrl_c_while_the_first_step_loads_modules_lets_the_loop_go_on(shards: list[Path], module: str) -> None:
     with loader(shards) as batches:
         whole = delivered(batches)
-    with NewProcess() as process:
+    with NewProcess(cold=True) as process:
         assert process.ask(interrupted_importing, tar=names(shards), module=module) == whole
 
 

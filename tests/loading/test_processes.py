@@ -13,6 +13,7 @@ import pytest
 from lifecycles import left_behind, threads_and_files
 from loaders import CUT, evaluation, loader, spoilt
 from making import damaged_jpeg
+from warm import warm
 
 from gpuloader import BadImageError, GPULoader, LoaderError
 
@@ -80,8 +81,8 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
         "print(sum(1 for _ in epoch))"
     )
-    command = [sys.executable, "-c", script, str(shards[0].parent)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = warm().run(script, shards[0].parent)
+    assert result.returncode == 0, result.stderr
     message = "this loader belongs to the parent of this forked process: make a new one"
     assert result.stdout == f"{message}\n4\n"
 

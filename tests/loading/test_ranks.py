@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from loaders import SAMPLES, evaluation, indices, loader
 from making import write_samples
+from warm import Program
 
 from gpuloader import Decoder, World
 from gpuloader.helpers.cores import available_cores
@@ -85,11 +85,8 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         "try: GPULoader(tar, 4, None, sampling={'weights': [1] * 39 + [1 + int(rank)]})\n"
         "except ConfigError as error: print(str(error).partition('\"')[0])"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "meeting")]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *map(str, shards)], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    meeting = tmp_path / "meeting"
+    ranks = [Program(script, meeting, rank, *shards, stdout=subprocess.PIPE, text=True) for rank in range(2)]
     said = (
         "the loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]; "
         "batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import Program
 
 from gpuloader.errors import ConfigError
 from gpuloader.loading.world import World
@@ -87,12 +87,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "RANK": "6", "WORLD_SIZE": "9", "LOCAL_RANK": "3"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", work, tmp_path / "meeting", str(rank)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        Program(work, tmp_path / "meeting", rank, env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     for rank, process in enumerate(processes):
@@ -148,8 +143,8 @@ def processes(work: str, tmp_path: Path, count: int) -> list[str]:
         "rank = int(sys.argv[2])\n"
         f"dist.init_process_group('gloo', init_method=f'file://{{sys.argv[1]}}', rank=rank, world_size={count})\n"
     )
-    command = [sys.executable, "-c", begin + work, str(tmp_path / "meeting")]
-    running = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(count)]
+    meeting = tmp_path / "meeting"
+    running = [Program(begin + work, meeting, rank, stdout=subprocess.PIPE, text=True) for rank in range(count)]
     return [process.communicate(timeout=60)[0] for process in running]
 
 

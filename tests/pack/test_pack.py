@@ -18,6 +18,7 @@ import pytest
 from making import jpeg
 from packing import content, samples_of, write_class_folders
 from PIL import Image
+from warm import Program
 
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
@@ -177,16 +178,16 @@ def test_another_path_to_the_same_pictures_is_the_same_source(
 # --- kills
 
 
-def start(source: Path, folder: Path, before: str = "", **options: object) -> subprocess.Popen[bytes]:
+def start(source: Path, folder: Path, before: str = "", **options: object) -> Program:
     work = (
         "from gpuloader.pack import pack\n"
         f"if __name__ == '__main__':\n    {before or 'pass'}\n"
         f"    pack({str(source)!r}, {str(folder)!r}, **{ ({'workers': 1, **OPTIONS, **options})!r})"
     )
-    return subprocess.Popen([sys.executable, "-c", work], stderr=subprocess.PIPE)
+    return Program(work, stderr=subprocess.PIPE)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+def wait_for(condition: Callable[[], object], process: Program) -> None:
     end = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, "it ended before"
@@ -247,7 +248,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
     wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
-    workers = children(process.pid)
+    workers = children(process.process)
     assert len(workers) >= 2
     process.kill()
     process.communicate()
@@ -257,7 +258,7 @@ def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> 
 def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
     wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
-    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    os.kill(children(process.process)[-1], signal.SIGKILL)
     _, told = process.communicate(timeout=120)
     assert process.returncode == 1
     assert b"PackError: a worker process ended: it was killed, perhaps for lack of memory" in told
@@ -266,13 +267,14 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: 
 @pytest.mark.parametrize(("shards", "whole_group"), [(0, True), (1, False)], ids=["a terminal's", "kill -INT"])
 def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, shards: int, whole_group: bool) -> None:
     arguments = ["pack", many, tmp_path / "packed", "--samples-per-shard", 4, "--workers", 2, "--max-size", 20]
-    work = f"import sys; from gpuloader.cli import main; sys.argv[1:] = {[*map(str, arguments)]}; main()"
-    process = subprocess.Popen([sys.executable, "-c", work], stderr=subprocess.PIPE, start_new_session=True)
+    work = "import os; os.setsid(); from gpuloader.cli import main; main()"
+    process = Program(work, *arguments, stderr=subprocess.PIPE)
     wait_for(
-        lambda: len(list((tmp_path / "packed").glob("*.tar"))) >= shards and len(children(process.pid)) >= 3, process
+        lambda: len(list((tmp_path / "packed").glob("*.tar"))) >= shards and len(children(process.process)) >= 3,
+        process,
     )
-    workers = children(process.pid)
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    workers = children(process.process)
+    (os.killpg if whole_group else os.kill)(process.process, signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in told

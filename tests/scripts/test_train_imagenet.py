@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ import torch
 import yaml
 from making import write_samples
 from oracle import torchvision
+from warm import Program
 
 from gpuloader import Compose, GPULoader
 
@@ -88,20 +90,55 @@ def arguments(config: Path, output: Path, **values: object) -> list[str]:
 
 
 def run(
-    config: Path, output: Path, ranks: int = 1, strike: tuple[object, ...] = (0, 0, "nothing"), **values: object
+    config: Path,
+    output: Path,
+    ranks: int = 1,
+    strike: tuple[object, ...] = (0, 0, "nothing"),
+    torchrun: bool = False,
+    **values: object,
 ) -> subprocess.CompletedProcess[str]:
-    """A run in processes of its own; `strike` is what happens to it, see struck.py."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    """A run in processes of its own; `strike` is what happens to it, see struck.py.
+
+    Without `torchrun`, warm processes get the environment that it would give them.
+    """
     script = [str(STRUCK), *map(str, strike), *arguments(config, output, **values)]
-    return subprocess.run([sys.executable, *torchrun, *script], capture_output=True, text=True, check=False)
+    if torchrun and ranks > 1:
+        command = [sys.executable, *f"-m torch.distributed.run --standalone --nproc-per-node {ranks}".split(), *script]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    processes = [
+        Program(
+            "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')",
+            *script,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in ([{}] if ranks == 1 else as_by_torchrun(ranks))
+    ]
+    told = [process.communicate(timeout=600) for process in processes]
+    return subprocess.CompletedProcess(
+        script,
+        max(abs(process.returncode) for process in processes),
+        *("".join(pipe) for pipe in zip(*told, strict=True)),
+    )
 
 
-def run_through(config: Path, output: Path, ranks: int = 1, **values: object) -> dict[str, Any]:
+def as_by_torchrun(ranks: int) -> list[dict[str, str]]:
+    """What torchrun tells each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    every = [{**meeting, "RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
+    return [{name: str(value) for name, value in each.items()} for each in every]
+
+
+def run_through(config: Path, output: Path, ranks: int = 1, torchrun: bool = False, **values: object) -> dict[str, Any]:
     """A run to its end; its checkpoint."""
     if ranks == 1:
         trainer().main(arguments(config, output, **values))
     else:
-        result = run(config, output, ranks, **values)
+        result = run(config, output, ranks, torchrun=torchrun, **values)
         assert result.returncode == 0, result.stderr
     return torch.load(output / "last.pt", weights_only=True)
 
@@ -155,7 +192,7 @@ def test_a_killed_run_goes_on_with_other_ranks_from_its_last_whole_checkpoint(
     saved: int,
     ranks_then: int,
 ) -> None:
-    assert run(config, tmp_path, ranks, strike).returncode != 0
+    assert run(config, tmp_path, ranks, strike, torchrun=True).returncode != 0
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == saved
     assert_same_training(run_through(config, tmp_path, ranks_then), undisturbed)
 
@@ -190,7 +227,7 @@ def test_the_evaluation_counts_every_sample_once_with_the_net_of_the_checkpoint(
     """Here with batch normalisation, whose statistics differ between ranks, MixUp, and much else at once."""
     mixing = {"RandomResizedCrop": {"size": 32}, "TrivialAugmentWide": None}
     options = {"train_preset": "resnet50_v2", "train_overrides": mixing, "channels_last": True, "accumulation": 2}
-    checkpoint = run_through(config, tmp_path, ranks=2, model="resnet18", epochs=1, lr=0.01, **options)
+    checkpoint = run_through(config, tmp_path, 2, True, model="resnet18", epochs=1, lr=0.01, **options)
     compose = Compose.load("imagenet_eval", **VALUES["val_overrides"])
     tars = sorted((config.parent / "val").glob("*.tar"))
     result = json.loads((tmp_path / "result.json").read_text())

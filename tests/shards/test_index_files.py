@@ -7,13 +7,13 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from making import write_samples, write_shard
+from warm import Program, warm
 
 from gpuloader.errors import TarError
 from gpuloader.shards import ShardIndex, index_file, open_index, open_indexes
@@ -156,8 +156,8 @@ def test_processes_that_start_at_once_all_end_with_right_indexes(tmp_path: Path)
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(*[index.digest().hex() for index in open_indexes(shards)])"
     )
-    command = [sys.executable, "-W", "error", "-c", work, *shards]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [Program(work, *shards, text=True, **pipes) for _ in range(3)]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -179,7 +179,7 @@ def test_an_index_that_cannot_be_written_whole_is_used_and_leaves_nothing_behind
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"  # as a full disk: writing more fails
         "print(open_index(Path(sys.argv[1])).digest().hex())"
     )
-    result = subprocess.run([sys.executable, "-c", work, shard], capture_output=True, text=True, check=True)
+    result = warm().run(work, shard)
     assert result.stdout.strip() == scan(shard).digest().hex()
     assert "could not be kept, it will be made again next time" in result.stderr
     assert names_in(shard.parent) == ["train-0000.tar"]

@@ -22,6 +22,7 @@ from threading import enumerate as enumerate_threads
 from typing import Any
 
 import torch
+from warm import Program
 
 from gpuloader import BadImageError, GPULoader
 from gpuloader.helpers.late_imports import import_late
@@ -92,16 +93,20 @@ def loaded(tar: Any, batch_size: int = 8, **kwargs: Any) -> dict[str, Any]:  # n
 
 
 class NewProcess:
-    """A process that runs functions of this module, one after the other. Warnings are errors in it."""
+    """A process that runs functions of this module, one after the other. Warnings are errors in it.
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", "import lifecycles; lifecycles.serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        )
+    `cold` is for one that has imported nothing else yet.
+    """
+
+    def __init__(self, cold: bool = False) -> None:
+        code, pipes = "import lifecycles; lifecycles.serve()", {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process: subprocess.Popen[str]
+        if cold:
+            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+            command = [sys.executable, "-W", "error", "-c", code]
+            self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
+        else:
+            self.process = Program(code, text=True, **pipes)
 
     def begin(self, function: Callable[..., Any], **arguments: Any) -> None:  # noqa: ANN401
         """Has it run a function; arguments and result are what JSON can say."""

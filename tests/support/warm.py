@@ -6,6 +6,7 @@ A test that runs many programs of the user's would otherwise spend seconds on th
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import shutil
@@ -18,24 +19,49 @@ import threading
 import types
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CLI = "from gpuloader.cli import main; main()"
 SHIM = """#!{python} -SE
 import array, json, os, socket, sys
+told = os.environ.pop("TELL_PROCESS_TO", "")
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     request = json.dumps([{code!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
     fds = array.array("i", [0, 1, 2])
     server.sendmsg([b"%d\\n" % len(request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     server.sendall(request)
-    sys.exit(int(server.makefile().read()))
+    answers = server.makefile()
+    process = answers.readline()
+    if told:
+        os.write(int(told), process.encode())
+        os.close(int(told))
+    status = int(answers.read())
+if status < 0:
+    import signal
+    signal.signal(-status, signal.SIG_DFL) if status != -signal.SIGKILL else None
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
+PYTHON = """#!{python} -SE
+import os, sys
+if sys.argv[1:3] != ["-m", "{decoder}"]:
+    os.execv("{python}", ["{python}", *sys.argv[1:]])
+code = "import runpy, sys; del sys.argv[:2]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+os.execv({run!r}, ["run", code, *sys.argv[1:]])
+"""
+DECODER = "gpuloader.tools.decoder_process"
 
 
 class Warm:
-    """The process that the others are forked from; warnings are errors in all of them."""
+    """The process that the others are forked from; warnings are errors in all of them.
+
+    Its `folder` has the programs `gpuloader` and `run CODE ARGUMENT...`; and `python`, which is Python, but that the
+    process that decodes for `gpuloader check` begins warm.
+    """
 
     def __init__(self, *prefix: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="warm"))
@@ -55,6 +81,9 @@ class Warm:
             shim = self.folder / name
             shim.write_text(SHIM.format(python=sys.executable, address=address, code=its_code))
             shim.chmod(0o755)
+        self.python = self.folder / "python"
+        self.python.write_text(PYTHON.format(python=sys.executable, decoder=DECODER, run=str(self.folder / "run")))
+        self.python.chmod(0o755)
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -77,6 +106,34 @@ class Warm:
         )
 
 
+class Program(subprocess.Popen[Any]):
+    """`python -c CODE ARGUMENTS` as `Popen` has it, but that `process` is its id: `pid` is of one that waits for it."""
+
+    def __init__(
+        self,
+        code: str,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        reading, writing = os.pipe()
+        super().__init__(
+            [warm().folder / "run", code, *map(str, arguments)],
+            env={**(os.environ if env is None else env), "TELL_PROCESS_TO": str(writing)},
+            pass_fds=[writing],
+            **options,
+        )
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            self.process = int(told.readline())
+
+    def send_signal(self, sig: int) -> None:
+        """To the program."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.process, sig)
+
+
 @cache
 def warm(*prefix: str) -> Warm:
     """The one of this process of tests; `prefix` is what it is run with."""
@@ -96,6 +153,9 @@ def serve(listening_fd: int, folder: str) -> None:
 
     for module in ("gpuloader.loading.loader", "gpuloader.pipelines.resample", "gpuloader.pipelines.augment"):
         import_late(module)
+    gc.collect()
+    gc.freeze()  # else each child's first collection would copy the memory of all these modules
+    sys.executable = str(Path(folder, "python"))
     parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
@@ -152,8 +212,9 @@ def _answer(client: socket.socket) -> None:
         os.environ.clear()
         os.environ.update(environment)
         _run(code, arguments)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    client.sendall(b"%d" % (status if status >= 0 else 128 - status))
+    with suppress(BrokenPipeError):  # of one that was killed, as `gpuloader check` ends its process that decodes
+        client.sendall(b"%d\n" % child)
+        client.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
+from warm import warm
 from webdataset import tariterators
 
 from gpuloader import BadImages, GPULoader
@@ -17,6 +19,11 @@ from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError
 from gpuloader.tools.check import check_shards
 
 Sample = dict[str, bytes | str]
+
+
+@pytest.fixture(autouse=True)
+def _decoding_begins_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(warm().python))
 
 
 def samples(count: int, bad: Iterable[int] = ()) -> list[Sample]:

@@ -181,6 +181,7 @@ def check_run(run: Delivered, samples: Samples, batch_size: int, clean: Sequence
         assert np.array_equal(image, clean[int(key.removeprefix("good-")) % len(clean)]), key
 
 
+@pytest.mark.slow(kept=4)
 @pytest.mark.parametrize(
     ("batch_size", "place"),
     [

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from making import write_samples
 from serving import Server
+from warm import Program, warm
 
 from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, TarError
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, close_shard
@@ -246,9 +247,7 @@ def test_a_folder_that_is_full_is_an_error_and_leaves_what_can_go_on(
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"  # as a full disk: writing more fails
         "cache.open(entry, always)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", work, entries[0].shard.url, folder], capture_output=True, text=True, check=False
-    )
+    result = warm().run(work, entries[0].shard.url, folder)
     assert "ConfigError: Cache(folder=" in result.stderr
     assert "a shard cannot be written there: File too large" in result.stderr
     assert (folder / f"{entries[0].key}.{size}.part").stat().st_size == 10_000
@@ -427,9 +426,8 @@ WORK = (
 )
 
 
-def begin(entry: Entry, folder: Path, limit: int = ROOM) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "error", "-c", WORK, entry.shard.url, str(folder), str(limit)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def begin(entry: Entry, folder: Path, limit: int = ROOM) -> Program:
+    process = Program(WORK, entry.shard.url, folder, limit, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdin is not None
     assert process.stdout.readline() == "ready\n"
