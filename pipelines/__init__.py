@@ -4,7 +4,7 @@ from gpuloader.internals.dali import is_decode_failure
 from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
-from gpuloader.pipelines.triage import undecodable
+from gpuloader.pipelines.triage import find_undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "WholeDecoder",
     "admit",
     "build",
+    "find_undecodable",
     "gate",
     "is_decode_failure",
-    "undecodable",
 ]

@@ -15,12 +15,12 @@ def import_late(name: str) -> ModuleType:
 
     torch and Numba are of no use in a process in which their import was interrupted: another finds half of them.
     """
-    with interrupts_held_back():
+    with hold_back_interrupts():
         return importlib.import_module(name)
 
 
 @contextmanager
-def interrupts_held_back() -> Iterator[None]:
+def hold_back_interrupts() -> Iterator[None]:
     """SIGINT waits for the end of the block, where its handler is one of Python's and may be changed."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or current_thread() is not main_thread():

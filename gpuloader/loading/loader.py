@@ -292,9 +292,9 @@ class GPULoader(Generic[B_co]):
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
-        self._restore(*self._checked(state))
+        self._restore(*self._check_state(state))
 
-    def _checked(self, state: object) -> tuple[Cursor, dict[int, str]]:
+    def _check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
         """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
         state = check_identity(state, self.run.identity, self.run.described, self.run.shards)

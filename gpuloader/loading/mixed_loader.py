@@ -75,7 +75,7 @@ class MixedLoader(Generic[B_co]):
         self._strategy = strategy
         self._stop = stop
         self._seed = check_seed(seed)
-        self._weights = _checked(weights, self.loaders, strategy)
+        self._weights = _check_weights(weights, self.loaders, strategy)
         self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
         world = next(iter(self.loaders.values())).world
         if world.world_size > 1:
@@ -140,7 +140,7 @@ class MixedLoader(Generic[B_co]):
         checked = {}
         for name, loader in self.loaders.items():
             try:
-                checked[name] = loader._checked(state["loaders"].get(name, {}))
+                checked[name] = loader._check_state(state["loaders"].get(name, {}))
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
         self._resumed, self._running = False, None
@@ -206,7 +206,7 @@ class MixedLoader(Generic[B_co]):
             yield from ((name, number) for name in names for number in range(lengths[name]))
             return
         given = dict.fromkeys(names, 0)
-        for name in self._drawn(epoch) if self._strategy == "weighted" else cycle(names):
+        for name in self._draw_names(epoch) if self._strategy == "weighted" else cycle(names):
             exhausted = given[name] >= lengths[name]
             if exhausted and self._stop == "first":
                 return
@@ -216,7 +216,7 @@ class MixedLoader(Generic[B_co]):
                 yield name, given[name]
                 given[name] += 1
 
-    def _drawn(self, epoch: int) -> Iterator[str]:
+    def _draw_names(self, epoch: int) -> Iterator[str]:
         assert self._weights is not None
         names, weights = list(self._weights), np.array(list(self._weights.values()))
         bounds = np.cumsum(weights / weights.sum())
@@ -252,7 +252,7 @@ class _Epoch(Iteration[tuple[str, B_co]]):
         self.begun: dict[str, Iterator[B_co]] = {}
 
 
-def _checked(
+def _check_weights(
     weights: Mapping[str, float] | None, loaders: Mapping[str, GPULoader], strategy: Strategy
 ) -> dict[str, float] | None:
     if strategy != "weighted":

@@ -47,7 +47,7 @@ def check_identity(
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
             if differences:
-                problem = f"the state was saved with another recipe: {_listed(differences, '; ')}"
+                problem = f"the state was saved with another recipe: {_list_some(differences, '; ')}"
         if name == "dataset" and isinstance(saved.get("shards"), str):
             difference = _shard_difference(saved["shards"], described["shards"], shards)
             problem = f"the state was saved with other data: {difference}"
@@ -93,7 +93,7 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         both = zip_longest(saved, mine, fillvalue=_ABSENT)
         pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
     else:
-        return [f"{where} was {_shown(saved)}, is {_shown(mine)}"]
+        return [f"{where} was {_quote(saved)}, is {_quote(mine)}"]
     return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
 
 
@@ -101,7 +101,7 @@ def _name(key: object) -> str:
     return key[:80] if isinstance(key, str) else shown(key)
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return "absent" if value is _ABSENT else shown(value, 200)
 
 
@@ -113,17 +113,19 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     if not gone and not new:
         moved = [name for name, was, here in zip(names, before, now) if was != here]
-        return f"the same shards in another order; at other places are {_listed(moved)}" if moved else "other samples"
+        return (
+            f"the same shards in another order; at other places are {_list_some(moved)}" if moved else "other samples"
+        )
     lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
             f"it had {len(before)} shards, this loader has {len(now)}",
-            *([f"missing or changed here are its numbers {_listed(lacking)}, counted from 0"] if lacking else []),
-            *([f"new or changed here are {_listed(added)}"] if added else []),
+            *([f"missing or changed here are its numbers {_list_some(lacking)}, counted from 0"] if lacking else []),
+            *([f"new or changed here are {_list_some(added)}"] if added else []),
         ]
     )
 
 
-def _listed(parts: Sequence[str], separator: str = ", ") -> str:
+def _list_some(parts: Sequence[str], separator: str = ", ") -> str:
     return f"{separator.join(parts[:_MOST_SHOWN])}{' ...' if len(parts) > _MOST_SHOWN else ''}"

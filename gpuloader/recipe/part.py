@@ -49,21 +49,21 @@ def part(kind: type[Made]) -> type[Made]:
 
     @wraps(validate)
     def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
-        with _explained(type(self), f"`{type(self).__name__}", values):
+        with _explain_errors(type(self), f"`{type(self).__name__}", values):
             validate(self, *values, **parameters)
 
     whole.__init__ = __init__
     return whole
 
 
-def made(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
+def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
     """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
 
     Raises:
         PresetError: a line for each key that is wrong, unknown or missing.
     """
     empty: Any = object.__new__(kind)
-    with _explained(kind, where):
+    with _explain_errors(kind, where):
         type(empty).__init__.__wrapped__(empty, **{key_name(name): value for name, value in parameters.items()})
     return empty
 
@@ -91,7 +91,7 @@ def either(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def _explained(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
+def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:

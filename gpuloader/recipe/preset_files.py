@@ -13,8 +13,8 @@ from gpuloader.errors import PresetError, shown
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, made, not_needed
-from gpuloader.recipe.plain import plain
+from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, make_part, not_needed
+from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
 
@@ -50,7 +50,7 @@ def preset_text(name: str) -> str:
 
 def preset_yaml(preset: Preset) -> str:
     """A recipe as YAML, without what is at its default; `load_preset` makes the same recipe of it."""
-    return yaml.safe_dump(plain(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
+    return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
 def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
@@ -77,7 +77,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
     if isinstance(source, Preset):
         if not overrides:
             return source
-        where, content = "the Compose", plain(source)
+        where, content = "the Compose", as_plain_values(source)
     elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):
         where, content = str(source), load_yaml(_text(source), str(source))
     else:
@@ -85,7 +85,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
     if overrides:
         where = f"{where} with overrides"
         _check_size(overrides, where)
-        content = _replaced(content, overrides, where)
+        content = _replace(content, overrides, where)
     return _preset(content, where)
 
 
@@ -124,8 +124,8 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
     if isinstance(parts.get("views"), list):
         parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
     if isinstance(parts.get("mix"), Mapping):
-        parts["mix"] = made(Mix, parts["mix"], f"{where}: `mix")
-    return made(Preset, parts, f"{where}: `")
+        parts["mix"] = make_part(Mix, parts["mix"], f"{where}: `mix")
+    return make_part(Preset, parts, f"{where}: `")
 
 
 def _view(content: object, where: str) -> View:
@@ -134,7 +134,7 @@ def _view(content: object, where: str) -> View:
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}.transforms")
-    return made(View, parts, where)
+    return make_part(View, parts, where)
 
 
 def _transforms(content: object, where: str) -> tuple[Any, ...]:
@@ -168,10 +168,10 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
     parameters = dict(parameters)
     if "transforms" in parameters:
         parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
-    return made(TRANSFORMS[name], parameters, f"{where}.{name}")
+    return make_part(TRANSFORMS[name], parameters, f"{where}.{name}")
 
 
-def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
     replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:

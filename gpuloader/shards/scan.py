@@ -49,7 +49,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
         ) from None
     try:
         before = os.fstat(fd)
-        found = _scanned(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
+        found = _scan(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
         after = os.fstat(fd)
     finally:
         os.close(fd)
@@ -60,10 +60,10 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
     """As `scan`, of a tar that `read` reads and `shard` names."""
-    return _whole(shard, *_scanned(read, size_bytes, mtime_ns, shard))
+    return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
-def _scanned(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
+def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
     damage = None
     gathered = _Gathered(read)
     try:

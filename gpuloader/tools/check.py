@@ -155,7 +155,7 @@ def check_shards(
         shard_set = ShardSet(paths, [shard.index for shard in shards])
         with progress_bar(progress) as bar:
             task = bar.add_task("checking images", total=len(shard_set))
-            bad = _undecodable(shard_set, device, lambda count: bar.advance(task, count))
+            bad = _find_undecodable(shard_set, device, lambda count: bar.advance(task, count))
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
@@ -239,7 +239,7 @@ def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
         return scan_to_damage(shard)
 
 
-def _undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
+def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
     """The samples whose images are refused by the gate or the decoder, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD

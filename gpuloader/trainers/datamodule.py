@@ -83,7 +83,7 @@ class TrainerLoaders:
         """
         tar, device_id, world = self._place("train")
         made = GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
-        return self._opened("train", made)  # of any output
+        return self._open_epochs("train", made)  # of any output
 
     def val_dataloader(self) -> TrainerEpochs:
         """The batches of validation, else as `train_dataloader`."""
@@ -124,7 +124,7 @@ class TrainerLoaders:
     def _evaluation(self, stage: str) -> TrainerEpochs:
         tar, device_id, world = self._place(stage)
         given = {"batch_size": self.batch_size, **self._eval_loader}
-        return self._opened(stage, GPULoader(tar, device_id=device_id, world=world, **given))
+        return self._open_epochs(stage, GPULoader(tar, device_id=device_id, world=world, **given))
 
     def _place(self, stage: str) -> tuple[Sources, int | None, World]:
         """The stage's shards, and the device and the place among the ranks that the Trainer gives this process."""
@@ -144,7 +144,7 @@ class TrainerLoaders:
         world = World(share["rank"], share["num_replicas"])
         return tar, device.index if device.type == "cuda" else None, world
 
-    def _opened(self, stage: str, loader: GPULoader) -> TrainerEpochs:
+    def _open_epochs(self, stage: str, loader: GPULoader) -> TrainerEpochs:
         if stage in self._open:  # the Trainer reloads it
             self._open[stage].close()
         self._open[stage] = loader
