@@ -273,7 +273,7 @@ class GPULoader(Generic[B_co]):
             self._cursor = self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, in plain JSON types: counts what was handed out, nothing that was only prefetched.
+        """Where the run is, in plain JSON types: counts what was delivered, nothing that was only prefetched.
 
         The same on every rank, but for the quarantine: the bad images that this rank met, which is for the record and
         steers nothing. So any rank's state will do.

@@ -23,7 +23,7 @@ from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.loading.run import Admitted, Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
-from gpuloader.shards import Ahead, Arena, View, Wanted
+from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
@@ -53,7 +53,7 @@ class EncodedBatch:
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    images: Sequence[View]
+    images: Sequence[EncodedImage]
     arrays: Mapping[str, NDArray[Any]]
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
@@ -153,7 +153,7 @@ class Reader:
             )
         return labels
 
-    def _admit(self, sample: int, image: View, draws: Draws) -> Admitted | str:
+    def _admit(self, sample: int, image: EncodedImage, draws: Draws) -> Admitted | str:
         """What the graph takes for an image, or why it is bad."""
         admitted = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.admit(image)
         if isinstance(admitted, str) or sample not in self._suspects:

@@ -44,11 +44,11 @@ from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, find_undecodable
 from gpuloader.plan import LastBatch, Plan
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import Labels, ShardSet, View, admit_array, make_labels, read_quarantine
+from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
 
-Admitted: TypeAlias = tuple[View, tuple[int, int]]
+Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
 """What the graph takes for an image, and its (height, width)."""
 
 
@@ -118,13 +118,13 @@ class Run:
         """Decoding threads."""
         return self.decoder.num_threads or 1
 
-    def admit(self, image: View) -> Admitted | str:
+    def admit(self, image: EncodedImage) -> Admitted | str:
         """What the graph takes for an image as it is stored; or why the recipe does not let it be decoded."""
         if self.decoded:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(self, images: Sequence[View], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
+    def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
         return find_undecodable(self.recipe, images, arrays, self.device_id, self.num_threads)
 

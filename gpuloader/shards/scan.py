@@ -15,8 +15,8 @@ from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, T
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
-from gpuloader.shards.regular_file import open_regular
-from gpuloader.shards.tar import MISSING_END, Member, Read, members
+from gpuloader.shards.regular_file import Read, open_regular
+from gpuloader.shards.tar import MISSING_END, Member, members
 
 _LEFT_OUT_KEPT = 1000
 _LABEL_BYTES = 64
@@ -138,7 +138,7 @@ class _Gathered:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _image_size(self, image: Member) -> tuple[int, int]:
-        def read(offset: int, count: int) -> bytes:
+        def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point behind the image
             if offset + count <= len(image.head):
                 return image.head[offset : offset + count]

@@ -24,10 +24,10 @@ from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.world import World
 from gpuloader.shards import (
     Arena,
+    EncodedImage,
     ShardIndex,
     ShardSet,
     Tar,
-    View,
     open_index,
     resolve_local,
     scan_to_damage,
@@ -252,10 +252,10 @@ def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable
     return bad | shards.too_large
 
 
-def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[View]]]:
+def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """The images of each batch, the next one being read meanwhile; good until the next one is asked for."""
     arenas = cycle((Arena(), Arena()))
-    under_way: deque[tuple[range, Future[list[View]]]] = deque()
+    under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
     with ThreadPoolExecutor(1) as thread:
         for batch in batches:
             under_way.append((batch, thread.submit(shards.read_images, np.array(batch), next(arenas))))
