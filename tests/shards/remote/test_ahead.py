@@ -36,8 +36,8 @@ def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None
         number: Entry(RemoteShard(f"s3://bucket/{number}.tar"), Version(SHARD_BYTES, ""))
         for number in (range(shards) if on_stores is None else on_stores)
     }
-    sampling = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
-    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, sampling=sampling), shards_of, entries)
+    positions = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
+    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, positions=positions), shards_of, entries)
 
 
 def test_shards_come_in_the_order_of_their_first_sample() -> None:
@@ -50,7 +50,7 @@ def test_shards_come_in_the_order_of_their_first_sample() -> None:
 
 
 def test_a_part_of_the_data_needs_its_own_shards() -> None:
-    plan = Plan(3, 1, sampling=Subset(np.array([301, 5, 302]), "none"))
+    plan = Plan(3, 1, positions=Subset(np.array([301, 5, 302]), "none"))
     assert Need(plan, shards_of, need(4).entries).shards(0, 0, 3) == [3, 0]
 
 
