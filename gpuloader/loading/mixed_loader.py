@@ -46,7 +46,7 @@ class MixedLoader(Generic[B_co]):
         seed: of "weighted", in [0, 2**64).
 
     Raises:
-        ConfigError: loaders, strategy, weights, stop or seed that cannot be meant, or that differ between ranks.
+        ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
     """
 
     def __init__(

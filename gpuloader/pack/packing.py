@@ -103,7 +103,7 @@ def pack(
         progress: shows a bar on stderr.
 
     Raises:
-        ConfigError: arguments that cannot be meant.
+        ConfigError: invalid arguments.
         PackError: a source that is not there or cannot be read, or a worker that died.
         LabelError: a sample without a label, or with a class that is not known.
         NoSamplesError: no picture, or no good one.

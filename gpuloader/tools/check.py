@@ -141,7 +141,7 @@ def check_shards(
 
     Raises:
         ConfigError: the quarantine or the copies cannot be written there, or a copy's name is taken.
-        DataError: no shard or sample is there, or a shard changes meanwhile.
+        DataError: no shard or sample is there, or a shard changes in the course of it.
         LoaderError: images cannot be decoded for a reason that is none of theirs.
     """
     paths = resolve_local(tar)

@@ -863,7 +863,7 @@ def test_a_resumed_run_knows_its_quarantine(tmp_path: Path) -> None:
             whole.append(batch)
             states.append(batches.state_dict())
         assert set(batches.stats().bad) == {2, 30}
-    assert [sample for sample, _ in states[0]["quarantine"]] == [2]  # 30 may have been read, but was not delivered
+    assert [sample for sample, _ in states[0]["quarantine"]] == [2]  # 30 may have been read, but was not handed out
     with evaluation(tar, 8, output="dict", on_error=BadImages(replace=True, max_share=0.1)) as resumed:
         resumed.load_state_dict(states[1])
         assert set(resumed.stats().bad) == {2}
@@ -1253,7 +1253,7 @@ def test_importing_the_package_imports_neither_dali_nor_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_stats_count_what_was_delivered(shards: list[Path]) -> None:
+def test_stats_count_what_was_handed_out(shards: list[Path]) -> None:
     with loader(shards) as batches:
         for _ in batches:
             pass

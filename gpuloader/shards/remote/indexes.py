@@ -49,7 +49,7 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
 
 
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
-    """The index that lies beside the shard on the store; None where there is no right one."""
+    """The index beside the shard on the store; None where there is no right one."""
     beside = entry.shard.beside(INDEX_SUFFIX)
     data = beside.read_small(_MOST_GIVEN_BYTES, wanted)
     if data is None:
