@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-def shown(value: object, most_characters: int = 80) -> str:
+def describe(value: object, most_characters: int = 80) -> str:
     """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""
     try:
         return f"{value!r:.{most_characters}}"

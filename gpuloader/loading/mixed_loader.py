@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 import numpy as np
 from typing_extensions import Self
 
-from gpuloader.errors import ConfigError, LoaderError, StateError, shown
+from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Iteration
 from gpuloader.loading.loader import GPULoader
@@ -124,18 +124,18 @@ class MixedLoader(Generic[B_co]):
         mine = self._identity()
         if not isinstance(state, Mapping):
             raise StateError(
-                f"this is no state of a MixedLoader but {shown(state)}: pass what its state_dict() returned"
+                f"this is no state of a MixedLoader but {describe(state)}: pass what its state_dict() returned"
             )
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
             if state[name] != value:
                 raise StateError(
-                    f"the state has {name}={shown(state[name])}, this MixedLoader has {name}={value!r}: "
+                    f"the state has {name}={describe(state[name])}, this MixedLoader has {name}={value!r}: "
                     f"make it as it was when the state was saved, or start again without the state"
                 )
         if not isinstance(state["loaders"], Mapping):
-            raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
+            raise StateError(f"the state's loaders are {describe(state['loaders'])}: they must be states by name")
         epoch, step = check_place(state, "step", self._steps)
         checked = {}
         for name, loader in self.loaders.items():

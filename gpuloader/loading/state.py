@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from gpuloader.errors import StateError, shown
+from gpuloader.errors import StateError, describe
 from gpuloader.loading.options import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Preset
@@ -35,7 +35,7 @@ def check_identity(
         StateError: it is none, or belongs to another run; it names the transform, shard or argument that differs.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"this is no state of a GPULoader but {shown(state)}: pass what its state_dict() returned")
+        raise StateError(f"this is no state of a GPULoader but {describe(state)}: pass what its state_dict() returned")
     if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
         raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
@@ -43,7 +43,7 @@ def check_identity(
     for name, value in identity.items():
         if state[name] == value:
             continue
-        problem = f"the state has {name}={shown(state[name])}, this loader has {name}={value!r}"
+        problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
             if differences:
@@ -62,10 +62,10 @@ def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int])
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, EPOCHS + 1):
-        raise StateError(f"the state's epoch is {shown(epoch)}: allowed is an integer in [0, 2**32]")
+        raise StateError(f"the state's epoch is {describe(epoch)}: allowed is an integer in [0, 2**32]")
     end = most(epoch) if epoch < EPOCHS else 0
     if not is_integer(done, end + 1):
-        raise StateError(f"the state has {unit}={shown(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
+        raise StateError(f"the state has {unit}={describe(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
     return epoch, done
 
 
@@ -98,11 +98,11 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
 
 
 def _name(key: object) -> str:
-    return key[:80] if isinstance(key, str) else shown(key)
+    return key[:80] if isinstance(key, str) else describe(key)
 
 
 def _quote(value: object) -> str:
-    return "absent" if value is _ABSENT else shown(value, 200)
+    return "absent" if value is _ABSENT else describe(value, 200)
 
 
 def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError, DataError, LabelError, shown
+from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
@@ -160,14 +160,14 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
         return label
     if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
         found = (
-            f"its keys are {shown(sorted(searched), 500)}"
+            f"its keys are {describe(sorted(searched), 500)}"
             if isinstance(searched, dict)
-            else f"it is {shown(searched, 500)}"
+            else f"it is {describe(searched, 500)}"
         )
         also = f"; {_GIVE_CLASSES}" if isinstance(label, str) else ""
         raise LabelError(
-            f"has no 64-bit integer under {name!r} ({found}, found {shown(label)}): name the right key in label_from, "
-            f"or repair the shard{also}"
+            f"has no 64-bit integer under {name!r} ({found}, found {describe(label)}): name the right key in "
+            f"label_from, or repair the shard{also}"
         )
     return label
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from gpuloader.errors import ConfigError, StateError, shown
+from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.loader import GPULoader
@@ -105,7 +105,7 @@ class TrainerLoaders:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training that goes on in the middle of an epoch will compare its loader with this state."""
         if not isinstance(state_dict, Mapping):
-            raise StateError(f"the checkpoint's state of the data module is no mapping but {shown(state_dict)}")
+            raise StateError(f"the checkpoint's state of the data module is no mapping but {describe(state_dict)}")
         self._state = state_dict
 
     def teardown(self, stage: str) -> None:
@@ -159,8 +159,8 @@ class TrainerLoaders:
         saved = self._state.get("global_batch", global_batch)
         if saved != global_batch:
             raise StateError(
-                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {shown(saved)}, now "
-                f"it is {global_batch}: resume with {shown(saved)}, or from a checkpoint of an epoch's end"
+                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {describe(saved)}, now "
+                f"it is {global_batch}: resume with {describe(saved)}, or from a checkpoint of an epoch's end"
             )
         state = self._state or loader.state_dict()  # nothing is saved in a checkpoint of another data module
         loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})
