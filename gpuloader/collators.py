@@ -48,7 +48,7 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
     """Makes a function the collator of an extension, for the fields that are asked for without one."""
 
     def register(collator: Collator) -> Collator:
-        _BY_EXTENSION[_plain(extension)] = collator
+        _BY_EXTENSION[_normalize(extension)] = collator
         return collator
 
     return register
@@ -56,7 +56,7 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
 
 def collator_of(extension: str) -> Collator:
     """The collator of an extension: the registered one, or `as_bytes`."""
-    return _BY_EXTENSION.get(_plain(extension), as_bytes)
+    return _BY_EXTENSION.get(_normalize(extension), as_bytes)
 
 
 def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
@@ -75,7 +75,7 @@ def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN4
     )
 
 
-def _plain(extension: str) -> str:
+def _normalize(extension: str) -> str:
     return extension.lower().removeprefix(".")
 
 

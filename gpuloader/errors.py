@@ -1,7 +1,7 @@
 """Every error that the library raises on purpose, in one tree.
 
     GPULoaderError
-    ├── ConfigError (ValueError)          an argument that cannot be meant
+    ├── ConfigError (ValueError)          an invalid argument
     │   └── PresetError                   a recipe with a wrong key, type or range
     ├── DeviceError (RuntimeError)        a GPU that is not there, cannot be used, or lacks memory
     ├── StateError (ValueError)           a state that belongs to another run
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-def shown(value: object, most_characters: int = 80) -> str:
+def describe(value: object, most_characters: int = 80) -> str:
     """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""
     try:
         return f"{value!r:.{most_characters}}"
@@ -73,7 +73,7 @@ class GPULoaderError(Exception):
 
 
 class ConfigError(GPULoaderError, ValueError):
-    """An argument of the caller's that cannot be meant."""
+    """An invalid argument of the caller."""
 
 
 class PresetError(ConfigError):

@@ -3,7 +3,7 @@
 from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
-from gpuloader.pipelines.triage import undecodable
+from gpuloader.pipelines.triage import find_undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = ["LastStep", "Source", "WholeDecoder", "admit", "build", "gate", "undecodable"]
+__all__ = ["LastStep", "Source", "WholeDecoder", "admit", "build", "find_undecodable", "gate"]

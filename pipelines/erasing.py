@@ -39,14 +39,14 @@ def erase(image: DataNode, box_and_key: DataNode, value: Colour | Literal["rando
     box, key = box_and_key[0:4], fn.reinterpret(box_and_key[4:6], dtype=types.UINT32)
     if box[2] > 0:
         if value == "random":
-            return _filled(image, box, (0.0, 0.0, 0.0)) + _noise_in(image, box, key, layout)
+            return _fill(image, box, (0.0, 0.0, 0.0)) + _noise_in(image, box, key, layout)
         else:
-            return _filled(image, box, value)
+            return _fill(image, box, value)
     else:
         return image
 
 
-def _filled(image: DataNode, box: DataNode, colour: Colour) -> DataNode:
+def _fill(image: DataNode, box: DataNode, colour: Colour) -> DataNode:
     box = fn.cast(box, dtype=types.FLOAT)
     return fn.erase(image, anchor=box[0:2], shape=box[2:4], axis_names="HW", fill_value=colour)
 

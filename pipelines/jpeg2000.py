@@ -58,10 +58,10 @@ class _Server:
     def translate(self, encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
         with self._lock:
             try:
-                answer = self._asked(encoded, max_pixels)
+                answer = self._ask(encoded, max_pixels)
                 if answer is None:  # something ended it since the last image
                     self.close()
-                    answer = self._asked(encoded, max_pixels)
+                    answer = self._ask(encoded, max_pixels)
             except BaseException:
                 self.close()  # it may still answer, and that would be taken for the next image's
                 raise
@@ -89,9 +89,9 @@ class _Server:
                 assert pipe is not None
                 pipe.close()
 
-    def _asked(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
+    def _ask(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
         """None where the process ended."""
-        process = self._process = self._process or _begun()
+        process = self._process = self._process or _begin()
         assert process.stdin is not None
         try:
             jpeg2000_process.write(process.stdin.fileno(), json.dumps([len(encoded), max_pixels]).encode() + b"\n")
@@ -101,7 +101,7 @@ class _Server:
         return _answer(process)
 
 
-def _begun() -> subprocess.Popen[bytes]:
+def _begin() -> subprocess.Popen[bytes]:
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", jpeg2000_process.__name__],

@@ -157,7 +157,7 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
             interp_type=types.INTERP_NN,
         )
     elif not constant:
-        image, before = _reflected(image, resized, how.padding_mode)
+        image, before = _reflect(image, resized, how.padding_mode)
         image = fn.slice(image, start=corner + before, shape=size, axes=(0, 1))
     elif pads:
         image = fn.slice(
@@ -171,7 +171,7 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
     return fn.flip(image, vertical=placed[4], horizontal=placed[5])
 
 
-def _reflected(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
+def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
     """The image with as much more on each side as it is large, as the padding mode has it; and how much that is."""
     for axis in (0, 1):
         before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))

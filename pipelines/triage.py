@@ -17,14 +17,14 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
-from gpuloader.internals.dali import decoder_said, is_decode_failure
+from gpuloader.internals.dali import decoder_cause, is_decode_failure
 from gpuloader.pipelines.graph import build
 from gpuloader.recipe import Preset
 
 _CAUSE = "DALI's decoder fails on it"
 
 
-def undecodable(
+def find_undecodable(
     preset: Preset,
     images: Sequence[NDArray[np.uint8]],
     arrays: Mapping[str, NDArray[Any]],
@@ -98,5 +98,5 @@ def _refused_by_graph(
 
 def cause_of(message: str) -> str:
     """What went wrong, out of DALI's message."""
-    said = decoder_said(message)
+    said = decoder_cause(message)
     return f"{_CAUSE}: {said}" if said else _CAUSE

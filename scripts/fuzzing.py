@@ -371,7 +371,7 @@ class _Decoder:
     def decode(self, arrays: list[np.ndarray]) -> list[set[int]]:
         """For each recipe, the rows that cannot be decoded; an error unless the others can."""
         from gpuloader.internals.dali import is_decode_failure
-        from gpuloader.pipelines import gate, undecodable
+        from gpuloader.pipelines import find_undecodable, gate
         from gpuloader.plan import Draws
 
         result = []
@@ -384,7 +384,7 @@ class _Decoder:
             except RuntimeError as error:
                 if not is_decode_failure(str(error)):
                     raise
-                refused = set(undecodable(preset, arrays, drawn, device_id=None))
+                refused = set(find_undecodable(preset, arrays, drawn, device_id=None))
                 if not refused:
                     raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
                 rest = [row for row in range(len(arrays)) if row not in refused]

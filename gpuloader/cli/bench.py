@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import bytes_said
+from gpuloader.helpers.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import DeviceFigures
@@ -76,7 +76,7 @@ def bench(
         return
     data = result.data
     say(f"machine  {result.machine}")
-    say(f"data     {data.images:,} images of {bytes_said(data.image_bytes)} in {data.shards:,} shards; {preset}")
+    say(f"data     {data.images:,} images of {format_bytes(data.image_bytes)} in {data.shards:,} shards; {preset}")
     size = result.settings["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
         say(f"batch    {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")

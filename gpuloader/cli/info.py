@@ -9,7 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Preset, Shards
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import bytes_said
+from gpuloader.helpers.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Info, Spread
@@ -39,28 +39,30 @@ def info(
 
 def _print(info: Info) -> None:
     left_out = f", {info.stray_count:,} members left out" if info.stray_count else ""
-    say(f"{info.samples:,} samples in {info.shards:,} shards, {bytes_said(info.shard_bytes)}{left_out}")
+    say(f"{info.samples:,} samples in {info.shards:,} shards, {format_bytes(info.shard_bytes)}{left_out}")
     say(f"formats     {_counts(info.formats)}")
     say(f"components  {_counts(info.components)}")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)
     _print_spread("megapixels", info.megapixels, "{:.3g}".format)
-    _print_spread("bytes of an image", info.image_bytes, bytes_said)
+    _print_spread("bytes of an image", info.image_bytes, format_bytes)
     if info.unknown_size:
         say()
         say(f"{info.unknown_size:,} images whose height and width the index does not know")
     memory = info.memory
-    decoded = "unknown" if memory.decoded_bytes is None else bytes_said(memory.decoded_bytes)
+    decoded = "unknown" if memory.decoded_bytes is None else format_bytes(memory.decoded_bytes)
     settings = f"preset {memory.preset}, batch size {memory.batch_size}, prefetch {memory.prefetch}"
     say()
     say(f"memory of a loader, estimated ({settings})")
-    say(f"  index            {bytes_said(memory.index_bytes):>9}  host")
-    say(f"  encoded images   {bytes_said(memory.encoded_bytes):>9}  host")
+    say(f"  index            {format_bytes(memory.index_bytes):>9}  host")
+    say(f"  encoded images   {format_bytes(memory.encoded_bytes):>9}  host")
     say(f"  decoded regions  {decoded:>9}  device")
-    say(f"  batches          {bytes_said(memory.output_bytes):>9}  device")
-    machine = bytes_said(memory.machine_bytes)
-    say(f"  largest batch    {bytes_said(memory.worst_batch_bytes):>9}  device, decoded whole; {machine} on this host")
+    say(f"  batches          {format_bytes(memory.output_bytes):>9}  device")
+    machine = format_bytes(memory.machine_bytes)
+    say(
+        f"  largest batch    {format_bytes(memory.worst_batch_bytes):>9}  device, decoded whole; {machine} on this host"
+    )
     if info.excess:
         say(f"warning: {info.excess}")
 

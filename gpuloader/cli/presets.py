@@ -35,14 +35,14 @@ def presets(
         for each in preset_names():
             print(f"{each:<24}{preset_text(each).splitlines()[0].removeprefix('# ')}")
     elif ":" in recipe:
-        print(preset_yaml(_imported(recipe)), end="")
+        print(preset_yaml(_import_preset(recipe)), end="")
     elif recipe.endswith((".yaml", ".yml")):
         print(preset_yaml(load_preset(recipe)), end="")
     else:
         print(preset_text(recipe), end="")
 
 
-def _imported(path: str) -> Preset:
+def _import_preset(path: str) -> Preset:
     """The recipe that a Python module of the folder, or an installed one, has under a name."""
     from gpuloader.errors import PresetError
     from gpuloader.recipe import Preset, preset_from_torchvision

@@ -20,11 +20,11 @@ def say(line: str = "") -> None:
 def print_json(result: Any) -> None:  # noqa: ANN401
     """One JSON document: a result's fields under their names."""
     content = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-    text = json.dumps(content, indent=2, default=_plain)
+    text = json.dumps(content, indent=2, default=_as_json_value)
     print(text.replace("\x7f", r"\u007f"))  # the only control character that JSON's texts may have
 
 
-def _plain(value: object) -> object:
+def _as_json_value(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):  # numpy's

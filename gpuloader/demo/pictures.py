@@ -97,7 +97,7 @@ def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
     return total / 14
 
 
-def scattered(shape: Shape) -> Pattern:
+def scatter(shape: Shape) -> Pattern:
     """The pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
 
     def pattern(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
@@ -116,13 +116,13 @@ def scattered(shape: Shape) -> Pattern:
 PATTERNS: dict[str, Pattern] = {
     "blobs": blobs,
     "checks": checks,
-    "crosses": scattered(cross),
-    "disks": scattered(disk),
-    "flowers": scattered(flower),
-    "rings": scattered(ring),
-    "spirals": scattered(spiral),
+    "crosses": scatter(cross),
+    "disks": scatter(disk),
+    "flowers": scatter(flower),
+    "rings": scatter(ring),
+    "spirals": scatter(spiral),
     "stripes": stripes,
-    "triangles": scattered(triangle),
+    "triangles": scatter(triangle),
     "waves": waves,
 }
 CLASSES: tuple[str, ...] = tuple(PATTERNS)

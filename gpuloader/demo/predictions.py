@@ -30,7 +30,7 @@ def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch
     if not right.all():
         title += " Wrong ones come first, in red."
     canvas.text((GAP, GAP), title, fill=TEXT, font_size=18)
-    for place, number in enumerate(chosen(right)):
+    for place, number in enumerate(choose_shown(right)):
         row, column = divmod(place, COLUMNS)
         left, top = GAP + column * (side + GAP), TITLE + row * height
         colour = RIGHT if right[number] else WRONG
@@ -44,7 +44,7 @@ def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch
     grid.save(picture)
 
 
-def chosen(right: torch.Tensor) -> list[int]:
+def choose_shown(right: torch.Tensor) -> list[int]:
     """The places to draw: wrong ones first, a row at most, then right ones, and more wrong ones where those are few."""
     wrong = (~right).nonzero().flatten().tolist()
     return [*wrong[:COLUMNS], *right.nonzero().flatten().tolist(), *wrong[COLUMNS:]][: ROWS * COLUMNS]

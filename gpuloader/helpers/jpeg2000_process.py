@@ -58,14 +58,14 @@ def _serve() -> None:
         if status:
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)
-            write(file, json.dumps(_of_end(status)).encode() + b"\n")
+            write(file, json.dumps(_explain_end(status)).encode() + b"\n")
         sent, size = 0, os.fstat(file).st_size
         while sent < size:
             sent += os.sendfile(answers, file, sent, size - sent)
         os.close(file)
 
 
-def _of_end(status: int) -> dict[str, str]:
+def _explain_end(status: int) -> dict[str, str]:
     """What is said of an image whose process ended without an answer."""
     if status == -signal.SIGXCPU:
         return {"cause": f"decoding it takes more than {_SECONDS} seconds and one for each million pixels and bytes"}
@@ -80,7 +80,7 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        said, content = _translated(encoded, max_pixels, used_bytes)
+        said, content = _translate(encoded, max_pixels, used_bytes)
         write(file, json.dumps(said).encode() + b"\n")
         write(file, content)
         status = 0
@@ -88,7 +88,7 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
         os._exit(status)
 
 
-def _translated(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str, Any], bytes]:
+def _translate(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str, Any], bytes]:
     from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 
     try:

@@ -18,7 +18,7 @@ def import_late(name: str) -> ModuleType:
     what they and DALI make at their start stays: the collector would go through a million objects for nothing, which
     takes 0.6 of 2.1 CPU seconds.
     """
-    with interrupts_held_back():
+    with hold_back_interrupts():
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -29,7 +29,7 @@ def import_late(name: str) -> ModuleType:
 
 
 @contextmanager
-def interrupts_held_back() -> Iterator[None]:
+def hold_back_interrupts() -> Iterator[None]:
     """SIGINT waits for the end of the block, where its handler is one of Python's and may be changed."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or current_thread() is not main_thread():

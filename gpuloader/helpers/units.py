@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def bytes_said(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes in three digits: 45.9 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:

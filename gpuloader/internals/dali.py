@@ -31,7 +31,7 @@ def is_decode_failure(message: str) -> bool:
     return "fn.decoders" in message and not re.search("alloc|memory|cuda", message.partition("encountered:")[2], re.I)
 
 
-def decoder_said(message: str) -> str:
+def decoder_cause(message: str) -> str:
     """What the decoder says of the image, in an error that `is_decode_failure`; "" where it says nothing.
 
     Relies on the same words, and on "Failed to decode sample #", whose number is not the batch's, before the cause, as

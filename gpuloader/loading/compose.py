@@ -15,7 +15,7 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.pipelines import admit, build, undecodable
+from gpuloader.pipelines import admit, build, find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
@@ -101,7 +101,9 @@ class Compose(Preset):
             graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
             views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
-            causes = undecodable(self, arrays, drawn, device_id) if encoded and is_decode_failure(str(error)) else {}
+            causes = (
+                find_undecodable(self, arrays, drawn, device_id) if encoded and is_decode_failure(str(error)) else {}
+            )
             if causes:
                 bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
                 raise DataError("; ".join(bad)) from None

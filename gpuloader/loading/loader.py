@@ -283,7 +283,7 @@ class GPULoader(Generic[B_co]):
             self._cursor = self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, in plain JSON types: counts what was handed out, nothing that was only prefetched.
+        """Where the run is, in plain JSON types: counts what was delivered, nothing that was only prefetched.
 
         The same on every rank, but for the quarantine: the bad images that this rank met, which is for the record and
         steers nothing. So any rank's state will do.
@@ -302,9 +302,9 @@ class GPULoader(Generic[B_co]):
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
-        self._restore(*self._checked(state))
+        self._restore(*self._check_state(state))
 
-    def _checked(self, state: object) -> tuple[Cursor, dict[int, str]]:
+    def _check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
         """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
         state = check_identity(state, self.run.identity, self.run.described, self.run.shards)

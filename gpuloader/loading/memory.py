@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpuloader.helpers.cores import available_memory_bytes
-from gpuloader.helpers.units import bytes_said
+from gpuloader.helpers.units import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws
@@ -88,8 +88,8 @@ def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_
     fitting = int((2 * np.cumsum(taken_bytes) <= memory_bytes).sum())
     lower = f"batch_size to {fitting}, or the recipe's max_pixels" if fitting else "the recipe's max_pixels"
     return (
-        f"the decoded images of one batch can take {bytes_said(sum(taken_bytes))}, over half of the "
-        f"{bytes_said(memory_bytes)} of memory: lower {lower} (batch_size={batch_size}, "
+        f"the decoded images of one batch can take {format_bytes(sum(taken_bytes))}, over half of the "
+        f"{format_bytes(memory_bytes)} of memory: lower {lower} (batch_size={batch_size}, "
         f"max_pixels={recipe.max_pixels}; the largest image has {taken_bytes[0] // 3:,} pixels)"
     )
 
@@ -114,7 +114,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
         f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
-        f"{bytes_said(needed.output_bytes)} for finished batches and {bytes_said(needed.decoded_bytes or 0)} for "
+        f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
         f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
         f"DALI says: {said.strip()}"
     )

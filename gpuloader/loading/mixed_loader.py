@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 import numpy as np
 from typing_extensions import Self
 
-from gpuloader.errors import ConfigError, LoaderError, StateError, shown
+from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Iteration
 from gpuloader.loading.loader import GPULoader
@@ -46,7 +46,7 @@ class MixedLoader(Generic[B_co]):
         seed: of "weighted", in [0, 2**64).
 
     Raises:
-        ConfigError: loaders, strategy, weights, stop or seed that cannot be meant, or that differ between ranks.
+            ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader
@@ -83,7 +83,7 @@ class MixedLoader(Generic[B_co]):
         self._strategy = strategy
         self._stop = stop
         self._seed = check_seed(seed)
-        self._weights = _checked(weights, self.loaders, strategy)
+        self._weights = _check_weights(weights, self.loaders, strategy)
         self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
         world = next(iter(self.loaders.values())).world
         if world.world_size > 1:
@@ -132,23 +132,23 @@ class MixedLoader(Generic[B_co]):
         mine = self._identity()
         if not isinstance(state, Mapping):
             raise StateError(
-                f"this is no state of a MixedLoader but {shown(state)}: pass what its state_dict() returned"
+                f"this is no state of a MixedLoader but {describe(state)}: pass what its state_dict() returned"
             )
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
             if state[name] != value:
                 raise StateError(
-                    f"the state has {name}={shown(state[name])}, this MixedLoader has {name}={value!r}: "
+                    f"the state has {name}={describe(state[name])}, this MixedLoader has {name}={value!r}: "
                     f"make it as it was when the state was saved, or start again without the state"
                 )
         if not isinstance(state["loaders"], Mapping):
-            raise StateError(f"the state's loaders are {shown(state['loaders'])}: they must be states by name")
+            raise StateError(f"the state's loaders are {describe(state['loaders'])}: they must be states by name")
         epoch, step = check_place(state, "step", self._steps)
         checked = {}
         for name, loader in self.loaders.items():
             try:
-                checked[name] = loader._checked(state["loaders"].get(name, {}))
+                checked[name] = loader._check_state(state["loaders"].get(name, {}))
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
         self._resumed, self._running = False, None
@@ -214,7 +214,7 @@ class MixedLoader(Generic[B_co]):
             yield from ((name, number) for name in names for number in range(lengths[name]))
             return
         given = dict.fromkeys(names, 0)
-        for name in self._drawn(epoch) if self._strategy == "weighted" else cycle(names):
+        for name in self._draw_names(epoch) if self._strategy == "weighted" else cycle(names):
             exhausted = given[name] >= lengths[name]
             if exhausted and self._stop == "first":
                 return
@@ -224,7 +224,7 @@ class MixedLoader(Generic[B_co]):
                 yield name, given[name]
                 given[name] += 1
 
-    def _drawn(self, epoch: int) -> Iterator[str]:
+    def _draw_names(self, epoch: int) -> Iterator[str]:
         assert self._weights is not None
         names, weights = list(self._weights), np.array(list(self._weights.values()))
         bounds = np.cumsum(weights / weights.sum())
@@ -260,7 +260,7 @@ class _Epoch(Iteration[tuple[str, B_co]]):
         self.begun: dict[str, Iterator[B_co]] = {}
 
 
-def _checked(
+def _check_weights(
     weights: Mapping[str, float] | None, loaders: Mapping[str, GPULoader], strategy: Strategy
 ) -> dict[str, float] | None:
     if strategy != "weighted":

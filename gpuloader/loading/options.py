@@ -52,7 +52,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not isinstance(self.replacement, (bool, np.bool_)):
             raise ConfigError(f"Sampling(replacement={self.replacement!r}): allowed are True and False")
-        _set(self, "steps_per_epoch", plain(self.steps_per_epoch))
+        _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch", "hybrid_huffman_threshold"):
-            _set(self, name, plain(getattr(self, name)))
+            _set(self, name, as_python_integer(getattr(self, name)))
         if self.num_threads is not None:
             _check_one_to(_MOST_THREADS, "Decoder(num_threads=", self.num_threads)
         _check_one_to(_MOST_PREFETCH, "Decoder(prefetch=", self.prefetch)
@@ -167,7 +167,7 @@ class Cache:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "max_bytes", plain(self.max_bytes))
+        _set(self, "max_bytes", as_python_integer(self.max_bytes))
         if not isinstance(self.folder, (str, os.PathLike, type(None))):
             raise ConfigError(f"Cache(folder={self.folder!r}): allowed is the path of a folder, or None")
         if self.max_bytes is not None and not (is_integer(self.max_bytes, 2**63) and self.max_bytes):
@@ -207,7 +207,7 @@ def as_value(kind: type[_Value], name: str, given: object) -> _Value:
     return kind(**given)
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
+def as_python_integer(value: Any) -> Any:  # noqa: ANN401
     """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
     return value.item() if isinstance(value, np.integer) else value
 

@@ -23,7 +23,7 @@ from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.loading.run import Admitted, Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
-from gpuloader.shards import Ahead, Arena, View, Wanted
+from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
@@ -53,7 +53,7 @@ class EncodedBatch:
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    images: Sequence[View]
+    images: Sequence[EncodedImage]
     arrays: Mapping[str, NDArray[Any]]
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
@@ -89,7 +89,7 @@ class Reader:
         started = time.perf_counter()
         planned = self._run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # steps without samples are read in another thread
-            self._ahead.reached(cursor)
+            self._ahead.reach(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
         images = self._run.shards.read_images(ids, arena, wanted)
@@ -99,7 +99,7 @@ class Reader:
         for row, image in enumerate(images):
             sample = int(ids[row])
             draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
-            admitted = self._admitted(sample, image, draws)
+            admitted = self._admit(sample, image, draws)
             if isinstance(admitted, str):
                 if sample not in self._run.known_bad:
                     bad[sample] = admitted
@@ -115,7 +115,7 @@ class Reader:
             images=images,
             arrays=self._run.recipe.arrays(draws, sizes[:, 0], sizes[:, 1], self._run.whole),
             mixing=self._mixing(planned),
-            labels=None if self._run.labels is None else self._checked(self._run.labels.of(ids, wanted), ids),
+            labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
                 name: self._field(name, collate, ids, wanted) for name, collate in self._run.fields.items() if len(ids)
             },
@@ -140,7 +140,7 @@ class Reader:
             draw = Draws(self._run.plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
         return mix.draw(draw, *self._run.recipe.shapes(cursor.epoch)[0])
 
-    def _checked(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The labels, if they are classes that the recipe can mix."""
         mix = self._run.recipe.mix
         if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
@@ -153,7 +153,7 @@ class Reader:
             )
         return labels
 
-    def _admitted(self, sample: int, image: View, draws: Draws) -> Admitted | str:
+    def _admit(self, sample: int, image: EncodedImage, draws: Draws) -> Admitted | str:
         """What the graph takes for an image, or why it is bad."""
         admitted = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.admit(image)
         if isinstance(admitted, str) or sample not in self._suspects:
@@ -171,7 +171,7 @@ class Reader:
         positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
         for candidate in self._run.plan.ids(draws.epoch, positions):
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
-            admitted = self._admitted(int(candidate), image, draws)
+            admitted = self._admit(int(candidate), image, draws)
             if not isinstance(admitted, str):
                 return int(candidate), admitted
         raise TooManyBadImagesError(

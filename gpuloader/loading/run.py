@@ -37,18 +37,18 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
 )
-from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value, plain
+from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import admit, undecodable
+from gpuloader.pipelines import admit, find_undecodable
 from gpuloader.plan import LastBatch, Plan
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import Labels, ShardSet, View, admit_array, make_labels, read_quarantine
+from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
 
-Admitted: TypeAlias = tuple[View, tuple[int, int]]
+Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
 """What the graph takes for an image, and its (height, width)."""
 
 
@@ -124,15 +124,15 @@ class Run:
         """Decoding threads."""
         return self.decoder.num_threads or 1
 
-    def admit(self, image: View) -> Admitted | str:
+    def admit(self, image: EncodedImage) -> Admitted | str:
         """What the graph takes for an image as it is stored; or why the recipe does not let it be decoded."""
         if self.decoded:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(self, images: Sequence[View], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
+    def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
-        return undecodable(self.recipe, images, arrays, self.device_id, self.num_threads)
+        return find_undecodable(self.recipe, images, arrays, self.device_id, self.num_threads)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def resolve_run(
     # What costs nothing is checked before what opens shards.
     recipe = load_preset(preset)
     here = World.detect() if world is None else as_value(World, "world", world)
-    device = resolve_device(plain(device_id), here)
+    device = resolve_device(as_python_integer(device_id), here)
     bad_images = resolve_bad_images(on_error)
     labelling = resolve_label_from(label_from)
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
@@ -197,13 +197,13 @@ def resolve_run(
     positions = make_sampling(shards, labels, order, sources, chosen)
     plan = Plan(
         samples=len(shards) if positions is None else positions.length,
-        batch_size=plain(batch_size),
+        batch_size=as_python_integer(batch_size),
         rank=here.rank,
         world_size=here.world_size,
         shuffle="none" if callable(order) else order,
         positions=positions,
         last_batch=recipe.default_last_batch if last_batch is None else last_batch,
-        seed=plain(seed),
+        seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
     _check_mixing(recipe, plan, labels)

@@ -176,8 +176,8 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     if len(id_of) < len(asked):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_some(unknown)}. "
-            f"{_said_of_keys(shards)}"
+            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_quote_some(unknown)}. "
+            f"{_explain_keys(shards)}"
         )
     if len(found) > len(id_of):
         sample = next(sample for sample in found if id_of[of_all[sample]] != sample)
@@ -195,17 +195,19 @@ def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     if not ids:
         raise ConfigError(
             f"subset: no key matches {pattern!r}; text is a pattern such as 'cat/*', or a file of keys if it ends in "
-            f"{KEY_FILE_SUFFIX}. {_said_of_keys(shards)}"
+            f"{KEY_FILE_SUFFIX}. {_explain_keys(shards)}"
         )
     return np.array(ids, np.int64)
 
 
-def _said_of_keys(shards: ShardSet) -> str:
+def _explain_keys(shards: ShardSet) -> str:
     some = [shards.key(sample) for sample in range(min(3, len(shards)))]
-    return f"A key is the path in the tar up to the first dot of the file's name: the first here are {_some(some)}"
+    return (
+        f"A key is the path in the tar up to the first dot of the file's name: the first here are {_quote_some(some)}"
+    )
 
 
-def _some(keys: Sequence[str]) -> str:
+def _quote_some(keys: Sequence[str]) -> str:
     return f"{', '.join(map(repr, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
 
 

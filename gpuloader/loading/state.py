@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from gpuloader.errors import StateError, shown
+from gpuloader.errors import StateError, describe
 from gpuloader.loading.options import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Preset
@@ -35,7 +35,7 @@ def check_identity(
         StateError: it is none, or belongs to another run; it names the transform, shard or argument that differs.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"this is no state of a GPULoader but {shown(state)}: pass what its state_dict() returned")
+        raise StateError(f"this is no state of a GPULoader but {describe(state)}: pass what its state_dict() returned")
     if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
         raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
@@ -43,11 +43,11 @@ def check_identity(
     for name, value in identity.items():
         if state[name] == value:
             continue
-        problem = f"the state has {name}={shown(state[name])}, this loader has {name}={value!r}"
+        problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
             if differences:
-                problem = f"the state was saved with another recipe: {_listed(differences, '; ')}"
+                problem = f"the state was saved with another recipe: {_list_some(differences, '; ')}"
         if name == "dataset" and isinstance(saved.get("shards"), str):
             difference = _shard_difference(saved["shards"], described["shards"], shards)
             problem = f"the state was saved with other data: {difference}"
@@ -62,10 +62,10 @@ def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int])
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, EPOCHS + 1):
-        raise StateError(f"the state's epoch is {shown(epoch)}: allowed is an integer in [0, 2**32]")
+        raise StateError(f"the state's epoch is {describe(epoch)}: allowed is an integer in [0, 2**32]")
     end = most(epoch) if epoch < EPOCHS else 0
     if not is_integer(done, end + 1):
-        raise StateError(f"the state has {unit}={shown(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
+        raise StateError(f"the state has {unit}={describe(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
     return epoch, done
 
 
@@ -93,16 +93,16 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         both = zip_longest(saved, mine, fillvalue=_ABSENT)
         pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
     else:
-        return [f"{where} was {_shown(saved)}, is {_shown(mine)}"]
+        return [f"{where} was {_quote(saved)}, is {_quote(mine)}"]
     return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
 
 
 def _name(key: object) -> str:
-    return key[:80] if isinstance(key, str) else shown(key)
+    return key[:80] if isinstance(key, str) else describe(key)
 
 
-def _shown(value: object) -> str:
-    return "absent" if value is _ABSENT else shown(value, 200)
+def _quote(value: object) -> str:
+    return "absent" if value is _ABSENT else describe(value, 200)
 
 
 def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
@@ -113,17 +113,19 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     if not gone and not new:
         moved = [name for name, was, here in zip(names, before, now) if was != here]
-        return f"the same shards in another order; at other places are {_listed(moved)}" if moved else "other samples"
+        return (
+            f"the same shards in another order; at other places are {_list_some(moved)}" if moved else "other samples"
+        )
     lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
             f"it had {len(before)} shards, this loader has {len(now)}",
-            *([f"missing or changed here are its numbers {_listed(lacking)}, counted from 0"] if lacking else []),
-            *([f"new or changed here are {_listed(added)}"] if added else []),
+            *([f"missing or changed here are its numbers {_list_some(lacking)}, counted from 0"] if lacking else []),
+            *([f"new or changed here are {_list_some(added)}"] if added else []),
         ]
     )
 
 
-def _listed(parts: Sequence[str], separator: str = ", ") -> str:
+def _list_some(parts: Sequence[str], separator: str = ", ") -> str:
     return f"{separator.join(parts[:_MOST_SHOWN])}{' ...' if len(parts) > _MOST_SHOWN else ''}"

@@ -13,12 +13,12 @@ class Stats:
     """What a loader has done since it was made.
 
     Attributes:
-        batches: batches handed out.
+        batches: batches delivered.
         samples: samples in them, padding included.
         elapsed_seconds: time spent in loops over the loader, the loop's body included.
         waiting_seconds: the part of it that the loop waited for the loader.
         decoding_seconds: the part of that in which decoded images were waited for.
-        delivering_seconds: the part in which they were handed out: labels to the device, mixing.
+        delivering_seconds: the part in which they were delivered: labels to the device, mixing.
         reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
             bytes; on the gate, draws, labels and fields.
         ready_batches: batches that are read and wait for being decoded.

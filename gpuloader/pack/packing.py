@@ -103,7 +103,7 @@ def pack(
         progress: shows a bar on stderr.
 
     Raises:
-        ConfigError: arguments that cannot be meant.
+        ConfigError: invalid arguments.
         PackError: a source that is not there or cannot be read, or a worker that died.
         LabelError: a sample without a label, or with a class that is not known.
         NoSamplesError: no picture, or no good one.
@@ -138,7 +138,7 @@ def pack(
         for shard in own
         if not (folder / shard.name).exists()
     ]
-    with _leftovers_removed(folder, own), progress_bar(progress and bool(tasks)) as bar:
+    with _remove_leftovers(folder, own), progress_bar(progress and bool(tasks)) as bar:
         shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
         for count in run(write_shard, tasks, workers, ray):
             bar.advance(shown, count)
@@ -255,7 +255,7 @@ def _manifest(folder: Path, prefix: str) -> Path:
 
 
 @contextmanager
-def _leftovers_removed(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[None]:
+def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[None]:
     """Removes what killed writers of these shards have left, those of earlier runs and those of this one."""
     paths = [path for shard in shards for path in (folder / shard.name, _left_out_file(folder, shard.name))]
     remove_leftovers(paths)

@@ -75,21 +75,21 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
-        picture, orientation = _decoded(image, extension) if isinstance(image, bytes) else (image, None)
-        plain = _plain(picture)
+        picture, orientation = _decode(image, extension) if isinstance(image, bytes) else (image, None)
+        plain = _as_8_bits(picture)
         limit = rendering.decoded or rendering.max_size
-        small = plain if limit is None or min(plain.size) <= limit else _downsized(plain, limit)
+        small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
             return ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB")))
         if small is not plain:
             quality = DEFAULT_QUALITY if rendering.quality is None else rendering.quality
-            return "jpg", _saved(small, "JPEG", quality=quality, **_turned(orientation))
+            return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(orientation))
         if isinstance(image, bytes):
             return extension or _EXTENSIONS.get(picture.format or "", "jpg"), image  # MPO, say, is a JPEG
-        return "png", _saved(plain, "PNG")
+        return "png", _encode(plain, "PNG")
 
 
-def _decoded(data: bytes, extension: str | None) -> tuple[Image.Image, int | None]:
+def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int | None]:
     """The picture as stored, no EXIF rotation applied, and the orientation that EXIF says."""
     if not data:
         raise BadPictureError("the file is empty")
@@ -126,7 +126,7 @@ def _decoded(data: bytes, extension: str | None) -> tuple[Image.Image, int | Non
     return picture, orientation
 
 
-def _plain(picture: Image.Image) -> Image.Image:
+def _as_8_bits(picture: Image.Image) -> Image.Image:
     """The picture as 8-bit RGB or gray. As in the loader, an alpha channel is dropped and 16 bits keep their high 8."""
     if picture.mode in ("RGB", "L"):
         return picture
@@ -137,7 +137,7 @@ def _plain(picture: Image.Image) -> Image.Image:
     return picture.convert("L" if picture.mode == "1" else "RGB")
 
 
-def _downsized(picture: Image.Image, shorter: int) -> Image.Image:
+def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
     """As torchvision's Resize counts and Pillow antialiases."""
     width, height = picture.size
     longer = int(shorter * max(width, height) / min(width, height))
@@ -152,7 +152,7 @@ def _orientation(picture: Image.Image) -> int | None:
         return None
 
 
-def _turned(orientation: int | None) -> dict[str, Image.Exif]:
+def _orientation_option(orientation: int | None) -> dict[str, Image.Exif]:
     """What says in a new file how other readers are to turn the stored pixels, as its original said."""
     if orientation not in _TURNED_BACK:
         return {}
@@ -161,7 +161,7 @@ def _turned(orientation: int | None) -> dict[str, Image.Exif]:
     return {"exif": exif}
 
 
-def _saved(picture: Image.Image, image_format: str, **options: object) -> bytes:
+def _encode(picture: Image.Image, image_format: str, **options: object) -> bytes:
     file = io.BytesIO()
     picture.save(file, image_format, **options)
     return file.getvalue()

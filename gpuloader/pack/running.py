@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from gpuloader.errors import ConfigError, PackError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.late_imports import interrupts_held_back
+from gpuloader.helpers.late_imports import hold_back_interrupts
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], pro
     ):
         try:
             # Interrupted while it starts processes, the executor would leave half-made ones.
-            with interrupts_held_back(), _interrupts_kept_from_children():
+            with hold_back_interrupts(), _keep_interrupts_from_children():
                 futures = [executor.submit(function, task) for task in tasks]
             for future in as_completed(futures):
                 yield future.result()
@@ -73,7 +73,7 @@ def _end_with(lifeline: Connection) -> None:
 
 
 @contextmanager
-def _interrupts_kept_from_children() -> Iterator[None]:
+def _keep_interrupts_from_children() -> Iterator[None]:
     """Ctrl-C is not for the processes that are started meanwhile: they inherit that it is blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

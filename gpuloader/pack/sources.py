@@ -39,7 +39,7 @@ def open_source(
         TarError: a tar that is none.
     """
     try:
-        return _opened(source, classes, progress, default_classes)
+        return _open(source, classes, progress, default_classes)
     except GPULoaderError:
         raise
     except OSError as error:
@@ -48,7 +48,7 @@ def open_source(
         ) from None
 
 
-def _opened(
+def _open(
     source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None
 ) -> Source:
     names = default_classes if classes is None else classes

@@ -219,7 +219,7 @@ class Mixture:
         sources, before = self._pattern
         starts = np.cumsum([0, *self.sizes])
 
-        def mixed(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        def mix(positions: NDArray[np.int64]) -> NDArray[np.int64]:
             turn, place = np.divmod(epoch * self.length + positions, len(sources))
             ids = np.empty_like(positions)
             for source, (size, parts) in enumerate(zip(self.sizes, self.parts)):
@@ -231,7 +231,7 @@ class Mixture:
                     ids[here[rows]] = starts[source] + order(index[rows])
             return ids
 
-        return mixed
+        return mix
 
     @cached_property
     def _pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -180,7 +180,7 @@ class RandomCrop(_Crop):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         if self.pads:  # else the padding of a `Pad` stays
-            at = _padded(at, self.padding, self.fill, self.padding_mode)
+            at = _pad(at, self.padding, self.fill, self.padding_mode)
         shape = self._shape(draw)
         lacking = np.maximum(shape - at.shape, 0)
         room = at.shape + 2 * lacking - shape
@@ -204,7 +204,7 @@ class Pad(PlacingTransform):
     padding_mode: PaddingMode = "constant"
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        return _padded(at, self.padding, self.fill, self.padding_mode)
+        return _pad(at, self.padding, self.fill, self.padding_mode)
 
     def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
         left, top, right, bottom = _four(self.padding)
@@ -330,7 +330,7 @@ def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
     return np.where((shape[:, 0] <= shape[:, 1])[:, None], np.stack([short, longer], 1), np.stack([longer, short], 1))
 
 
-def _padded(at: Placement, padding: Padding, fill: float | Triple, mode: PaddingMode) -> Placement:
+def _pad(at: Placement, padding: Padding, fill: float | Triple, mode: PaddingMode) -> Placement:
     left, top, right, bottom = _four(padding)
     before, after = np.array([[top, left]]), np.array([[bottom, right]])
     return replace(at.crop(-before, at.shape + before + after), fill=rgb(fill), padding_mode=mode)

@@ -122,7 +122,7 @@ def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Pa
             _affine(matrix / matrix[2, 2], height, width) if _is_affine(matrix) else _corners(matrix, height, width)
         )
         return {**warp, "interpolation": _SAMPLINGS[int(row[9])]}
-    return {name: _rounded(value) for name, value in zip(_NAMES.get(op, ()), row)}
+    return {name: _round(value) for name, value in zip(_NAMES.get(op, ()), row)}
 
 
 def _is_affine(matrix: NDArray[np.floating]) -> bool:
@@ -139,22 +139,22 @@ def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[t
     found = {
         "degrees": (-math.degrees(math.atan2(c, a)), 0),
         "scale": (scale, 1),
-        "scale_y": (scale_y, _rounded(scale)),
+        "scale_y": (scale_y, _round(scale)),
         "shear_x": ((a * b + c * d) / area, 0),
     }
     if np.allclose((a, b, d), (1, 0, 1), atol=1e-6):
         found = {"shear_y": (c, 0)}
     for name, (value, neutral) in {**found, "move_x": (move_x, 0), "move_y": (move_y, 0)}.items():
-        if _rounded(value) != neutral:
-            yield name, _rounded(value)
+        if _round(value) != neutral:
+            yield name, _round(value)
 
 
 def _corners(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
     for row, column, name in ((0, 0, "top_left"), (0, 1, "top_right"), (1, 1, "bottom_right"), (1, 0, "bottom_left")):
         x, y, z = matrix @ (column * width, row * height, 1)
-        yield f"{name}_x", _rounded(x / z)
-        yield f"{name}_y", _rounded(y / z)
+        yield f"{name}_x", _round(x / z)
+        yield f"{name}_y", _round(y / z)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return round(float(value), _DIGITS) + 0.0  # no -0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import made
+from gpuloader.recipe.part import make_part
 from gpuloader.recipe.preset import Preset
 from gpuloader.recipe.preset_files import TRANSFORMS
 
@@ -30,10 +30,10 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noqa: ANN401
     """The recipe that does what torchvision's transform does; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
-    transforms, dtype = _translated(_leaves(transform), "uint8", problems)
+    transforms, dtype = _translate(_leaves(transform), "uint8", problems)
     if problems:
         raise PresetError(f"torchvision's transform cannot be translated: {'; '.join(problems)}")
-    return made(Preset, {"dtype": dtype, **options, "transforms": transforms}, "torchvision's transform: `")
+    return make_part(Preset, {"dtype": dtype, **options, "transforms": transforms}, "torchvision's transform: `")
 
 
 def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
@@ -45,7 +45,7 @@ def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
         yield transform
 
 
-def _translated(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
+def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
     """(the transforms, the dtype behind them); `dtype` is that of the image in front of them."""
     transforms = []
     for leaf in leaves:
@@ -59,7 +59,7 @@ def _translated(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple
             mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
             problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
         elif name in _CONVERTING:
-            dtype = _converted(leaf, dtype, problems)
+            dtype = _convert(leaf, dtype, problems)
         elif name == "ImageClassification":
             transforms += _of_weights(leaf)
             dtype = "float32"
@@ -76,10 +76,10 @@ def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
         "CenterCrop": {"size": leaf.crop_size[0]},
         "Normalize": {"mean": tuple(leaf.mean), "std": tuple(leaf.std)},
     }
-    return [made(TRANSFORMS[name], parameters, f"`{name}") for name, parameters in parts.items()]
+    return [make_part(TRANSFORMS[name], parameters, f"`{name}") for name, parameters in parts.items()]
 
 
-def _converted(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
+def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
     """The dtype behind a conversion."""
     name = type(leaf).__name__
     if name in ("ToTensor", "ToPILImage"):
@@ -107,12 +107,12 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
     parameters = {}
     for field in fields(TRANSFORMS[name]):
         if field.name == "transforms":
-            inner = [_translated(_leaves(each), dtype, problems)[0] for each in leaf.transforms]
+            inner = [_translate(_leaves(each), dtype, problems)[0] for each in leaf.transforms]
             if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
                 problems.append("RandomChoice of several at once, or of none: each choice must be one transform")
             parameters["transforms"] = sum(inner, ())
         elif hasattr(leaf, field.name):
-            value = _plain(leaf, field.name)
+            value = _convert_parameter(leaf, field.name)
             if field.name in ("fill", "threshold") and dtype != "uint8" and value is not None:
                 value = tuple(255 * each for each in value) if isinstance(value, tuple) else 255 * value
             if value is not None or (field.name == "fill" and name in _FILL_MAY_BE_NONE):
@@ -120,13 +120,13 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
     if len(problems) > before:
         return []
     try:
-        return [made(TRANSFORMS[name], parameters, f"`{name}")]
+        return [make_part(TRANSFORMS[name], parameters, f"`{name}")]
     except PresetError as error:
         problems.extend(str(error).splitlines())
         return []
 
 
-def _plain(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
+def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     """A parameter as this library writes it; None where its default says the same."""
     value, name = getattr(leaf, parameter), type(leaf).__name__
     if parameter == "value" and value is None:  # v2 keeps RandomErasing's noise as None

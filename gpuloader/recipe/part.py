@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import dataclass_transform
 
-from gpuloader.errors import PresetError, shown
+from gpuloader.errors import PresetError, describe
 from gpuloader.recipe.model import Transform
 
 Made = TypeVar("Made")
@@ -49,28 +49,28 @@ def part(kind: type[Made]) -> type[Made]:
 
     @wraps(validate)
     def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
-        with _explained(type(self), f"`{type(self).__name__}", values):
+        with _explain_errors(type(self), f"`{type(self).__name__}", values):
             validate(self, *values, **parameters)
 
     whole.__init__ = __init__
     return whole
 
 
-def made(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
+def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
     """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
 
     Raises:
         PresetError: a line for each key that is wrong, unknown or missing.
     """
     empty: Any = object.__new__(kind)
-    with _explained(kind, where):
+    with _explain_errors(kind, where):
         type(empty).__init__.__wrapped__(empty, **{key_name(name): value for name, value in parameters.items()})
     return empty
 
 
 def key_name(key: object) -> str:
     """A key of a mapping that should be a name, as text."""
-    return key if isinstance(key, str) else shown(key)
+    return key if isinstance(key, str) else describe(key)
 
 
 def first_lines(problems: Sequence[str]) -> list[str]:
@@ -91,7 +91,7 @@ def either(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def _explained(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
+def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
@@ -124,24 +124,24 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
         case "unexpected_keyword_argument":
             return f"{key} is not a key there{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
-            return f"{key}: found {shown(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
+            return f"{key}: found {describe(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
         case "missing":
             return (
                 f"{key} is missing"
                 if len(problem["loc"]) == 1
-                else f"{key}: found {shown(found, _MOST_SHOWN)}: too few numbers"
+                else f"{key}: found {describe(found, _MOST_SHOWN)}: too few numbers"
             )
         case "value_error":  # a rule on several keys, whose message says what was found
             return f"{key}: {message}"
         case "literal_error":
             expected = problem["ctx"]["expected"]
             hint = did_you_mean(key_name(found), re.findall(r"'([^']*)'", expected))
-            return f"{key}: found {shown(found, _MOST_SHOWN)}{hint}; allowed are {expected}"
+            return f"{key}: found {describe(found, _MOST_SHOWN)}{hint}; allowed are {expected}"
         case "is_instance_of" | "tuple_type" if name == "transforms" and not isinstance(found, Transform):
             return f"{key}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
-            return f"{key}: found {shown(found)}: allowed is a list, such as [{shown(found)}]"
-    return f"{key}: found {shown(found, _MOST_SHOWN)}: {message[0].lower()}{message[1:]}"
+            return f"{key}: found {describe(found)}: allowed is a list, such as [{describe(found)}]"
+    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message[0].lower()}{message[1:]}"
 
 
 def not_needed(name: str) -> str:
@@ -155,7 +155,7 @@ def _no_transform(found: object) -> str:
         return not_needed(kind.__name__)
     if issubclass(kind, Transform):
         return f"found the class {kind.__name__}: allowed are transforms, such as {kind.__name__}(...)"
-    what = shown(found, _MOST_SHOWN) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    what = describe(found, _MOST_SHOWN) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return (
         f"found {what}: allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those "
         "of torchvision"
@@ -166,5 +166,5 @@ def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: V
     """How to write a height and a width, where they were given as a size and another parameter."""
     behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
     if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
-        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({shown(list(values))})"
+        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({describe(list(values))})"
     return ""

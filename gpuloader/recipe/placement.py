@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from gpuloader.errors import shown
+from gpuloader.errors import describe
 from gpuloader.plan import Draw
 from gpuloader.recipe.model import Interpolation, Transform, Triple
 
@@ -122,7 +122,7 @@ _MOST_SIZES = 1_000
 def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
     if 0 not in schedule or min(schedule) < 0 or max(schedule) >= 2**32 or len(schedule) > _MOST_SIZES:
         raise ValueError(
-            f"sizes by epoch {shown(schedule)}: allowed are epochs from 0 on, and 0 must be among them, of at most "
+            f"sizes by epoch {describe(schedule)}: allowed are epochs from 0 on, and 0 must be among them, of at most "
             f"{_MOST_SIZES}"
         )
     return dict(sorted(schedule.items()))

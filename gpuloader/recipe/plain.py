@@ -8,20 +8,20 @@ from typing import Any
 from gpuloader.recipe.model import Transform
 
 
-def plain(value: object, brief: bool = False) -> Any:  # noqa: ANN401
+def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
     """A transform as {its name: its parameters}, another part as {its keys: their values}; tuples are lists.
 
     Args:
         brief: leave out what is at its default; a transform without parameters is its name alone.
     """
     if isinstance(value, (list, tuple)):
-        return [plain(each, brief) for each in value]
+        return [as_plain_values(each, brief) for each in value]
     if isinstance(value, dict):
-        return {key: plain(each, brief) for key, each in value.items()}
+        return {key: as_plain_values(each, brief) for key, each in value.items()}
     if not hasattr(value, "__dataclass_fields__"):
         return value
     content = {
-        field.name: plain(getattr(value, field.name), brief)
+        field.name: as_plain_values(getattr(value, field.name), brief)
         for field in fields(value)  # type: ignore[arg-type]
         if not (brief and getattr(value, field.name) == _default(field.default))
     }

@@ -20,7 +20,7 @@ from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Transform, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Ints, Shape
-from gpuloader.recipe.plain import plain
+from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.view import ViewPlan
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -148,8 +148,8 @@ class Preset:
 
         Keys that came later are left out at their default, so that the fingerprints of older states hold.
         """
-        left_out = _NOT_PIXELS | (_LATER_KEYS - plain(self, brief=True).keys())
-        return {name: value for name, value in plain(self).items() if name not in left_out}
+        left_out = _NOT_PIXELS | (_LATER_KEYS - as_plain_values(self, brief=True).keys())
+        return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     def shapes(self, epoch: int) -> list[Shape]:
         """(height, width) of each view's output in an epoch."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from gpuloader.errors import PresetError, shown
+from gpuloader.errors import PresetError, describe
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, made, not_needed
-from gpuloader.recipe.plain import plain
+from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, make_part, not_needed
+from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
 
@@ -50,7 +50,7 @@ def preset_text(name: str) -> str:
 
 def preset_yaml(preset: Preset) -> str:
     """A recipe as YAML, without what is at its default; `load_preset` makes the same recipe of it."""
-    return yaml.safe_dump(plain(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
+    return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
 def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
@@ -69,15 +69,15 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
-        found = " ".join(shown(source, 1000).split())
+        found = " ".join(describe(source, 1000).split())
         raise PresetError(
-            f"preset={found:.80}, overrides={shown(overrides)}: allowed are a name, a path or a Compose, with a "
+            f"preset={found:.80}, overrides={describe(overrides)}: allowed are a name, a path or a Compose, with a "
             f"mapping of what to replace{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:
             return source
-        where, content = "the Compose", plain(source)
+        where, content = "the Compose", as_plain_values(source)
     elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):
         where, content = str(source), load_yaml(_text(source), str(source))
     else:
@@ -85,7 +85,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
     if overrides:
         where = f"{where} with overrides"
         _check_size(overrides, where)
-        content = _replaced(content, overrides, where)
+        content = _replace(content, overrides, where)
     return _preset(content, where)
 
 
@@ -124,22 +124,22 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
     if isinstance(parts.get("views"), list):
         parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
     if isinstance(parts.get("mix"), Mapping):
-        parts["mix"] = made(Mix, parts["mix"], f"{where}: `mix")
-    return made(Preset, parts, f"{where}: `")
+        parts["mix"] = make_part(Mix, parts["mix"], f"{where}: `mix")
+    return make_part(Preset, parts, f"{where}: `")
 
 
 def _view(content: object, where: str) -> View:
     if not isinstance(content, Mapping):
-        raise PresetError(f"{where}`: found {shown(content)}, allowed is a mapping with `transforms` and `count`")
+        raise PresetError(f"{where}`: found {describe(content)}, allowed is a mapping with `transforms` and `count`")
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}.transforms")
-    return made(View, parts, where)
+    return make_part(View, parts, where)
 
 
 def _transforms(content: object, where: str) -> tuple[Any, ...]:
     if not isinstance(content, list):
-        raise PresetError(f"{where}`: found {shown(content)}, allowed is a list, such as [RandomHorizontalFlip]")
+        raise PresetError(f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]")
     transforms, problems = [], []
     for number, each in enumerate(content):
         try:
@@ -160,18 +160,20 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
         raise PresetError(f"{where}`: {not_needed(name)}")
     if name not in (list(TRANSFORMS) if isinstance(name, str) else ()):
         raise PresetError(
-            f"{where}`: found {shown(content)}{did_you_mean(key_name(name), list(TRANSFORMS))}; allowed is a "
+            f"{where}`: found {describe(content)}{did_you_mean(key_name(name), list(TRANSFORMS))}; allowed is a "
             f"transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
         )
     if not isinstance(parameters, Mapping):
-        raise PresetError(f"{where}.{name}`: found {shown(parameters)}, allowed is a mapping of parameters to values")
+        raise PresetError(
+            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values"
+        )
     parameters = dict(parameters)
     if "transforms" in parameters:
         parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
-    return made(TRANSFORMS[name], parameters, f"{where}.{name}")
+    return make_part(TRANSFORMS[name], parameters, f"{where}.{name}")
 
 
-def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
     replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:
@@ -179,7 +181,7 @@ def _replaced(content: Mapping[str, Any], overrides: Mapping[str, Any], where: s
         if key in TRANSFORMS:
             if value is not None and not isinstance(value, Mapping):
                 raise PresetError(
-                    f"{where}: `{key}`: found {shown(value)}, allowed is a mapping, or None to leave it out"
+                    f"{where}: `{key}`: found {describe(value)}, allowed is a mapping, or None to leave it out"
                 )
             found: list[str] = []
             replaced = _with_transform(replaced, key, value, found)
@@ -199,7 +201,7 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
     kinds = {name: TRANSFORMS[name] for name in found} | ({"mix": Mix} if content.get("mix") else {})
     owners = [name for name, kind in kinds.items() if key in [field.name for field in fields(kind)]]
     if owners:
-        overrides = either([shown({name: {key: value}}) for name in owners])
+        overrides = either([describe({name: {key: value}}) for name in owners])
         return f", but its {' and '.join(owners)} can have it: write {overrides}"
     keys = [field.name for field in fields(Preset)]
     hint = did_you_mean(key_name(key), [*keys, *TRANSFORMS])

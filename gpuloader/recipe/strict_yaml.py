@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpuloader.errors import PresetError, shown
+from gpuloader.errors import PresetError, describe
 
 # A hundred times what the longest recipe has.
 MAX_YAML_CHARACTERS = 1 << 18
@@ -72,5 +72,5 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         problem, *place = (str(error) or type(error).__name__).splitlines()
         raise PresetError(f"{where} cannot be read as YAML: {problem}", *place) from None
     if not isinstance(content, dict):
-        raise PresetError(f"{where}: found {shown(content)}, allowed is a mapping of keys to values")
+        raise PresetError(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")
     return content

@@ -9,13 +9,14 @@ from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, us
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
-from gpuloader.shards.shard_set import Arena, Place, ShardSet, View
+from gpuloader.shards.shard_set import Arena, EncodedImage, Place, ShardSet
 
 __all__ = [
     "IMAGE_EXTENSIONS",
     "Ahead",
     "Arena",
     "CacheStats",
+    "EncodedImage",
     "Labels",
     "LeftOut",
     "Place",
@@ -23,7 +24,6 @@ __all__ = [
     "ShardIndex",
     "ShardSet",
     "Tar",
-    "View",
     "Wanted",
     "admit_array",
     "array_gate",

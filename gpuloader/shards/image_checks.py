@@ -133,7 +133,7 @@ def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
     """The segments of a whole JPEG: behind a scan's header, whatever stands before the next marker belongs to it."""
 
-    def read(offset: int, count: int) -> bytes:
+    def read(count: int, offset: int) -> bytes:
         return data[offset : offset + count].tobytes()
 
     marker, position = 0, 2

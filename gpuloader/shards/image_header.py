@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-Read = Callable[[int, int], bytes]
-"""(offset, count) -> that many bytes of the image, fewer at its end."""
+from gpuloader.shards.regular_file import Read
 
 MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of nothing else must not hold up a scan
 SCAN, FILL = 0xDA, 0xFF
@@ -28,7 +27,7 @@ def image_size(read: Read) -> tuple[int, int]:
 
 
 def _stored_size(read: Read) -> tuple[int, int]:
-    head = read(0, 32)
+    head = read(32, 0)
     if len(head) < 32:
         return 0, 0
     if head.startswith(b"\xff\xd8"):
@@ -49,12 +48,12 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
     Each begins where the one before ends, and the first byte that begins none ends them: decoders differ on what such
     bytes are.
     """
-    first, chunk = position, read(position, _READ_BYTES)
+    first, chunk = position, read(_READ_BYTES, position)
     marker = 0
     while marker != SCAN:
         place = position - first
         if place + 4 > len(chunk):
-            first, place, chunk = position, 0, read(position, _READ_BYTES)
+            first, place, chunk = position, 0, read(_READ_BYTES, position)
         if len(chunk) < 4 or chunk[place] != 0xFF:
             return
         marker = chunk[place + 1]
@@ -73,7 +72,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker in _FRAMES:
-            sides = read(start + 1, 4)
+            sides = read(4, start + 1)
             return (_big(sides[:2]), _big(sides[2:])) if len(sides) == 4 else (0, 0)
         left -= end - start if marker == FILL else 1
         if marker in _END_OF_HEADER or left <= 0:

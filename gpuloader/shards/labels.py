@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError, DataError, LabelError, shown
+from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
@@ -61,7 +61,7 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
         LabelError: a sample without such a label.
         DataError: several `classes.json` that name a label differently.
     """
-    given = None if classes is None else _checked(classes)
+    given = None if classes is None else _check_classes(classes)
     if label_from is None:
         if given is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of the two out")
@@ -136,10 +136,10 @@ class _ReadLabels:
 def _number(label: int | str, names: _Names) -> int:
     if isinstance(label, str):
         if label not in names.numbers:
-            raise LabelError(f"has an unknown class: {_unknown([label], names.numbers)}")
+            raise LabelError(f"has an unknown class: {_explain_unknown([label], names.numbers)}")
         return names.numbers[label]
     if names.limit is not None and not 0 <= label < names.limit:
-        raise LabelError(f"has the label {label}: {_outside(names.limit)}")
+        raise LabelError(f"has the label {label}: {_explain_outside(names.limit)}")
     return label
 
 
@@ -160,14 +160,14 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
         return label
     if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
         found = (
-            f"its keys are {shown(sorted(searched), 500)}"
+            f"its keys are {describe(sorted(searched), 500)}"
             if isinstance(searched, dict)
-            else f"it is {shown(searched, 500)}"
+            else f"it is {describe(searched, 500)}"
         )
         also = f"; {_GIVE_CLASSES}" if isinstance(label, str) else ""
         raise LabelError(
-            f"has no 64-bit integer under {name!r} ({found}, found {shown(label)}): name the right key in label_from, "
-            f"or repair the shard{also}"
+            f"has no 64-bit integer under {name!r} ({found}, found {describe(label)}): name the right key in "
+            f"label_from, or repair the shard{also}"
         )
     return label
 
@@ -195,7 +195,7 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     _refuse(shards, texts, "have a .cls component that is not an integer in ASCII", advice)
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
-        _refuse(shards, outside, "have a label that is none of the classes", _outside(names.limit))
+        _refuse(shards, outside, "have a label that is none of the classes", _explain_outside(names.limit))
     return _Table(table, names.names)
 
 
@@ -208,7 +208,12 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
         return _Table(table.astype(np.int64), dict(enumerate(classes)))
     numbers = {name: number for number, name in enumerate(given)}
     if unknown := [name for name in classes if name not in numbers]:
-        _refuse(shards, np.flatnonzero(np.isin(folders, unknown)), "lie in unknown classes", _unknown(unknown, given))
+        _refuse(
+            shards,
+            np.flatnonzero(np.isin(folders, unknown)),
+            "lie in unknown classes",
+            _explain_unknown(unknown, given),
+        )
     return _Table(np.array([numbers[name] for name in classes], np.int64)[table], dict(enumerate(given)))
 
 
@@ -218,7 +223,7 @@ def _folder(key: str) -> str:
     return "" if folder == "." else folder
 
 
-def _checked(classes: Sequence[str]) -> tuple[str, ...]:
+def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     listed = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
     if not listed or not all(isinstance(name, str) for name in listed):
         raise ConfigError(f"classes={classes!r}: allowed is a list of the classes' names, label i naming the i-th")
@@ -266,14 +271,14 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     return names
 
 
-def _unknown(names: Sequence[str], classes: Iterable[str]) -> str:
+def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
     near = difflib.get_close_matches(names[0], listed, n=3)
     those = f"near it are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
     return f"{', '.join(map(repr, names[:3]))} is none of the {len(listed)} classes, {those}"
 
 
-def _outside(limit: int) -> str:
+def _explain_outside(limit: int) -> str:
     return f"there are {limit} classes, numbered from 0"
 
 

@@ -36,7 +36,7 @@ def resolve_shards(tar: Tar) -> list[Shard]:
     sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
     if not all(isinstance(source, (str, os.PathLike)) for source in sources):
         raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of those")
-    shards = [shard for source in sources for shard in _found(os.fspath(source))]
+    shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
     seen: set[Shard] = set()
@@ -77,7 +77,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def _found(source: str) -> list[Shard]:
+def _find(source: str) -> list[Shard]:
     try:
         return _expand(source)
     except GPULoaderError:
@@ -109,7 +109,7 @@ def _expand(source: str) -> list[Shard]:
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _some(found, f"no *.tar in the folder {source}")
+        return _check_any(found, f"no *.tar in the folder {source}")
     if mode:
         return [path]
     if "{" in source:
@@ -117,7 +117,7 @@ def _expand(source: str) -> list[Shard]:
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
-        return _some(shards, f"no file matches {source}")
+        return _check_any(shards, f"no file matches {source}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
@@ -135,7 +135,9 @@ def _expand_url(source: str, protocol: str) -> list[Shard]:
     elif folder or glob.has_magic(source):
         shards = [shard for shard in list_shards(f"{source}*.tar" if folder else source) if not _is_index(shard.name)]
         shown = without_secrets(source)
-        return _some(shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL")
+        return _check_any(
+            shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL"
+        )
     return [RemoteShard(source)]
 
 
@@ -150,7 +152,7 @@ def _is_index(name: str) -> bool:
     return name.endswith(INDEX_SUFFIX)
 
 
-def _some(shards: Sequence[Shard], problem: str, what: str | None = None) -> list[Shard]:
+def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -> list[Shard]:
     if not shards:
         what = what or f"the path (relative to {Path.cwd()})"
         raise ShardNotFoundError(f"{problem}: check {what}, or name the shards in a list")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuloader.errors import ConfigError, DataError, shown
+from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
@@ -57,7 +57,7 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
     for number, (name, key, offset, cause) in enumerate(entries, start=1):
         if (name, key, offset) not in samples:
             raise DataError(
-                f"{path}, line {number}: no shard {shown(name)} has an image of the key {shown(key)} at byte "
+                f"{path}, line {number}: no shard {describe(name)} has an image of the key {describe(key)} at byte "
                 f"{offset}: the file is of other shards, or of these before they changed"
             )
         found |= dict.fromkeys(samples[name, key, offset], cause)
@@ -71,7 +71,7 @@ def _entry(line: str, where: str) -> tuple[str, str, int, str]:
         if not isinstance(entry, dict) or not all(type(entry.get(key)) is of for key, of in _TYPES.items()):
             raise ValueError("it needs " + ", ".join(f"{key} ({of.__name__})" for key, of in _TYPES.items()))
         if not 0 <= entry["offset"] < 2**63:
-            raise ValueError(f"its offset is {shown(entry['offset'])}")
+            raise ValueError(f"its offset is {describe(entry['offset'])}")
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: {line[:100]!r} is no entry of a quarantine: {error}") from None
     return entry["shard"], entry["key"], entry["offset"], entry["cause"]

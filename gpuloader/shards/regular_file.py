@@ -5,7 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""(count, offset) -> that many bytes of a file or of a part of one, fewer at its end, as `os.pread` does."""
 
 
 def open_regular(path: Path) -> int:

@@ -15,8 +15,8 @@ from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, T
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
-from gpuloader.shards.regular_file import open_regular
-from gpuloader.shards.tar import MISSING_END, Member, Read, members
+from gpuloader.shards.regular_file import Read, open_regular
+from gpuloader.shards.tar import MISSING_END, Member, members
 
 _LEFT_OUT_KEPT = 1000
 _LABEL_BYTES = 64
@@ -49,7 +49,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
         ) from None
     try:
         before = os.fstat(fd)
-        found = _scanned(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
+        found = _scan(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
         after = os.fstat(fd)
     finally:
         os.close(fd)
@@ -60,10 +60,10 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
     """As `scan`, of a tar that `read` reads and `shard` names."""
-    return _whole(shard, *_scanned(read, size_bytes, mtime_ns, shard))
+    return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
-def _scanned(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
+def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
     damage = None
     gathered = _Gathered(read)
     try:
@@ -138,7 +138,7 @@ class _Gathered:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _image_size(self, image: Member) -> tuple[int, int]:
-        def read(offset: int, count: int) -> bytes:
+        def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point behind the image
             if offset + count <= len(image.head):
                 return image.head[offset : offset + count]

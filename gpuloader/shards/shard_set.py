@@ -38,9 +38,10 @@ from gpuloader.shards.remote import (
     warn_of_repeats,
 )
 
-View: TypeAlias = NDArray[np.uint8]
+EncodedImage: TypeAlias = NDArray[np.uint8]
+"""The bytes of an image as a shard has them, (n,): those of a file, or of an array."""
 
-_Row: TypeAlias = "tuple[tuple[int, int, int], View]"
+_Row: TypeAlias = "tuple[tuple[int, int, int], EncodedImage]"
 """(shard, offset, size), and where the bytes go."""
 
 _MOST_OPEN_FILES = 256
@@ -52,7 +53,7 @@ class Arena:
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
 
-    def views(self, sizes: Sequence[int]) -> list[View]:
+    def views(self, sizes: Sequence[int]) -> list[EncodedImage]:
         """One view for each size in bytes, one behind the other. Views of an earlier call are overwritten."""
         ends = np.cumsum(sizes, dtype=np.int64).tolist()
         total = ends[-1] if ends else 0
@@ -199,7 +200,9 @@ class ShardSet:
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
 
-    def read_images(self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True) -> list[View]:
+    def read_images(
+        self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
+    ) -> list[EncodedImage]:
         """The encoded images of some samples, as views into the arena; nothing of those that are `too_large`.
 
         Raises:
@@ -302,7 +305,7 @@ class ShardSet:
                 close_shard(fd)
         return [row for row in rows if row[0][0] not in self._entries]
 
-    def _read_into(self, view: View, shard: int, fd: int, offset: int, size: int) -> None:
+    def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:
             raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
 

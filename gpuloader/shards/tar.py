@@ -21,11 +21,12 @@ References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import NamedTuple
 from zlib import adler32
 
 from gpuloader.errors import TarError
+from gpuloader.shards.regular_file import Read
 
 BLOCK_BYTES = 512
 MAX_EXTENDED_HEADER_BYTES = 1 << 20
@@ -47,10 +48,6 @@ _OTHERS = {
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
 _EMPTY_BYTES = 10_240  # of a tar without members, as tar writes it
-
-
-Read: TypeAlias = Callable[[int, int], bytes]
-"""(count, offset) -> that many bytes of the tar, fewer at its end."""
 
 
 class Member(NamedTuple):

@@ -28,10 +28,10 @@ from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
-from gpuloader.tools.disk import uncached
+from gpuloader.tools.disk import open_uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import Batches, count_samples, fitting_batch_size, loaded, measure, plain
+from gpuloader.tools.measuring import Batches, as_yaml_values, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 from gpuloader.tools.training_step import prepare_training
 
@@ -89,7 +89,12 @@ def bench(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
-        settings={"tar": plain(tar), "batch_size": batch_size, **plain(arguments), "seconds": seconds},
+        settings={
+            "tar": as_yaml_values(tar),
+            "batch_size": batch_size,
+            **as_yaml_values(arguments),
+            "seconds": seconds,
+        },
         devices=tuple(measured),
     )
     if plot is not None:
@@ -124,7 +129,7 @@ def _measure_device(
         "decode": lambda: _run_graph(loader.run, "decode"),
         "resize": lambda: _run_graph(loader.run, "resize"),
         "pixels": lambda: _run_graph(loader.run, "all"),
-        "loader": lambda: loaded(loader),
+        "loader": lambda: load_epochs(loader),
     }
     if data.decoded:
         del stages["decode"]
@@ -162,7 +167,7 @@ def _measure_device(
 def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
     """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
     for shard in (shard for shard, _ in run.shards.indexes if isinstance(shard, Path)):
-        with uncached(shard):
+        with open_uncached(shard):
             pass
     cursor = Cursor()
     while run.plan.steps(cursor.delivered):

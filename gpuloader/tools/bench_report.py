@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import bytes_said
+from gpuloader.helpers.units import format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
@@ -45,8 +45,8 @@ def report_page(result: BenchResult) -> str:
         "<h2>Data</h2>",
         _table(
             [
-                ("shards", f"{data.shards:,}, {bytes_said(data.shard_bytes)}"),
-                ("images", f"{data.images:,} of {bytes_said(data.image_bytes)} on the average"),
+                ("shards", f"{data.shards:,}, {format_bytes(data.shard_bytes)}"),
+                ("images", f"{data.images:,} of {format_bytes(data.image_bytes)} on the average"),
                 ("decoded already", "yes" if data.decoded else "no"),
             ]
         ),
@@ -66,7 +66,7 @@ def report_page(result: BenchResult) -> str:
 
 def caching_note(result: BenchResult) -> str:
     """What the page cache has to do with the figures."""
-    data, memory = bytes_said(result.data.shard_bytes), bytes_said(result.machine.memory_bytes)
+    data, memory = format_bytes(result.data.shard_bytes), format_bytes(result.machine.memory_bytes)
     if result.data.fits_in_memory:
         return (
             f"The shards ({data}) fit into memory ({memory}): all but the first line was measured with them in the "

@@ -24,10 +24,10 @@ from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.world import World
 from gpuloader.shards import (
     Arena,
+    EncodedImage,
     ShardIndex,
     ShardSet,
     Tar,
-    View,
     open_index,
     resolve_local,
     scan_to_damage,
@@ -141,7 +141,7 @@ def check_shards(
 
     Raises:
         ConfigError: the quarantine or the copies cannot be written there, or a copy's name is taken.
-        DataError: no shard or sample is there, or a shard changes meanwhile.
+        DataError: no shard or sample is there, or a shard changes in the course of it.
         LoaderError: images cannot be decoded for a reason that is none of theirs.
     """
     paths = resolve_local(tar)
@@ -155,7 +155,7 @@ def check_shards(
         shard_set = ShardSet(paths, [shard.index for shard in shards])
         with progress_bar(progress) as bar:
             task = bar.add_task("checking images", total=len(shard_set))
-            bad = _undecodable(shard_set, device, lambda count: bar.advance(task, count))
+            bad = _find_undecodable(shard_set, device, lambda count: bar.advance(task, count))
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
@@ -239,7 +239,7 @@ def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
         return scan_to_damage(shard)
 
 
-def _undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
+def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
     """The samples whose images are refused by the gate or the decoder, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
@@ -252,10 +252,10 @@ def _undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int
     return bad | shards.too_large
 
 
-def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[View]]]:
+def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """The images of each batch, the next one being read meanwhile; good until the next one is asked for."""
     arenas = cycle((Arena(), Arena()))
-    under_way: deque[tuple[range, Future[list[View]]]] = deque()
+    under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
     with ThreadPoolExecutor(1) as thread:
         for batch in batches:
             under_way.append((batch, thread.submit(shards.read_images, np.array(batch), next(arenas))))

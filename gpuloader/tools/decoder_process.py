@@ -64,8 +64,8 @@ class Decoding:
 
     def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
         """None where it ended the process."""
-        process = self._process = self._process or self._begun()
-        answer = _asked(process, images)
+        process = self._process = self._process or self._begin()
+        answer = _ask_process(process, images)
         if answer is None:
             self._end = _end(process.wait())
             self.__exit__()
@@ -88,7 +88,7 @@ class Decoding:
             process.kill()
             process.communicate()
 
-    def _begun(self) -> subprocess.Popen[bytes]:
+    def _begin(self) -> subprocess.Popen[bytes]:
         with tempfile.TemporaryFile() as stderr:
             process = subprocess.Popen(
                 self._command,
@@ -106,7 +106,7 @@ class Decoding:
         return process
 
 
-def _asked(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
+def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
     assert process.stdin is not None
     try:
         _write(process.stdin.fileno(), memoryview(json.dumps([len(image) for image in images]).encode() + b"\n"))

@@ -48,7 +48,7 @@ def _in_a_row(shards: Sequence[Path], seconds: float) -> float:
     buffer = bytearray(_CHUNK_BYTES)
     read, started = 0, time.perf_counter()
     for shard in shards:
-        with uncached(shard) as file:
+        with open_uncached(shard) as file:
             while time.perf_counter() - started < seconds and (count := file.readinto(buffer)):
                 read += count
     return read / (time.perf_counter() - started)
@@ -58,7 +58,7 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
     """Reads a second, and the bytes of the largest."""
     draw = random.Random(0)
     with ExitStack() as stack:
-        files = [stack.enter_context(uncached(shard)) for shard in shards]
+        files = [stack.enter_context(open_uncached(shard)) for shard in shards]
         sizes = [os.fstat(file.fileno()).st_size for file in files]
         read_bytes = min(_READ_BYTES, max(sizes))
         reads, started = 0, time.perf_counter()
@@ -70,7 +70,7 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
 
 
 @contextmanager
-def uncached(shard: Path) -> Iterator[FileIO]:
+def open_uncached(shard: Path) -> Iterator[FileIO]:
     """A shard, out of the page cache as far as the kernel lets go of it."""
     with FileIO(open_regular(shard)) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -71,8 +71,8 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     """
     shards = None if tar is None else resolve_local(tar)
     nvidia, findings = _driver()
-    torch, torch_error = _imported("torch")
-    dali, dali_error = _imported("nvidia.dali")
+    torch, torch_error = _import("torch")
+    dali, dali_error = _import("nvidia.dali")
     flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
     findings += [
         _torch(torch, torch_error, nvidia),
@@ -136,7 +136,7 @@ def parse_nvidia_smi(text: str) -> Nvidia:
     return Nvidia(root.findtext("driver_version", "unknown"), root.findtext("cuda_version", "unknown"), tuple(gpus))
 
 
-def _imported(name: str) -> tuple[Any, str]:
+def _import(name: str) -> tuple[Any, str]:
     """The module, or None and why it cannot be imported."""
     try:
         return importlib.import_module(name), ""
@@ -281,7 +281,7 @@ def open_files(limit: int) -> Finding:
 
 
 def _numba() -> Finding:
-    numba, error = _imported("numba")
+    numba, error = _import("numba")
     if numba is None:
         advice = "pip install 'numba>=0.60,<1': on the CPU, loaders do not work without it"
         return Finding("Numba", f"cannot be imported: {error}", "failure", advice)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from gpuloader.helpers.cores import available_cores, cgroup_limits
-from gpuloader.helpers.units import bytes_said
+from gpuloader.helpers.units import format_bytes
 
 _PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numba", "numpy")
 
@@ -40,7 +40,7 @@ class Machine:
 
     def __str__(self) -> str:
         gpus = ", ".join(self.gpus) or "no GPU"
-        return f"{self.cpu}, {self.cores} cores, {bytes_said(self.memory_bytes)}, {gpus}"
+        return f"{self.cpu}, {self.cores} cores, {format_bytes(self.memory_bytes)}, {gpus}"
 
 
 def this_machine() -> Machine:

@@ -61,7 +61,7 @@ def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
     return Cost((time.perf_counter() - started) / thousands, (time.process_time() - cpu_started) / thousands)
 
 
-def loaded(loader: GPULoader) -> Batches:
+def load_epochs(loader: GPULoader) -> Batches:
     """The loader itself, epoch after epoch. A little of each image is looked at, which waits until it is there."""
     before = loader.stats().samples
     while True:
@@ -82,12 +82,12 @@ def images_of(batch: object) -> Iterator[torch.Tensor]:
                 yield each
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
+def as_yaml_values(value: Any) -> Any:  # noqa: ANN401
     """Paths as text, tuples as lists, the values of a loader as mappings: what YAML has."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple(VALUES.values())):
-        return {name: plain(each) for name, each in vars(value).items()}
+        return {name: as_yaml_values(each) for name, each in vars(value).items()}
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: as_yaml_values(each) for name, each in value.items()}
+    return [as_yaml_values(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -276,7 +276,7 @@ def show(
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
     compose = Compose.load(preset, **(overrides or {}))
     gallery = Gallery(tar, label_from=label_from, device_id=device_id)
-    ids = _chosen(gallery, samples, seed)
+    ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
     sides = [side for epoch in range(versions) for shape in compose.shapes(epoch) for side in shape]
@@ -294,7 +294,7 @@ def show(
             bad[sample.id] = causes[0]
         else:
             windows = _windows(gallery, compose, sample.id, seed, versions)
-        sheet.put(number * rows, 0, original, [printable(sample.key), _named(sample)], windows)
+        sheet.put(number * rows, 0, original, [printable(sample.key), _name_label(sample)], windows)
         for place, version in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
@@ -316,7 +316,7 @@ def show(
     )
 
 
-def _chosen(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
+def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
     if isinstance(samples, int) and not isinstance(samples, bool) and samples > 0:
         return gallery.drawn(samples, seed)
     if isinstance(samples, (str, int)) or not samples:
@@ -363,7 +363,7 @@ def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Pic
     return Image.fromarray(image)
 
 
-def _named(sample: Sample) -> str:
+def _name_label(sample: Sample) -> str:
     return "" if sample.label is None else f"class {sample.label} {printable(sample.class_name or '')}".rstrip()
 
 
@@ -401,10 +401,10 @@ class _Sheet:
         self._canvas = ImageDraw.Draw(self.image)
         self._font = ImageFont.load_default(_TEXT)
         room, title = width - 2 * _GAP, ImageFont.load_default(_TITLE)
-        self._canvas.text((_GAP, _GAP // 2), _shortened(printable(heading[0]), title, room), _INK, title)
+        self._canvas.text((_GAP, _GAP // 2), _shorten(printable(heading[0]), title, room), _INK, title)
         for number, line in enumerate(heading[1:]):
             top = _GAP + _TITLE + number * _LINE
-            self._canvas.text((_GAP, top), _shortened(line, self._font, room), _PALE, self._font)
+            self._canvas.text((_GAP, top), _shorten(line, self._font, room), _PALE, self._font)
 
     def put(
         self,
@@ -423,7 +423,7 @@ class _Sheet:
             text = "\n".join(textwrap.wrap(f"bad image: {picture}", self._tile // 7)[: self._tile // _LINE - 1])
             self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
         else:
-            fitted = self._fitted(picture)
+            fitted = self._fit(picture)
             for window, colour in reversed([*zip(windows, _VERSIONS)]):
                 _outline(fitted, window, colour)
             right, bottom = left + fitted.width - 1, top + self._tile - 1
@@ -433,9 +433,9 @@ class _Sheet:
             self.image.paste(fitted, (left, upper))
         for number, line in enumerate(lines):
             place = (left, top + self._tile + 4 + number * _LINE)
-            self._canvas.text(place, _shortened(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
+            self._canvas.text(place, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
 
-    def _fitted(self, picture: Picture) -> Picture:
+    def _fit(self, picture: Picture) -> Picture:
         """Made smaller where it is larger than a tile; a small one with each pixel as a square of several."""
         times = _LEAST_TILE // max(picture.size)
         if times > 1:
@@ -456,7 +456,7 @@ def _outline(picture: Picture, window: Box, colour: str) -> None:
     canvas.rectangle((left, top, right, bottom), outline=colour, width=2)
 
 
-def _shortened(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
+def _shorten(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
     """The text, its middle left out where it is wider than the room."""
     kept, short = len(text), text
     while font.getlength(short) > room and kept > 2:

@@ -22,7 +22,7 @@ from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import count_samples, fitting_batch_size, loaded, measure, plain
+from gpuloader.tools.measuring import as_yaml_values, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 
 REPEATS = 3
@@ -123,7 +123,7 @@ def tune(
     if "decoder" in arguments:
         raise ConfigError("decoder: that is what is searched; leave it out")
     try:
-        yaml.safe_dump(plain({"tar": tar, **arguments}))
+        yaml.safe_dump(as_yaml_values({"tar": tar, **arguments}))
     except yaml.YAMLError as error:
         raise ConfigError(f"an argument that YAML cannot hold ({error}): give a recipe as a name or a file") from None
     machine = this_machine()
@@ -146,7 +146,7 @@ def tune(
 
     def images_per_second(settings: Settings) -> float:
         whole_batches = {"last_batch": "pad", **arguments, **_as_arguments(settings)}
-        with GPULoader(tar, device_id=device_id, **whole_batches) as loader, closing(loaded(loader)) as batches:
+        with GPULoader(tar, device_id=device_id, **whole_batches) as loader, closing(load_epochs(loader)) as batches:
             return 1000 / measure(batches, run_seconds).seconds
 
     with progress_bar(progress) as bar:
@@ -162,7 +162,12 @@ def tune(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         device=device,
-        arguments={"tar": plain(tar), "device_id": device_id, **plain(arguments), **_as_arguments(found.best)},
+        arguments={
+            "tar": as_yaml_values(tar),
+            "device_id": device_id,
+            **as_yaml_values(arguments),
+            **_as_arguments(found.best),
+        },
         defaults={name: values[0] for name, values in choices.items()},
         search=found,
         seconds=clock() - started,

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from gpuloader.errors import ConfigError, StateError, shown
+from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.loader import GPULoader
@@ -83,7 +83,7 @@ class TrainerLoaders:
         """
         tar, device_id, world = self._place("train")
         made = GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
-        return self._opened("train", made)  # of any output
+        return self._open_epochs("train", made)  # of any output
 
     def val_dataloader(self) -> TrainerEpochs:
         """The batches of validation, else as `train_dataloader`."""
@@ -105,7 +105,7 @@ class TrainerLoaders:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training that goes on in the middle of an epoch will compare its loader with this state."""
         if not isinstance(state_dict, Mapping):
-            raise StateError(f"the checkpoint's state of the data module is no mapping but {shown(state_dict)}")
+            raise StateError(f"the checkpoint's state of the data module is no mapping but {describe(state_dict)}")
         self._state = state_dict
 
     def teardown(self, stage: str) -> None:
@@ -124,7 +124,7 @@ class TrainerLoaders:
     def _evaluation(self, stage: str) -> TrainerEpochs:
         tar, device_id, world = self._place(stage)
         given = {"batch_size": self.batch_size, **self._eval_loader}
-        return self._opened(stage, GPULoader(tar, device_id=device_id, world=world, **given))
+        return self._open_epochs(stage, GPULoader(tar, device_id=device_id, world=world, **given))
 
     def _place(self, stage: str) -> tuple[Sources, int | None, World]:
         """The stage's shards, and the device and the place among the ranks that the Trainer gives this process."""
@@ -144,7 +144,7 @@ class TrainerLoaders:
         world = World(share["rank"], share["num_replicas"])
         return tar, device.index if device.type == "cuda" else None, world
 
-    def _opened(self, stage: str, loader: GPULoader) -> TrainerEpochs:
+    def _open_epochs(self, stage: str, loader: GPULoader) -> TrainerEpochs:
         if stage in self._open:  # the Trainer reloads it
             self._open[stage].close()
         self._open[stage] = loader
@@ -159,8 +159,8 @@ class TrainerLoaders:
         saved = self._state.get("global_batch", global_batch)
         if saved != global_batch:
             raise StateError(
-                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {shown(saved)}, now "
-                f"it is {global_batch}: resume with {shown(saved)}, or from a checkpoint of an epoch's end"
+                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {describe(saved)}, now "
+                f"it is {global_batch}: resume with {describe(saved)}, or from a checkpoint of an epoch's end"
             )
         state = self._state or loader.state_dict()  # nothing is saved in a checkpoint of another data module
         loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})

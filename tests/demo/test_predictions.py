@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
-from gpuloader.demo.predictions import COLUMNS, GAP, RIGHT, ROWS, TITLE, WRONG, chosen, draw_predictions
+from gpuloader.demo.predictions import COLUMNS, GAP, RIGHT, ROWS, TITLE, WRONG, choose_shown, draw_predictions
 
 PLACES = ROWS * COLUMNS
 
@@ -24,7 +24,7 @@ PLACES = ROWS * COLUMNS
     ],
 )
 def test_which_are_drawn(right: list[bool], drawn: list[int]) -> None:
-    assert chosen(torch.tensor(right)) == drawn
+    assert choose_shown(torch.tensor(right)) == drawn
 
 
 def test_a_frame_says_whether_a_prediction_is_right(tmp_path: Path) -> None:

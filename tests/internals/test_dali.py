@@ -15,7 +15,7 @@ from making import damaged_jpeg
 from numba import carray, cfunc
 from nvidia.dali import fn, pipeline_def, types
 
-from gpuloader.internals.dali import compiled_operator, decoder_said, is_decode_failure, is_out_of_memory
+from gpuloader.internals.dali import compiled_operator, decoder_cause, is_decode_failure, is_out_of_memory
 from gpuloader.pipelines.kernels import compiled
 from gpuloader.pipelines.kernels.compiled import as_pointer
 
@@ -93,7 +93,7 @@ def test_what_an_error_is_of(graph: Callable[[], Any], of_an_image: bool, of_mem
     assert is_decode_failure(message) == of_an_image, message
     assert is_out_of_memory(message) == of_memory, message
     if said is not None:
-        assert decoder_said(message) == said, message
+        assert decoder_cause(message) == said, message
 
 
 @pytest.mark.parametrize(

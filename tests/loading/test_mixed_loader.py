@@ -92,9 +92,9 @@ def test_one_loader_alone_is_as_it_is(shards: list[Path]) -> None:
 def test_the_weighted_loaders_come_as_often_as_they_weigh(shards: list[Path]) -> None:
     with mixed(shards, strategy="weighted", weights={"b": 0.5, "a": 1.5, "c": 1}, seed=1) as batches:
         for epoch in range(3):
-            counts = Counter(itertools.islice(batches._drawn(epoch), 6000))
+            counts = Counter(itertools.islice(batches._draw_names(epoch), 6000))
             assert stats.chisquare([counts[name] for name in "abc"], [3000, 1000, 2000]).pvalue > 1e-4
-        drawn = "".join(itertools.islice(batches._drawn(0), 6000))
+        drawn = "".join(itertools.islice(batches._draw_names(0), 6000))
         pairs = Counter(map("".join, itertools.pairwise(drawn)))
         share = {"a": 1 / 2, "b": 1 / 6, "c": 1 / 3}
         both = [one + other for one, other in itertools.product("abc", repeat=2)]
@@ -122,7 +122,7 @@ def test_a_weighted_epoch_ends_as_stop_says(shards: list[Path], epoch: int) -> N
 def test_turns_have_other_numbers_than_the_samples_of_a_weighted_loader(shards: list[Path]) -> None:
     samples = Weighted(np.arange(2), np.ones(2), replacement=True).order(0, 0)(np.arange(4000))
     with MixedLoader({"0": loader(shards), "1": loader(shards)}, "weighted", weights={"0": 1, "1": 1}) as batches:
-        turns = np.array(list(itertools.islice(batches._drawn(0), 4000)), np.int64)
+        turns = np.array(list(itertools.islice(batches._draw_names(0), 4000)), np.int64)
     assert abs((samples == turns).mean() - 0.5) < 0.05
 
 

@@ -8,7 +8,7 @@ from bad_images import TIFF, zoo
 from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
-from gpuloader.pipelines import build, gate, undecodable
+from gpuloader.pipelines import build, find_undecodable, gate
 from gpuloader.pipelines.triage import _refused_by_graph, _refused_on_cpu
 from gpuloader.recipe import Preset, load_preset
 
@@ -25,7 +25,7 @@ def test_the_damaged_image_passes_the_gate() -> None:
 @pytest.mark.parametrize("preset", [PRESET, load_preset("imagenet_train_jitter", {"RandomResizedCrop": {"size": 32}})])
 def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(8)]
-    causes = undecodable(preset, as_arrays(images), draw(preset, images), device_id=None)
+    causes = find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=None)
     assert list(causes) == bad
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
@@ -64,5 +64,5 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
 
     monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
-    assert list(undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
+    assert list(find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
     assert asked == pipelines * [device_id]

@@ -37,7 +37,7 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import Interpolation, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.plain import plain
+from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
@@ -273,7 +273,7 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
 
 
 def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
-    assert plain(preset_of(tmp_path)) == {
+    assert as_plain_values(preset_of(tmp_path)) == {
         "transforms": [
             {
                 "RandomResizedCrop": {
@@ -1019,7 +1019,7 @@ def test_each_transform_is_written_and_read_again(tmp_path: Path, name: str) -> 
     }  # fmt: skip
     fields = TRANSFORMS[name].__dataclass_fields__
     transform = TRANSFORMS[name](**{key: value for key, value in needed.items() if key in fields})
-    for content in (plain(transform), plain(transform, brief=True)):
+    for content in (as_plain_values(transform), as_plain_values(transform, brief=True)):
         preset = preset_of(tmp_path, transforms=[], views=[{"transforms": around(content)}])
         assert transform in preset.views[0].transforms  # type: ignore[index]
 

@@ -21,7 +21,7 @@ FRAME = b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 41, 67)
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    return image_size(lambda offset, count: data[offset : offset + count])
+    return image_size(lambda count, offset: data[offset : offset + count])
 
 
 def pillow_size(data: bytes) -> tuple[int, int]:
@@ -125,7 +125,7 @@ def test_a_cut_image_gives_its_size_or_none(name: str) -> None:
 def test_what_is_no_image_has_no_size_and_little_of_it_is_read(data: bytes) -> None:
     read = []
 
-    def reading(offset: int, count: int) -> bytes:
+    def reading(count: int, offset: int) -> bytes:
         read.append(count)
         return data[offset : offset + count]
 
@@ -146,7 +146,7 @@ def test_little_is_read_of_a_large_image() -> None:
     data = IMAGES["JPEG with the longest segments"] + bytes(10_000_000)
     read = []
 
-    def reading(offset: int, count: int) -> bytes:
+    def reading(count: int, offset: int) -> bytes:
         read.append(count)
         return data[offset : offset + count]
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageFont
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.tools.show import Gallery, Sample, _named, _shortened, show
+from gpuloader.tools.show import Gallery, Sample, _name_label, _shorten, show
 
 COLOURS = Compose(
     [
@@ -253,7 +253,7 @@ def test_six_versions_of_a_sample_have_colours_of_their_own(shards: list[Path], 
     [(6, None, "class 6"), (8, "triangles", "class 8 triangles"), (0, "a\nb", r"class 0 a\nb"), (None, None, "")],
 )
 def test_a_class_is_called_so_in_the_picture(label: int | None, name: str | None, text: str) -> None:
-    assert _named(Sample(6, "key", label, name, "a.tar", 0)) == text
+    assert _name_label(Sample(6, "key", label, name, "a.tar", 0)) == text
 
 
 @pytest.mark.parametrize(
@@ -324,12 +324,12 @@ def test_keys_of_any_bytes_and_length_can_be_drawn(tmp_path: Path) -> None:
 
 def test_a_long_text_loses_its_middle() -> None:
     font = ImageFont.load_default(12)
-    short = _shortened("n01440764/n01440764_10026_with_a_long_name", font, 128)
+    short = _shorten("n01440764/n01440764_10026_with_a_long_name", font, 128)
     assert font.getlength(short) <= 128
     assert short.startswith("n01440")
     assert short.endswith("name")
     assert "…" in short
-    assert _shortened("short", font, 128) == "short"
+    assert _shorten("short", font, 128) == "short"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Need:
 
 
 class Ahead:
-    """Downloads what is needed next, in threads; `reached` says from where on that is."""
+    """Downloads what is needed next, in threads; `reach` says from where on that is."""
 
     def __init__(self, need: Need, cache: ShardCache) -> None:
         self._need = need
@@ -95,7 +95,7 @@ class Ahead:
         download = partial(_download, cache, self._requested)
         self._threads: FedThreads[tuple[int, Entry]] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
 
-    def reached(self, cursor: Cursor) -> None:
+    def reach(self, cursor: Cursor) -> None:
         """Requests the shards that are coming from the step at the cursor on."""
         if self._chunks and _is_before(cursor, self._chunks[0][0]):
             return

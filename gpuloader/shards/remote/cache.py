@@ -120,7 +120,7 @@ class ShardCache:
 
     def held_bytes(self) -> int:
         """What shards take in the folder, those included that are not whole yet."""
-        return sum(held.size_bytes for held in self._held())
+        return sum(held.size_bytes for held in self._list_held())
 
     def stats(self) -> CacheStats:
         """What it did so far."""
@@ -168,7 +168,7 @@ class ShardCache:
     def _part(self, entry: Entry) -> Path:
         return self.folder / f"{entry.key}.{entry.version.size_bytes}.part"
 
-    def _opened(self, entry: Entry) -> int | None:
+    def _try_open(self, entry: Entry) -> int | None:
         path = self._path(entry)
         try:
             fd = _open_file(path, os.O_RDONLY)
@@ -193,9 +193,9 @@ class ShardCache:
 
     def _fetch(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
         """The descriptor of the shard; None where another one downloads it, or there is no room now."""
-        if (fd := self._opened(entry)) is not None:
+        if (fd := self._try_open(entry)) is not None:
             return fd
-        if (fd := self._begun(entry, wanted, only_room_to_spare)) is None:
+        if (fd := self._begin_download(entry, wanted, only_room_to_spare)) is None:
             return None
         try:
             with io.FileIO(fd, "r+", closefd=False) as file:
@@ -206,7 +206,7 @@ class ShardCache:
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
-    def _begun(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
+    def _begin_download(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
         """The partial file, locked, with room set aside; None where another one downloads it, or there is no room."""
         part = self._part(entry)
         with _Locked(self.folder / "lock", wanted):
@@ -246,7 +246,7 @@ class ShardCache:
             part.rename(self._path(entry))
 
     def _complete(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
-        entry.shard.download(entry.version, file, wanted, self._came)
+        entry.shard.download(entry.version, file, wanted, self._count_downloaded)
         _check_sum(entry, file, wanted)
         index = scan_descriptor(file.fileno(), entry)
         self._check_content(entry, index)
@@ -272,27 +272,27 @@ class ShardCache:
         with _Locked(self.folder / "lock", lambda: True) as lock:
             start = _BOOT.read_bytes() if _BOOT.exists() else os.urandom(16)
             if os.pread(lock, len(start) + 1, 0) != start:
-                for held in self._held():
+                for held in self._list_held():
                     if held.path.suffix == ".part":
-                        _removed(held.path)
+                        _remove(held.path)
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, start, 0)
 
-    def _came(self, count: int) -> None:
+    def _count_downloaded(self, count: int) -> None:
         self._downloaded_bytes += count
 
     def _make_room(self, size_bytes: int, only_to_spare: bool) -> bool:
         """Removes what was used longest ago and nobody uses, until there is room; what is needed next at last."""
-        held = self._held()
+        held = self._list_held()
         free = self.limit_bytes - sum(each.size_bytes for each in held)
         for each in sorted(held, key=lambda each: (each.key in self.coming, each.used_ns)):
             if free >= size_bytes or (only_to_spare and each.key in self.coming):
                 break
-            if _removed(each.path):
+            if _remove(each.path):
                 free += each.size_bytes
         return free >= size_bytes
 
-    def _held(self) -> list[_Held]:
+    def _list_held(self) -> list[_Held]:
         found = []
         with os.scandir(self.folder) as files:
             for file in files:
@@ -348,7 +348,7 @@ class _Locked:
         close_shard(self._fd)
 
 
-def _removed(path: Path) -> bool:
+def _remove(path: Path) -> bool:
     """Removes a file unless somebody has a lock on it."""
     try:
         fd = _open_file(path, os.O_RDONLY)

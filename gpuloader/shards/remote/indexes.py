@@ -49,7 +49,7 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
 
 
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
-    """The index that lies beside the shard on the store; None where there is no right one."""
+    """The index beside the shard on the store; None where there is no right one."""
     beside = entry.shard.beside(INDEX_SUFFIX)
     data = beside.read_small(_MOST_GIVEN_BYTES, wanted)
     if data is None:
@@ -98,10 +98,10 @@ class _Parts:
     def read(self, count: int, offset: int) -> bytes:
         end = min(offset + count, self._entry.version.size_bytes)
         if offset < self._start or end > self._start + len(self._data):
-            self._start, self._data = offset, self._requested(offset, max(end, offset + _REQUEST_BYTES))
+            self._start, self._data = offset, self._request(offset, max(end, offset + _REQUEST_BYTES))
         return self._data[offset - self._start : end - self._start]
 
-    def _requested(self, start: int, end: int) -> bytes:
+    def _request(self, start: int, end: int) -> bytes:
         if self._read_bytes > max(_FIRST_BYTES, start // _SPARED):
             raise _DoesNotPayError
         version = self._entry.version

@@ -35,7 +35,7 @@ def open_remote(
     forget_listings(shards)
     found = _each(
         shards,
-        lambda shard, wanted: _known(shard, cache, wanted),
+        lambda shard, wanted: _look_up(shard, cache, wanted),
         _QUESTIONS,
         progress and len(shards) > _SHOWN,
         "finding shards",
@@ -45,7 +45,7 @@ def open_remote(
     missing = [number for number, (_, index) in enumerate(found) if index is None]
     Random().shuffle(missing)  # processes that start together share the work: each looks again before it scans
     entries = [found[number][0] for number in missing]
-    made = _each(entries, lambda entry, wanted: _made(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    made = _each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(found)}, **dict(zip(missing, made))}
     opened = [(entry, index) for (entry, _), index in zip(found, indexes.values()) if index is not None]
     for entry, index in opened:
@@ -53,22 +53,22 @@ def open_remote(
     return opened
 
 
-def _known(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
+def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
     """The version that is there, and its index if that is known already."""
     entry = Entry(shard, shard.version(wanted))
-    index = _kept(entry, cache)
+    index = _load_kept(entry, cache)
     if index is None and (index := index_beside(entry, wanted)) is not None:
         save_index(index, cache.given_index_file(entry), entry)
     return entry, index
 
 
-def _kept(entry: Entry, cache: ShardCache) -> ShardIndex | None:
+def _load_kept(entry: Entry, cache: ShardCache) -> ShardIndex | None:
     index = load_index(cache.index_file(entry), entry)
     return index if index is not None else load_index(cache.given_index_file(entry), entry)
 
 
-def _made(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
-    if (index := _kept(entry, cache)) is not None:
+def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
+    if (index := _load_kept(entry, cache)) is not None:
         return index
     if not cache.has(entry) and (index := scan_parts(entry, wanted)) is not None:
         entry.shard.check_version(entry.version, wanted)

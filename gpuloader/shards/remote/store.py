@@ -116,7 +116,7 @@ class RemoteShard:
             ShardNotFoundError: there is none.
             RemoteError: the store does not say, or not how large it is.
         """
-        info = self._tried(lambda store, path: _ask(store, "info", path, wanted=wanted), wanted)
+        info = self._try(lambda store, path: _ask(store, "info", path, wanted=wanted), wanted)
         size = info.get("size")
         if info.get("type") == "directory":
             raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to take the *.tar in it")
@@ -143,7 +143,7 @@ class RemoteShard:
             _check_size(len(data), end - start)
             return data
 
-        return self._tried(part, wanted)
+        return self._try(part, wanted)
 
     def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
         """All of a small object; None where there is none, it may not be read, or it is larger than `most_bytes`."""
@@ -160,7 +160,7 @@ class RemoteShard:
             return bytes(data)
 
         try:
-            data = self._tried(whole, wanted)
+            data = self._try(whole, wanted)
         except (ShardNotFoundError, _ForbiddenError):
             return None
         if len(data) > most_bytes:
@@ -186,7 +186,7 @@ class RemoteShard:
         self.check_version(version, wanted)
         if file.seek(0, os.SEEK_END) > version.size_bytes:
             file.truncate(0)
-        self._tried(rest, wanted, lambda: file.seek(0, os.SEEK_END))
+        self._try(rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
 
     def _bytes_by_http(
@@ -229,7 +229,7 @@ class RemoteShard:
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
         tag = response.headers.get(name, "")
         if tag and version.tag and _strong(tag) != _strong(version.tag):
-            raise self._changed(f"has the {name} {tag} where it is read", version)
+            raise self._changed_error(f"has the {name} {tag} where it is read", version)
         if response.status == 206:
             found = response.headers.get("Content-Range", "")
             expected = f"bytes {start}-{end - 1}/"
@@ -242,15 +242,15 @@ class RemoteShard:
         """Raises ShardChangedError where the store has another version now."""
         forget_listings([self])
         if (now := self.version(wanted)) != version:
-            raise self._changed(f"has (size, tag) {(now.size_bytes, now.tag)}", version)
+            raise self._changed_error(f"has (size, tag) {(now.size_bytes, now.tag)}", version)
 
-    def _changed(self, found: str, version: Version) -> ShardChangedError:
+    def _changed_error(self, found: str, version: Version) -> ShardChangedError:
         return ShardChangedError(
             f"{self} {found}, it had (size, tag) {(version.size_bytes, version.tag)} when this loader was made. Make "
             f"the loader again when the shard is as it shall be"
         )
 
-    def _tried(
+    def _try(
         self, request: Callable[[Any, str], Answer], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
     ) -> Answer:
         """What a request to the store gives, tried again while that may help, and while more and more is here."""
@@ -269,14 +269,16 @@ class RemoteShard:
             if isinstance(failure, FileNotFoundError) or _status(failure) in _MISSING:
                 raise ShardNotFoundError(f"no such object: {self}")
             if isinstance(failure, PermissionError) or _status(failure) in _FORBIDDEN:
-                raise _ForbiddenError(str(self), _said(failure, self.url), tries)
+                raise _ForbiddenError(str(self), _explain(failure, self.url), tries)
             if (here := here_bytes()) - counted_bytes >= _PROGRESS_BYTES:
                 tries, counted_bytes = 1, here
             if tries == _MOST_TRIES or _is_final(failure):
-                raise RemoteError(str(self), _said(failure, self.url), tries)
-            seconds = max(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1), _asked_pause(failure))
+                raise RemoteError(str(self), _explain(failure, self.url), tries)
+            seconds = max(
+                _FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1), _requested_pause_seconds(failure)
+            )
             if seconds > _TOLD_PAUSE_SECONDS:
-                _log.info("%s: %s: it is asked again in %.0f s", self, _said(failure, self.url), seconds)
+                _log.info("%s: %s: it is asked again in %.0f s", self, _explain(failure, self.url), seconds)
             pause(seconds, wanted)
 
 
@@ -327,7 +329,7 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     """
     protocol = get_protocol(pattern)
     shard = RemoteShard(pattern)
-    found = shard._tried(lambda store, path: store.glob(path, detail=True), lambda: True)
+    found = shard._try(lambda store, path: store.glob(path, detail=True), lambda: True)
     files = sorted(path for path, info in found.items() if info.get("type") != "directory")
     return [RemoteShard(f"{protocol}://{path.removeprefix('/')}") for path in files]
 
@@ -451,7 +453,7 @@ def _ask(store: Any, what: str, path: str, wanted: Wanted, **options: Any) -> An
 def _await(store: Any, request: Coroutine[Any, Any, Answer], wanted: Wanted, seconds: float | None) -> Answer:  # noqa: ANN401
     """What a request gives that runs in fsspec's thread; it is cancelled when it is not wanted any more."""
     answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-    task = asyncio.run_coroutine_threadsafe(_answered(request, seconds, answers), store.loop)
+    task = asyncio.run_coroutine_threadsafe(_await_answer(request, seconds, answers), store.loop)
     try:
         while True:
             try:
@@ -469,7 +471,7 @@ def _await(store: Any, request: Coroutine[Any, Any, Answer], wanted: Wanted, sec
     return answer
 
 
-async def _answered(
+async def _await_answer(
     request: Coroutine[Any, Any, Any], seconds: float | None, answers: SimpleQueue[tuple[Any, BaseException | None]]
 ) -> None:
     try:
@@ -518,7 +520,7 @@ def _boto(holder: Any) -> Mapping[str, Any]:  # noqa: ANN401
     return holder.get("ResponseMetadata", {}) if isinstance(holder, dict) else {}
 
 
-def _asked_pause(error: Exception) -> float:
+def _requested_pause_seconds(error: Exception) -> float:
     """The seconds for which a store asks by Retry-After, as far as they are obeyed."""
     found = (getattr(holder, "headers", None) or _boto(holder).get("HTTPHeaders") for holder in _holders(error))
     headers = {str(name).lower(): value for each in found for name, value in (each or {}).items()}
@@ -543,7 +545,7 @@ def _is_final(error: Exception) -> bool:
     return status is not None and 400 <= status < 500 and status not in _WORTH_A_RETRY
 
 
-def _said(error: Exception, url: str) -> str:
+def _explain(error: Exception, url: str) -> str:
     """An error's words in one line, without secrets."""
     status, message = _status(error), getattr(error, "message", None)
     said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"

@@ -55,7 +55,7 @@ def _read(shards: ShardSet, plan: Plan) -> Callable[[int], Iterator[Images]]:
 
 
 def _resident(task: Task, plan: Plan) -> Callable[[int], Iterator[Images]]:
-    """One synthetic batch, handed out again and again."""
+    """One synthetic batch, delivered again and again."""
     images = torch.rand((plan.batch_size, 3, SIZE, SIZE), device=task.device)
 
     def epoch(number: int) -> Iterator[Images]:

@@ -15,7 +15,7 @@ _PRESETS = {"resnet50_v2": "resnet50_v2", "decoded-train": "imagenet_train", "de
 
 
 def make(task: Task) -> Loader:
-    """Everything as a user has it by default, but for the last batch, which is handed out too."""
+    """Everything as a user has it by default, but for the last batch, which is delivered too."""
     prefetch = task.prefetch or 2
     preset = _PRESETS.get(task.recipe, f"imagenet_{task.recipe}")
     resizing: dict[str, Any] = {"antialias": task.antialias}

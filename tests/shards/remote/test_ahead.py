@@ -36,8 +36,8 @@ def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None
         number: Entry(RemoteShard(f"s3://bucket/{number}.tar"), Version(SHARD_BYTES, ""))
         for number in (range(shards) if on_stores is None else on_stores)
     }
-    sampling = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
-    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, positions=sampling), shards_of, entries)
+    positions = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
+    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, positions=positions), shards_of, entries)
 
 
 def test_shards_come_in_the_order_of_their_first_sample() -> None:
@@ -117,11 +117,11 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
         cache = ShardCache(tmp_path / "cache", 3 * size)
         ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
         for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
-            ahead.reached(Cursor(0, delivered))
+            ahead.reach(Cursor(0, delivered))
             assert cache.coming == {entries[number].key for number in there}
             wait_for(there, cache, entries)
             assert cache.held_bytes() <= cache.limit_bytes
-        ahead.reached(Cursor(1, 0))
+        ahead.reach(Cursor(1, 0))
         wait_for({0, 1, 2}, cache, entries)
         ahead.close()
         ahead.close()
@@ -135,7 +135,7 @@ def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path]
         server.fault(served[0].name, "silent")
         cache = ShardCache(tmp_path / "cache", 10**9)
         ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
-        ahead.reached(Cursor(0, 0))
+        ahead.reach(Cursor(0, 0))
         wait_for({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
         started = time.monotonic()
         del ahead

@@ -208,14 +208,14 @@ def test_blocks_of_other_stores_are_as_large_as_what_comes(
 )
 def test_how_long_a_pause_is_asked_for(said: str, seconds: float) -> None:
     error = ClientResponseError(None, (), status=503, headers=CIMultiDict({"Retry-After": said}))  # type: ignore[arg-type]
-    assert store._asked_pause(error) == seconds
+    assert store._requested_pause_seconds(error) == seconds
 
 
 def test_s3s_errors_say_their_status_and_pause() -> None:
     answer = {"Error": {}, "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHeaders": {"retry-after": "7"}}}
     error = OSError("Please reduce your request rate")  # as s3fs raises it
     error.__cause__ = ClientError(answer, "GetObject")  # type: ignore[arg-type]
-    assert (store._status(error), store._asked_pause(error)) == (503, 7)
+    assert (store._status(error), store._requested_pause_seconds(error)) == (503, 7)
 
 
 @pytest.mark.parametrize(
