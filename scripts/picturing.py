@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests/support"))
 
 from gpu_operators import run_gpu_operators  # noqa: E402
 from making import encoded  # noqa: E402
@@ -128,10 +128,18 @@ def pictures(seeds: Sequence[int], height: int = SIDE, width: int = SIDE) -> lis
 GRAPHS = {"cpu": run_views, "gpu_operators": run_gpu_operators}
 
 
-def measure(examples: Sequence[Transform], repeat: int = 4, graphs: Sequence[str] = ("cpu", "gpu_operators")) -> Any:  # noqa: ANN401
-    """The largest and the mean difference to torchvision's in levels, of the CPU's graph and the GPU's operators."""
+def measure(
+    examples: Sequence[Transform],
+    repeat: int = 4,
+    graphs: Sequence[str] = ("cpu", "gpu_operators"),
+    images: Sequence[bytes] = (),
+) -> Any:  # noqa: ANN401
+    """The largest and the mean difference to torchvision's in levels, of the CPU's graph and the GPU's operators.
+
+    The images are drawn pictures and noise, where none are given.
+    """
     resizes = isinstance(examples[0], (T.Resize, T.RandomResizedCrop))
-    images = (pictures(range(3), 240, 320) if resizes else pictures(range(3))) * repeat
+    images = (list(images) or (pictures(range(3), 240, 320) if resizes else pictures(range(3)))) * repeat
     found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)

@@ -6,7 +6,7 @@ import io
 import json
 import pickle
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -265,9 +265,15 @@ def test_an_extension_has_its_collator() -> None:
     assert {extension: collators.collator_of(extension) for extension in expected} == expected
 
 
-def test_a_registered_collator_is_the_extensions_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collators, "_BY_EXTENSION", dict(collators._BY_EXTENSION))
+@pytest.fixture
+def _texts_as_before() -> Iterator[None]:
+    before = collators.collator_of("txt")
+    yield
+    collators.register_collator("txt")(before)
 
+
+@pytest.mark.usefixtures("_texts_as_before")
+def test_a_registered_collator_is_the_extensions_from_then_on(tmp_path: Path) -> None:
     @collators.register_collator(".LEN")
     @collators.register_collator("txt")
     def lengths(components: Sequence[bytes]) -> np.ndarray:

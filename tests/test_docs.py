@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from making import write_samples
@@ -12,62 +14,148 @@ from PIL import Image
 from warm import CLI, warm
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README, *DOCS = PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPET = re.compile(r"^```(python|bash)\n(.*?)^```$(?:\n\nprints\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+SHOWN = re.compile(r"^```(?:py|sh)$", re.MULTILINE)
 
 
-def run_snippets(page: Path, folder: Path, path: str) -> list[subprocess.CompletedProcess[str]]:
-    """What became of each; `path` is that of commands."""
-    results = []
-    for language, code, printed in SNIPPET.findall(page.read_text()):
-        if "scripts/" in code:
-            for command in re.findall(r"^(scripts/\w+)", code, re.MULTILINE):
-                assert (ROOT / command).stat().st_mode & 0o111, f"{command} cannot be run"
-            continue  # these two are run by a clean checkout's CI
-        command = [warm().folder / "run", code] if language == "python" else ["bash", "-euc", code]
-        result = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
-        )
-        assert result.returncode == 0, result.stderr
-        if printed:
-            assert result.stdout == printed
-        results.append(result)
-    return results
+class Snippet(NamedTuple):
+    page: Path
+    number: int  # from 1
+    language: str
+    code: str
+    printed: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}-{self.number}"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def snippets_of(page: Path) -> list[Snippet]:
+    return [Snippet(page, number, *parts) for number, parts in enumerate(SNIPPET.findall(page.read_text()), start=1)]
+
+
+SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
+# What runs elsewhere, for it needs several GPUs, a package that the other tests do without, or takes minutes.
+ELSEWHERE = {
+    "README.md-3": ".ci/run",
+    "docs/ddp.md-2": "tests/scripts/test_train_imagenet.py",
+    "docs/ddp.md-3": "tests/scripts/test_train_imagenet.py",
+    "docs/lightning.md-1": "tests/integrations/test_lightning.py",
+    "docs/lightning.md-2": "tests/integrations/test_lightning.py",
+    "docs/tuning.md-5": "tests/bench/test_bench.py",
+}
+WITHOUT_SNIPPETS = {
+    "docs/benchmark.md",
+    "docs/commands/demo.md",
+    "docs/guarantees.md",
+    "docs/operations.md",
+    "docs/security.md",
+    "docs/shards.md",
+    "docs/trainers.md",
+}
+# Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
+ONLY_SHOWN = {"docs/commands/demo.md": 1, "docs/data.md": 1, "docs/migrating.md": 2, "docs/trainers.md": 7}
 
 
 def path_of_commands() -> str:
     return f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"  # whose `gpuloader` starts soon
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
-def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    write_samples(tmp_path / "shards", 40, sizes=[(60, 80)])
-    run_snippets(page, tmp_path, path_of_commands())
+def run_snippet(snippet: Snippet, folder: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """What became of it; `path` is that of commands."""
+    command = [warm().folder / "run", snippet.code] if snippet.language == "python" else ["bash", "-euc", snippet.code]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+
+
+def check(snippet: Snippet, result: subprocess.CompletedProcess[str]) -> None:
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (snippet.printed or result.stdout)
+
+
+@pytest.fixture(scope="module")
+def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Snippet], subprocess.CompletedProcess[str]]:
+    """Runs a snippet, where those before it on its page have run, each once."""
+    folders: dict[Path, Path] = {}
+    results: dict[Snippet, subprocess.CompletedProcess[str]] = {}
+
+    def run_up_to(snippet: Snippet) -> subprocess.CompletedProcess[str]:
+        if snippet.page not in folders:
+            folders[snippet.page] = tmp_path_factory.mktemp(snippet.page.stem)
+            write_samples(folders[snippet.page] / "shards", 40, sizes=[(60, 80)])
+        for each in snippets_of(snippet.page)[: snippet.number]:
+            if str(each) not in ELSEWHERE and each not in results:
+                results[each] = run_snippet(each, folders[each.page], path_of_commands())
+        return results[snippet]
+
+    return run_up_to
 
 
 def test_the_snippets_of_the_readme_run_and_its_demonstration_learns(tmp_path: Path) -> None:
-    """The only run of the whole demonstration: it ends above 90 percent and draws predictions."""
+    """They begin without shards, and make their own, in the only run of the whole demonstration."""
     command = tmp_path / "bin" / "gpuloader"
     command.parent.mkdir()
     longer = "from gpuloader.demo import run; run.TRAIN_SECONDS = 600.0"  # as on a machine that does nothing else
     command.write_text(f"#!/bin/sh\nexec {warm().folder}/run '{longer}; {CLI}' \"$@\"\n")
     command.chmod(0o755)
-    demonstration, *_ = run_snippets(PAGES[0], tmp_path, f"{command.parent}:{path_of_commands()}")
-    assert "epoch 5/5" in demonstration.stderr
-    [accuracy] = re.findall(r"^accuracy +([\d.]+)% of 300 pictures", demonstration.stdout, re.MULTILINE)
+    path = f"{command.parent}:{path_of_commands()}"
+    snippets = [snippet for snippet in snippets_of(README) if str(snippet) not in ELSEWHERE]
+    results = [run_snippet(snippet, tmp_path, path) for snippet in snippets]
+    for snippet, result in zip(snippets, results, strict=True):
+        check(snippet, result)
+    assert "epoch 5/5" in results[0].stderr
+    [accuracy] = re.findall(r"^accuracy +([\d.]+)% of 300 pictures", results[0].stdout, re.MULTILINE)
     assert float(accuracy) > 90
     with Image.open(tmp_path / "demo.png") as grid:
         assert grid.size[0] > 1000
         assert len(grid.getcolors(1 << 24)) > 10_000
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "snippet", [each for each in SNIPPETS if each.page != README and str(each) not in ELSEWHERE], ids=str
+)
+def test_a_snippet_runs_and_prints_what_its_page_says(
+    snippet: Snippet, result_of: Callable[[Snippet], subprocess.CompletedProcess[str]]
+) -> None:
+    check(snippet, result_of(snippet))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_snippet_that_runs_elsewhere_names_what_is_there(name: str) -> None:
+    [snippet] = [each for each in SNIPPETS if str(each) == name]
+    files = re.findall(r"\b(?:scripts|configs)/[\w/.]*\w", snippet.code)
+    assert files
+    assert all((ROOT / file).is_file() for file in files)
+    commands = re.findall(r"^scripts/\S+", snippet.code, re.MULTILINE)
+    assert all((ROOT / command).stat().st_mode & 0o111 for command in commands)
+    assert (ROOT / ELSEWHERE[name]).is_file()
+
+
+def test_pages_without_snippets_are_those_listed() -> None:
+    assert {name_of(page) for page in PAGES if not snippets_of(page)} == WITHOUT_SNIPPETS
+    counts = {name_of(page): len(SHOWN.findall(page.read_text())) for page in PAGES}
+    assert {name: count for name, count in counts.items() if count} == ONLY_SHOWN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_blocks_of_a_page_are_of_kinds_that_are_looked_at(page: Path) -> None:
+    blocks = re.findall(r"^```(.*)\n.*?^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert set(blocks) <= {"python", "bash", "py", "sh", "text", "yaml"}
+    assert sum(block in {"python", "bash"} for block in blocks) == len(snippets_of(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_tests_that_a_page_names_are_there(page: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / file).exists(), file

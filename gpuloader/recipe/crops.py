@@ -262,7 +262,10 @@ class CornerCrop(_Crop):
 
 @part
 class FiveCrop(Transform):
-    """Five views: the four corners and the middle."""
+    """Five views: the four corners and the middle.
+
+    On the CPU its levels are torchvision's.
+    """
 
     size: Size
 
@@ -274,7 +277,10 @@ class FiveCrop(Transform):
 
 @part
 class TenCrop(Transform):
-    """Ten views: those of `FiveCrop`, and of the flipped image."""
+    """Ten views: those of `FiveCrop`, and of the flipped image.
+
+    On the CPU its levels are torchvision's.
+    """
 
     size: Size
     vertical_flip: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
+import resource
 import signal
 import sys
 import time
@@ -43,7 +44,7 @@ OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
 SLOWER = {"batch_size": 40, "read_seconds": 1.0}  # 40 s for a batch
 SOON = 20
-"""Seconds, however slow the machine is: far fewer than what must not be waited for takes."""
+"""Seconds: ten times the two that docs/guarantees.md promises; half of what a batch of SLOWER takes."""
 LARGE = {"batch_size": 2, "read_seconds": 0.0, "preset": "imagenet_eval"}
 
 
@@ -305,7 +306,11 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behin
     assert place > 5
 
 
-def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_goes_on(shards: list[Path]) -> None:
+def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_goes_on(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))  # so that each file is closed for the next
+
     def read(shard_set: ShardSet) -> list[bytes]:
         return [view.tobytes() for view in shard_set.read_images(np.array([0, 39, 1]), Arena())]
 
@@ -314,7 +319,6 @@ def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_
     at_start = threads_and_files()
     for place in count():
         shard_set = ShardSet.open(shards)
-        shard_set._most_open = 1  # so that each file is closed for the next
         interrupt = InterruptAt(place, everywhere=False)
         interrupt.run(partial(read, shard_set))
         assert read(shard_set) == whole, interrupt.where

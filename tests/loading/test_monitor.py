@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from loaders import Clock
 
 from gpuloader import ConfigError, GPULoader, Stats, WaitMonitor
 from gpuloader.loading.monitor import likely_cause, waiting_share
@@ -158,43 +158,27 @@ def test_the_likely_cause_is_where_the_time_went(spent: dict[str, float], cause:
 # --- real loops
 
 
-def slowly(do: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401
-    time.sleep(seconds)
-    return do()
-
-
-def slow_field(seconds: float) -> dict[str, Callable[[Any], list[None]]]:
-    return {"json": lambda components: slowly(lambda: [None] * len(components), seconds)}
-
-
-def test_a_loop_that_waits_is_told_from_one_that_works(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_waits_is_told_from_one_that_works(
+    shards: list[Path], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.delivering_seconds = 1
     with loader(shards) as batches:
         next(iter(batches))  # compiles the kernels if need be, which is logged too
-    caplog.clear()
-    with loader(shards, output="dict", fields=slow_field(0.03)) as batches:
+        caplog.clear()
         monitor = WaitMonitor(batches, every_steps=5)
         waiting = [monitor.step() for _ in range(2) for _ in batches]
-    assert [share is None for share in waiting] == [True, True, True, True, False] * 4
-    assert min(share for share in waiting if share is not None) > 0.5
-    assert len(messages(caplog, logging.WARNING)) == 1
-    assert FIELDS in messages(caplog, logging.WARNING)[0]
+        assert waiting == [None, None, None, None, 1.0] * 4
+        [warning] = messages(caplog, logging.WARNING)
+        assert DELIVERING in warning
 
-    caplog.clear()
-    with loader(shards) as batches:
+        caplog.clear()
         monitor = WaitMonitor(batches, every_steps=5, warn_above=0.5)
-        working = [slowly(monitor.step, 0.2) for _ in range(2) for _ in batches]
-    assert max(share for share in working[5:] if share is not None) < 0.5
+        working = []
+        for _ in batches:
+            clock.spend(4)
+            working.append(monitor.step())
+    assert [share for share in working if share is not None] == [5 / (5 + 4 * 4), 1 / 5]  # nothing is before the first
     assert messages(caplog, logging.WARNING) == []
-
-
-def test_the_time_between_epochs_is_not_in_the_share(shards: list[Path]) -> None:
-    with loader(shards) as batches:
-        for _ in range(2):
-            for _ in batches:
-                pass
-            time.sleep(0.3)
-        stats = batches.stats()
-    assert stats.elapsed_seconds - stats.waiting_seconds < 0.3
 
 
 def profiled(shards: list[Path]) -> Iterator[str]:

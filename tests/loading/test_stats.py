@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from loaders import CUT, evaluation, loader, spoilt
+from loaders import CUT, Clock, evaluation, loader, spoilt
 
 from gpuloader import Stats
 
@@ -49,9 +49,33 @@ def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_pa
     assert (stats.batches, set(stats.bad)) == (2, {2})
 
 
-def test_the_body_of_the_loop_counts_as_elapsed_and_not_as_waiting(shards: list[Path]) -> None:
+def test_the_body_of_the_loop_counts_as_elapsed_and_not_as_waiting(shards: list[Path], clock: Clock) -> None:
+    with loader(shards) as batches:
+        for _ in range(2):
+            for _ in batches:
+                clock.spend(2)
+            clock.spend(1000)  # between epochs it is neither
+        stats = batches.stats()
+    assert (stats.elapsed_seconds, stats.waiting_seconds) == (2 * 4 * 2, 0)  # what follows a last batch is not known
+
+
+def test_delivering_counts_as_waiting(shards: list[Path], clock: Clock) -> None:
+    clock.delivering_seconds = 3
     with loader(shards) as batches:
         for _ in batches:
-            time.sleep(0.02)
+            clock.spend(2)
         stats = batches.stats()
-    assert stats.elapsed_seconds - stats.waiting_seconds >= 4 * 0.02
+    assert (stats.elapsed_seconds, stats.waiting_seconds) == (5 * 3 + 4 * 2, 5 * 3)
+    assert (stats.decoding_seconds, stats.delivering_seconds) == (0, 5 * 3)
+
+
+def test_fields_count_as_gating(shards: list[Path], clock: Clock) -> None:
+    def read_slowly(components: list[Any]) -> list[Any]:
+        clock.spend(4)
+        return components
+
+    with loader(shards, output="dict", fields={"json": read_slowly}) as batches:
+        for _ in batches:
+            pass
+        stats = batches.stats()
+    assert (stats.reading_seconds, stats.gating_seconds) == (0, 5 * 4)

@@ -29,7 +29,7 @@ from gpuloader.recipe.crops import (
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandAugment, RandomApply
-from gpuloader.recipe.program import PARAMETERS, Op
+from gpuloader.recipe.program import PARAMETERS, Op, Program
 from gpuloader.recipe.view import ViewPlan
 
 COUNT = 2000
@@ -257,7 +257,8 @@ def test_flips_behind_a_change_of_pixels_are_torchvisions(
     flip: type[RandomHorizontalFlip], theirs: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
 ) -> None:
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, *size), np.uint8))
-    program = plan(Resize(size), RandomInvert(0), flip(0.4))._program(DRAWS)
+    drawn = plan(Resize(size), RandomInvert(0), flip(0.4)).arrays(DRAWS)
+    program = Program(drawn["ops"], drawn["parameters"], ())
     flipped = program.ops[:, 1] == Op.WARP
     in_place = plan(Resize(size), flip(0.4)).place(DRAWS, *SIZES).mirrored.any(1)
     np.testing.assert_array_equal(flipped, in_place)  # the same draws, wherever it stands

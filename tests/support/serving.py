@@ -13,6 +13,9 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 ALWAYS = 10**9
+SILENT_SECONDS = 120
+SOON = 20
+"""Seconds, however slow the machine is: far fewer than the 60 after which a request to a silent server is given up."""
 ENDLESS_BYTES = 64 << 20
 
 
@@ -106,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", fault.removeprefix("redirect "))
             return self.end_headers()
         if fault == "silent":
-            self.of.ended.wait(30)
+            self.of.ended.wait(SILENT_SECONDS)
             return None
         if not path.is_file():
             return self.send_error(404)

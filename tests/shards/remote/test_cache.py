@@ -210,10 +210,9 @@ def test_who_needs_room_waits_until_a_shard_is_given_back(entries: list[Entry], 
     assert not thread.is_alive()
     assert cache.has(entries[1])
     fd = cache.open(entries[1], always)
-    started = time.monotonic()
+    looks = iter([True] * 5)
     with pytest.raises(InterruptedError):
-        cache.open(entries[0], lambda: time.monotonic() < started + 0.2)
-    assert time.monotonic() < started + 15
+        cache.open(entries[0], lambda: next(looks, False))
     close_shard(fd)
 
 
@@ -473,10 +472,8 @@ def test_who_waits_for_another_ones_download_says_so_and_can_give_up(
         part.write(b"x" * 100)
         part.flush()
         fcntl.flock(part, fcntl.LOCK_EX)
-        started = time.monotonic()
         with pytest.raises(InterruptedError):
-            cache.open(entries[0], lambda: time.monotonic() < started + 0.5)
-    assert time.monotonic() < started + 15
+            cache.open(entries[0], lambda: "waiting for" not in caplog.text)
     assert f"waiting for {entries[0].shard}: 100 of {size} bytes are here" in caplog.text
 
 
