@@ -19,17 +19,26 @@ def open_regular(path: Path) -> int:
     Raises:
         OSError: it cannot be opened, or is a pipe, socket, device or folder.
     """
-    try:
-        _check_regular(path.stat(), path)  # before: some devices do something when they are opened
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a pipe waits for a writer
-    except ValueError:
-        raise OSError(errno.EINVAL, "no path has a null byte in it", str(path)) from None
+    check_regular(path)  # before: some devices do something when they are opened
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a pipe waits for a writer
     try:
         _check_regular(os.fstat(fd), path)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def check_regular(path: Path) -> None:
+    """Sees that a path leads to a regular file.
+
+    Raises:
+        OSError: it leads nowhere, or to a pipe, socket, device or folder.
+    """
+    try:
+        _check_regular(path.stat(), path)
+    except ValueError:
+        raise OSError(errno.EINVAL, "no path has a null byte in it", str(path)) from None
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:

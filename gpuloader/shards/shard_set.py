@@ -23,7 +23,7 @@ from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
-from gpuloader.shards.regular_file import open_regular
+from gpuloader.shards.regular_file import check_regular
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -325,7 +325,8 @@ class ShardSet:
             while len(self._files) >= self._most_open:
                 self._close_oldest()
             try:
-                file = self._files[shard] = FileIO(str(self._shards[shard]), opener=_open)
+                check_regular(Path(str(self._shards[shard])))
+                file = self._files[shard] = FileIO(str(self._shards[shard]))  # in C: no interrupt loses it
             except OSError as error:
                 raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files.move_to_end(shard)
@@ -336,10 +337,6 @@ class ShardSet:
         shard, file = next(iter(self._files.items()))
         file.close()
         del self._files[shard]
-
-
-def _open(shard: str, _: int) -> int:
-    return open_regular(Path(shard))
 
 
 def _shard_of(row: _Row) -> int:
