@@ -176,7 +176,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     if len(id_of) < len(asked):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_quote_some(unknown)}. "
+            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
     if len(found) > len(id_of):
@@ -202,12 +202,10 @@ def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
 
 def _explain_keys(shards: ShardSet) -> str:
     some = [shards.key(sample) for sample in range(min(3, len(shards)))]
-    return (
-        f"A key is the path in the tar up to the first dot of the file's name: the first here are {_quote_some(some)}"
-    )
+    return f"A key is the path in the tar up to the first dot of the file's name: the first here are {_list(some)}"
 
 
-def _quote_some(keys: Sequence[str]) -> str:
+def _list(keys: Sequence[str]) -> str:
     return f"{', '.join(map(repr, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
 
 

@@ -47,7 +47,7 @@ def check_identity(
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
             if differences:
-                problem = f"the state was saved with another recipe: {_list_some(differences, '; ')}"
+                problem = f"the state was saved with another recipe: {_list(differences, '; ')}"
         if name == "dataset" and isinstance(saved.get("shards"), str):
             difference = _shard_difference(saved["shards"], described["shards"], shards)
             problem = f"the state was saved with other data: {difference}"
@@ -113,19 +113,17 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     if not gone and not new:
         moved = [name for name, was, here in zip(names, before, now) if was != here]
-        return (
-            f"the same shards in another order; at other places are {_list_some(moved)}" if moved else "other samples"
-        )
+        return f"the same shards in another order; at other places are {_list(moved)}" if moved else "other samples"
     lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
             f"it had {len(before)} shards, this loader has {len(now)}",
-            *([f"missing or changed here are its numbers {_list_some(lacking)}, counted from 0"] if lacking else []),
-            *([f"new or changed here are {_list_some(added)}"] if added else []),
+            *([f"missing or changed here are its numbers {_list(lacking)}, counted from 0"] if lacking else []),
+            *([f"new or changed here are {_list(added)}"] if added else []),
         ]
     )
 
 
-def _list_some(parts: Sequence[str], separator: str = ", ") -> str:
+def _list(parts: Sequence[str], separator: str = ", ") -> str:
     return f"{separator.join(parts[:_MOST_SHOWN])}{' ...' if len(parts) > _MOST_SHOWN else ''}"

@@ -31,7 +31,7 @@ from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, 
 from gpuloader.tools.disk import open_uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import Batches, as_yaml_values, count_samples, fitting_batch_size, load_epochs, measure
+from gpuloader.tools.measuring import Batches, as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 from gpuloader.tools.training_step import prepare_training
 
@@ -89,12 +89,7 @@ def bench(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
-        settings={
-            "tar": as_yaml_values(tar),
-            "batch_size": batch_size,
-            **as_yaml_values(arguments),
-            "seconds": seconds,
-        },
+        settings={"tar": as_yaml(tar), "batch_size": batch_size, **as_yaml(arguments), "seconds": seconds},
         devices=tuple(measured),
     )
     if plot is not None:

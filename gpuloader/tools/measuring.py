@@ -82,12 +82,12 @@ def images_of(batch: object) -> Iterator[torch.Tensor]:
                 yield each
 
 
-def as_yaml_values(value: Any) -> Any:  # noqa: ANN401
+def as_yaml(value: Any) -> Any:  # noqa: ANN401
     """Paths as text, tuples as lists, the values of a loader as mappings: what YAML has."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple(VALUES.values())):
-        return {name: as_yaml_values(each) for name, each in vars(value).items()}
+        return {name: as_yaml(each) for name, each in vars(value).items()}
     if isinstance(value, Mapping):
-        return {name: as_yaml_values(each) for name, each in value.items()}
-    return [as_yaml_values(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: as_yaml(each) for name, each in value.items()}
+    return [as_yaml(each) for each in value] if isinstance(value, (list, tuple)) else value

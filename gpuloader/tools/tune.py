@@ -22,7 +22,7 @@ from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import as_yaml_values, count_samples, fitting_batch_size, load_epochs, measure
+from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 
 REPEATS = 3
@@ -123,7 +123,7 @@ def tune(
     if "decoder" in arguments:
         raise ConfigError("decoder: that is what is searched; leave it out")
     try:
-        yaml.safe_dump(as_yaml_values({"tar": tar, **arguments}))
+        yaml.safe_dump(as_yaml({"tar": tar, **arguments}))
     except yaml.YAMLError as error:
         raise ConfigError(f"an argument that YAML cannot hold ({error}): give a recipe as a name or a file") from None
     machine = this_machine()
@@ -162,12 +162,7 @@ def tune(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         device=device,
-        arguments={
-            "tar": as_yaml_values(tar),
-            "device_id": device_id,
-            **as_yaml_values(arguments),
-            **_as_arguments(found.best),
-        },
+        arguments={"tar": as_yaml(tar), "device_id": device_id, **as_yaml(arguments), **_as_arguments(found.best)},
         defaults={name: values[0] for name, values in choices.items()},
         search=found,
         seconds=clock() - started,

@@ -207,7 +207,7 @@ def test_a_loader_warns_once_of_what_a_batch_can_take(
     with GPULoader(tars, 4, None, preset="raw_uint8") as loader:
         assert len(list(loader)) == 2
     assert caplog.messages == []
-    monkeypatch.setattr("gpuloader.loading.loader.available_memory_bytes", lambda: 100_000)
+    monkeypatch.setattr("gpuloader.loading.memory.available_memory_bytes", lambda: 100_000)
     with GPULoader(tars, 4, None, preset="raw_uint8") as loader:
         assert len(list(loader)) == 2  # it is no more than a warning
     [message] = caplog.messages

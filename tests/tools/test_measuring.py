@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuloader import BadImages, ConfigError, Decoder
-from gpuloader.tools.measuring import as_yaml_values, fitting_batch_size
+from gpuloader.tools.measuring import as_yaml, fitting_batch_size
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,7 @@ def test_a_batch_that_does_not_fit_is_an_error() -> None:
 
 
 def test_arguments_are_told_as_yaml_has_them() -> None:
-    told = as_yaml_values(
-        {"tar": (Path("a.tar"),), "on_error": BadImages(known=Path("bad.jsonl")), "decoder": Decoder(2)}
-    )
+    told = as_yaml({"tar": (Path("a.tar"),), "on_error": BadImages(known=Path("bad.jsonl")), "decoder": Decoder(2)})
     assert told == {
         "tar": ["a.tar"],
         "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl"},
