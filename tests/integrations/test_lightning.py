@@ -324,7 +324,7 @@ def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) ->
     assert runs[0].steps == runs[1].steps
 
 
-# --- what cannot be meant
+# --- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ VALUES = {
 
 
 def trainer() -> ModuleType:
-    """The script as a module, anew."""
+    """The script as a module, a new one."""
     spec = importlib.util.spec_from_file_location("train_imagenet", ROOT / "scripts" / "train_imagenet.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -348,7 +348,7 @@ SCONTROL = '#!/bin/bash\nif [[ $1 == show ]]; then echo localhost; else echo "$2
 
 
 def test_the_slurm_job_of_the_docs_queues_itself_again_until_it_is_done(config: Path, tmp_path: Path) -> None:
-    """With stand-ins for Slurm's commands: `srun` sends SIGUSR1 to all processes of the step, as Slurm does."""
+    """With imitations of Slurm's commands: `srun` sends SIGUSR1 to all processes of the step, as Slurm does."""
     [job] = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", (ROOT / "docs/ddp.md").read_text(), re.DOTALL | re.M)
     for mine, theirs in (
         ("runs/resnet50", "run"),

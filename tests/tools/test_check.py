@@ -262,7 +262,7 @@ def test_damage_within_a_shard_ends_its_copy_there(tmp_path: Path) -> None:
     assert keys_by_webdataset(tmp_path / "clean" / "a.tar") == ["000", "002"]
 
 
-# --- what cannot be meant, said before the work
+# --- invalid arguments, said before the work
 
 
 def test_a_copy_does_not_go_over_what_is_there(tmp_path: Path) -> None:
