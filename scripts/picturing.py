@@ -34,7 +34,7 @@ from gpuloader.loading.blending import mix_images  # noqa: E402
 from gpuloader.recipe import Mixing, Preset, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
-from gpuloader.recipe.plain import plain  # noqa: E402
+from gpuloader.recipe.plain import as_plain_values  # noqa: E402
 from gpuloader.recipe.program import Program  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
@@ -254,7 +254,9 @@ def page(measured: dict[str, dict[str, list[float]]]) -> str:
 
 
 def _in_yaml(transform: Transform) -> str:
-    text = yaml.safe_dump(plain(transform, brief=True), sort_keys=False, default_flow_style=True, width=10_000)
+    text = yaml.safe_dump(
+        as_plain_values(transform, brief=True), sort_keys=False, default_flow_style=True, width=10_000
+    )
     return text.removesuffix("...\n").strip().removeprefix("{").removesuffix("}")
 
 

@@ -51,6 +51,7 @@ ELSEWHERE = {
 WITHOUT_SNIPPETS = {
     "docs/benchmark.md",
     "docs/commands/demo.md",
+    "docs/glossary.md",
     "docs/guarantees.md",
     "docs/operations.md",
     "docs/security.md",
