@@ -124,11 +124,16 @@ def run(
     )
 
 
+def free_port() -> int:
+    """One that nothing else on this machine uses at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
 def as_by_torchrun(ranks: int) -> list[dict[str, str]]:
     """What torchrun tells each rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     every = [{**meeting, "RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
     return [{name: str(value) for name, value in each.items()} for each in every]
 
@@ -330,19 +335,26 @@ SRUN = """#!{python}
 import os, pathlib, signal, subprocess, sys, time
 
 def parent(process):
-    return int(pathlib.Path(f"/proc/{{process}}/stat").read_text().rpartition(")")[2].split()[1])
+    try:
+        return int(pathlib.Path(f"/proc/{{process}}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # others of the machine end at any time
+        return 0
 
 def tree(process):
     children = [int(each) for each in os.listdir("/proc") if each.isdigit() and parent(each) == process]
     return [process, *(each for child in children for each in tree(child))]
 
 step = subprocess.Popen(sys.argv[1:])
-while step.poll() is None and not pathlib.Path("run/last.pt").exists():
-    time.sleep(0.05)
-if not pathlib.Path("queued").exists():
-    for process in tree(step.pid):
-        os.kill(process, signal.SIGUSR1)
-sys.exit(step.wait())
+try:
+    while step.poll() is None and not pathlib.Path("run/last.pt").exists():
+        time.sleep(0.05)
+    if not pathlib.Path("queued").exists():
+        for process in tree(step.pid):
+            os.kill(process, signal.SIGUSR1)
+    sys.exit(step.wait())
+finally:
+    if step.poll() is None:
+        step.terminate()  # it ends its ranks
 """
 SCONTROL = '#!/bin/bash\nif [[ $1 == show ]]; then echo localhost; else echo "$2" >> queued; fi\n'
 
@@ -356,6 +368,7 @@ def test_the_slurm_job_of_the_docs_queues_itself_again_until_it_is_done(config: 
         ("output=$OUTPUT", "output=$OUTPUT epochs=$EPOCHS save_every=1"),
         ("--nproc-per-node 8", "--nproc-per-node 1"),
         ("srun --cpus-per-task=64", "srun"),
+        ("$HOST:29500", f"$HOST:{free_port()}"),
         ("scripts/", f"{ROOT}/scripts/"),
     ):
         assert mine in job
