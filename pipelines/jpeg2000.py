@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import LoaderError
 from gpuloader.helpers import jpeg2000_process
 from gpuloader.helpers.forking import at_fork
+from gpuloader.helpers.pipes import write_all
 
 _MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
@@ -94,8 +95,8 @@ class _Server:
         process = self._process = self._process or _begin()
         assert process.stdin is not None
         try:
-            jpeg2000_process.write(process.stdin.fileno(), json.dumps([len(encoded), max_pixels]).encode() + b"\n")
-            jpeg2000_process.write(process.stdin.fileno(), encoded)
+            write_all(process.stdin.fileno(), json.dumps([len(encoded), max_pixels]).encode() + b"\n")
+            write_all(process.stdin.fileno(), encoded)
         except BrokenPipeError:
             return None
         return _answer(process)

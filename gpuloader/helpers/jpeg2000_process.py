@@ -20,9 +20,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpuloader.helpers.pipes import write_all
+
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL.Image import Image as Picture
 
 # For an image, beside what the process had: OpenJPEG keeps samples in 32 bits, some of them three times.
@@ -32,13 +32,6 @@ _BYTES_PER_BYTE = 4
 _SECONDS = 10  # of a core, and one more for each million pixels and bytes: four times what noise takes
 
 
-def write(file: int, data: bytes | NDArray[np.uint8]) -> None:
-    """All of it, through a pipe that may take less at a time."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
-
-
 def _serve() -> None:
     from PIL import Jpeg2KImagePlugin, features  # noqa: F401 - the plugin is there in each fork then
 
@@ -46,7 +39,7 @@ def _serve() -> None:
     if not features.check("jpg_2000"):
         sys.exit("Pillow was built without OpenJPEG: install one that has it, such as the wheel")
     used_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
-    write(answers, b"{}\n")
+    write_all(answers, b"{}\n")
     while line := requests.readline():
         size, max_pixels = json.loads(line)
         encoded = requests.read(size)
@@ -58,7 +51,7 @@ def _serve() -> None:
         if status:
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)
-            write(file, json.dumps(_explain_end(status)).encode() + b"\n")
+            write_all(file, json.dumps(_explain_end(status)).encode() + b"\n")
         sent, size = 0, os.fstat(file).st_size
         while sent < size:
             sent += os.sendfile(answers, file, sent, size - sent)
@@ -81,8 +74,8 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         said, content = _translate(encoded, max_pixels, used_bytes)
-        write(file, json.dumps(said).encode() + b"\n")
-        write(file, content)
+        write_all(file, json.dumps(said).encode() + b"\n")
+        write_all(file, content)
         status = 0
     finally:
         os._exit(status)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch.distributed.distributed_c10d import Store
+
+if TYPE_CHECKING:  # some builds of torch have no torch.distributed
+    from torch.distributed.distributed_c10d import Store
 
 
 def default_store() -> Store:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import LoaderError
+from gpuloader.helpers.pipes import write_all
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
@@ -109,17 +110,12 @@ class Decoding:
 def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
     assert process.stdin is not None
     try:
-        _write(process.stdin.fileno(), memoryview(json.dumps([len(image) for image in images]).encode() + b"\n"))
+        write_all(process.stdin.fileno(), json.dumps([len(image) for image in images]).encode() + b"\n")
         for image in images:
-            _write(process.stdin.fileno(), memoryview(image))
+            write_all(process.stdin.fileno(), image)
     except BrokenPipeError:
         return None
     return _answer(process)
-
-
-def _write(fd: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(fd, data) :]
 
 
 def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:

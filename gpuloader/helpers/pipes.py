@@ -1,0 +1,17 @@
+"""Writing to another process."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def write_all(fd: int, data: bytes | NDArray[np.uint8]) -> None:
+    """Writes all of the bytes to a pipe or file, which may take less at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
