@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +11,47 @@ import aiohttp
 import fsspec
 import pytest
 import s3fs
-from serving import Server
+from serving import ENDLESS_BYTES, Server
 
-from gpuloader.internals.fsspec import begin, get, what_happened
+from gpuloader.internals.fsspec import Answer, begin, get, get_from_s3, what_happened
 
 OTHER_SIDE = f"fsspec {fsspec.__version__} with aiohttp {aiohttp.__version__} and s3fs {s3fs.__version__}"
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "a.txt").write_bytes(b"0123456789")
+    (tmp_path / "bucket").mkdir()
+    for name in ("a.txt", "bucket/b.txt"):
+        (tmp_path / name).write_bytes(b"0123456789")
     with Server(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def store() -> Any:  # noqa: ANN401
-    return fsspec.filesystem("http", skip_instance_cache=True, headers={"Accept-Encoding": "gzip"})
+    return fsspec.filesystem("http", skip_instance_cache=True)
+
+
+@pytest.fixture
+def s3(server: Server) -> Any:  # noqa: ANN401
+    """An object of S3 is asked for as a file on a server of HTTP is."""
+    given = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+    return s3fs.S3FileSystem(skip_instance_cache=True, endpoint_url=server.url, client_kwargs=given)
 
 
 def run(store: Any, coroutine: Any) -> Any:  # noqa: ANN401
     return asyncio.run_coroutine_threadsafe(coroutine, store.loop).result(60)
+
+
+async def read(answer: Coroutine[Any, Any, Answer]) -> tuple[int, str, bytes]:
+    """Status, length and content of an answer, which is read by little pieces."""
+    got = await answer
+    pieces = []
+    while piece := await got.read(4):
+        assert len(piece) <= 4
+        pieces.append(piece)
+    got.close()
+    return got.status, got.headers["content-length"], b"".join(pieces)
 
 
 @pytest.mark.parametrize(
@@ -51,22 +71,63 @@ def test_so_it_has_on_the_other_stores(what: str) -> None:
     assert asyncio.iscoroutinefunction(getattr(s3fs.S3FileSystem, f"_{what}"))
 
 
+PART = {"Range": "bytes=2-4"}
+
+
 @pytest.mark.parametrize(
-    ("headers", "status", "data"), [({}, 200, b"0123456789"), ({"Range": "bytes=2-4"}, 206, b"234")]
+    ("each", "headers", "status", "data"),
+    [({}, {}, 200, b"0123456789"), ({}, PART, 206, b"234"), (PART, {}, 206, b"234")],
+    ids=["nothing", "a part", "a part in each request"],
 )
-def test_an_answer_is_to_what_was_asked_and_each_request_is_given(
+def test_an_answer_of_http_is_to_what_was_asked(
+    server: Server, each: dict[str, str], headers: dict[str, str], status: int, data: bytes
+) -> None:
+    store = fsspec.filesystem("http", skip_instance_cache=True, headers=each)
+    assert run(store, read(get(store, f"{server.url}/a.txt", headers))) == (status, str(len(data)), data)
+
+
+@pytest.mark.parametrize(("headers", "status", "data"), [({}, 200, b"0123456789"), (PART, 206, b"234")])
+def test_an_answer_of_s3_is_to_what_was_asked(
     server: Server,
-    store: Any,  # noqa: ANN401
+    s3: Any,  # noqa: ANN401
     headers: dict[str, str],
     status: int,
     data: bytes,
 ) -> None:
-    async def ask() -> tuple[int, bytes, str]:
-        response = await get(store, f"{server.url}/a.txt", headers)
-        sent = response.request_info.headers["Accept-Encoding"]
-        return response.status, await response.content.read(), sent
+    assert run(s3, read(get_from_s3(s3, "bucket/b.txt", headers))) == (status, str(len(data)), data)
 
-    assert run(store, ask()) == (status, data, "gzip")
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [("403", PermissionError), ("404", FileNotFoundError), ("410", OSError)], ids=str
+)
+def test_an_error_of_s3_is_s3fss(server: Server, s3: Any, status: str, kind: type[OSError]) -> None:  # noqa: ANN401
+    server.fault("bucket/b.txt", status)
+    with pytest.raises(kind) as caught:
+        run(s3, get_from_s3(s3, "bucket/b.txt", {}))
+    assert caught.value.__cause__.response["ResponseMetadata"]["HTTPStatusCode"] == int(status)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("protocol", ["http", "s3"])
+def test_what_is_not_read_of_an_answer_does_not_come(
+    server: Server,
+    store: Any,  # noqa: ANN401
+    s3: Any,  # noqa: ANN401
+    protocol: str,
+) -> None:
+    server.fault("bucket/b.txt", "endless")
+
+    async def read_little(answer: Any) -> int:  # noqa: ANN401
+        got = await answer
+        count = len(await got.read(4))
+        await asyncio.sleep(0.5)  # in which all would come
+        got.close()
+        return count
+
+    if protocol == "http":
+        assert run(store, read_little(get(store, f"{server.url}/bucket/b.txt", {}))) == 4
+    else:
+        assert run(s3, read_little(get_from_s3(s3, "bucket/b.txt", {}))) == 4
+    assert server.sent_bytes["bucket/b.txt"] < ENDLESS_BYTES / 2
 
 
 @pytest.mark.parametrize("status", [404, 503])

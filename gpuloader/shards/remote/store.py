@@ -1,9 +1,9 @@
 """One object on a store: which version of it is there, and its bytes. Through fsspec, with retries and time limits.
 
 A version is told by size and tag: the store's ETag, or what else it has that changes with the content. What comes of an
-object is written as it comes, and a broken download goes on where it was, unless an HTTP server does not know ranges.
-No answer is read beyond what was asked for. Stores other than HTTP are asked for blocks, since their libraries give no
-answer before it is whole.
+object is written as it comes, and a broken download goes on where it was, unless a server does not know ranges. No
+object on HTTP or S3 is read beyond what was asked for. The other stores are asked for blocks, since their libraries
+give no answer before it is whole.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROGRESS_BYTES = 4 << 20  # tries are counted again once so much has come
 _FIRST_PAUSE_SECONDS = 0.5  # twice as long before each further try
 _LONGEST_PAUSE_SECONDS = 120.0  # that a store may ask for
 _REQUEST_SECONDS = 60.0
-_SILENT_SECONDS = 30.0  # an HTTP server that sends nothing for so long is given up
+_SILENT_SECONDS = 30.0  # a server that sends nothing for so long is given up
 _SLOWEST_BYTES_PER_SECOND = 10_000  # one that sends less, seen over _REQUEST_SECONDS, too
 _BUFFER_BYTES = 256 << 10
 _FIRST_BLOCK_BYTES = 512 << 10  # twice as many in each further one, so that a slow or bad connection gets on too
@@ -133,13 +133,13 @@ class RemoteShard:
         """
 
         def part(store: Any, path: str) -> bytes | None:  # noqa: ANN401
-            if not _is_http(self.url):
+            if not self._streams:
                 return _block(store, path, start, end, wanted)
-            with _answer(store, path, _range(start, end), wanted) as response:
-                if response.status != 206:
+            with self._answer(store, path, _range(start, end), wanted) as answer:
+                if answer.status != 206:
                     return None
-                self._check_answer(response, version, start, end)
-                data = b"".join(_chunks(store, response, end - start, wanted))
+                self._check_answer(answer, version, start, end)
+                data = b"".join(_chunks(store, answer, end - start, wanted))
             _check_size(len(data), end - start)
             return data
 
@@ -149,11 +149,11 @@ class RemoteShard:
         """All of a small object; None where there is none, it may not be read, or it is larger than `most_bytes`."""
 
         def whole(store: Any, path: str) -> bytes:  # noqa: ANN401
-            if not _is_http(self.url):
+            if not self._streams:
                 return _beginning(store, path, most_bytes + 1, wanted)
             data = bytearray()
-            with _answer(store, path, {}, wanted) as response:
-                for chunk in _chunks(store, response, None, wanted):
+            with self._answer(store, path, {}, wanted) as answer:
+                for chunk in _chunks(store, answer, None, wanted):
                     data += chunk
                     if len(data) > most_bytes:
                         break
@@ -177,7 +177,7 @@ class RemoteShard:
         """
 
         def rest(store: Any, path: str) -> None:  # noqa: ANN401
-            bytes_from = self._bytes_by_http if _is_http(self.url) else self._bytes_in_blocks
+            bytes_from = self._bytes_as_they_come if self._streams else self._bytes_in_blocks
             for data in bytes_from(store, path, version, file, wanted):
                 _write(file, data)
                 came(len(data))
@@ -189,7 +189,7 @@ class RemoteShard:
         self._try(rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
 
-    def _bytes_by_http(
+    def _bytes_as_they_come(
         self,
         store: Any,  # noqa: ANN401
         path: str,
@@ -202,12 +202,12 @@ class RemoteShard:
         if start == version.size_bytes:
             return
         asked = _range(start, version.size_bytes) if version.ranges else {}
-        with _answer(store, path, asked, wanted) as response:
-            start = start if response.status == 206 else 0
-            self._check_answer(response, version, start, version.size_bytes)
+        with self._answer(store, path, asked, wanted) as answer:
+            start = start if answer.status == 206 else 0
+            self._check_answer(answer, version, start, version.size_bytes)
             file.seek(start)
             file.truncate()
-            yield from _chunks(store, response, version.size_bytes - start, wanted)
+            yield from _chunks(store, answer, version.size_bytes - start, wanted)
 
     def _bytes_in_blocks(
         self,
@@ -224,19 +224,39 @@ class RemoteShard:
             yield _block(store, path, start, end, wanted)
             start, size = end, 2 * size
 
-    def _check_answer(self, response: Any, version: Version, start: int, end: int) -> None:  # noqa: ANN401
+    @property
+    def _streams(self) -> bool:
+        """Whether an answer is read as it comes."""
+        return get_protocol(self.url) in ("http", "https", "s3")
+
+    @contextmanager
+    def _answer(
+        self,
+        store: Any,  # noqa: ANN401
+        path: str,
+        headers: Mapping[str, str],
+        wanted: Wanted,
+    ) -> Iterator[internals.Answer]:
+        get = internals.get_from_s3 if get_protocol(self.url) == "s3" else internals.get
+        answer = _await(store, get(store, path, {**_PLAIN, **headers}), wanted, _REQUEST_SECONDS)
+        try:
+            yield answer
+        finally:
+            store.loop.call_soon_threadsafe(answer.close)
+
+    def _check_answer(self, answer: internals.Answer, version: Version, start: int, end: int) -> None:
         """Raises ShardChangedError where an answer is of another version, OSError where it is of another part."""
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
-        tag = response.headers.get(name, "")
+        tag = answer.headers.get(name.lower(), "")
         if tag and version.tag and _strong(tag) != _strong(version.tag):
             raise self._changed_error(f"has the {name} {tag} where it is read", version)
-        if response.status == 206:
-            found = response.headers.get("Content-Range", "")
+        if answer.status == 206:
+            found = answer.headers.get("content-range", "")
             expected = f"bytes {start}-{end - 1}/"
             if found not in (f"{expected}{version.size_bytes}", f"{expected}*"):
                 raise OSError(f"the part {found!r} came in place of '{expected}{version.size_bytes}'")
-        if response.content_length is not None:
-            _check_size(response.content_length, end - start)
+        if (length := answer.headers.get("content-length")) is not None:
+            _check_size(int(length), end - start)
 
     def check_version(self, version: Version, wanted: Wanted) -> None:
         """Raises ShardChangedError where the store has another version now."""
@@ -392,21 +412,15 @@ def _range(start: int, end: int) -> Mapping[str, str]:
     return {"Range": f"bytes={start}-{end - 1}"}
 
 
-@contextmanager
-def _answer(store: Any, url: str, headers: Mapping[str, str], wanted: Wanted) -> Iterator[Any]:  # noqa: ANN401
-    """aiohttp's response to GET, of which nothing is read yet."""
-    response = _await(store, internals.get(store, url, {**_PLAIN, **headers}), wanted, _REQUEST_SECONDS)
-    try:
-        response.raise_for_status()
-        yield response
-    finally:
-        store.loop.call_soon_threadsafe(response.close)
-
-
-def _chunks(store: Any, response: Any, most_bytes: int | None, wanted: Wanted) -> Iterator[bytes]:  # noqa: ANN401
+def _chunks(
+    store: Any,  # noqa: ANN401
+    answer: internals.Answer,
+    most_bytes: int | None,
+    wanted: Wanted,
+) -> Iterator[bytes]:
     """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
     since, total_bytes, counted_bytes = time.monotonic(), 0, 0
-    while chunk := _await(store, response.content.readany(), wanted, _REQUEST_SECONDS):
+    while chunk := _await(store, answer.read(_BUFFER_BYTES), wanted, _SILENT_SECONDS):
         check_wanted(wanted)
         total_bytes += len(chunk)
         if most_bytes is not None and total_bytes > most_bytes:
@@ -489,10 +503,6 @@ def _write(file: io.FileIO, data: bytes) -> None:
             view = view[file.write(view) :]
     except OSError as error:
         raise DiskError(error.errno, error.strerror) from None
-
-
-def _is_http(url: str) -> bool:
-    return get_protocol(url) in ("http", "https")
 
 
 def _underlying(error: Exception) -> Exception:

@@ -371,6 +371,74 @@ def test_an_object_that_changes_is_an_error(server: Server, folder: Path, when: 
         shard.download(version, file, always, change)
 
 
+# --- S3, of which an object is asked for as a file on a server of HTTP is
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serves one object in a bucket."""
+    (tmp_path / "served" / "bucket").mkdir(parents=True)
+    (tmp_path / "served" / "bucket" / "a.tar").write_bytes(CONTENT)
+    for name, value in [("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", SECRET), ("DEFAULT_REGION", "us-east-1")]:
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with Server(tmp_path / "served") as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.url)
+        store._file_system.cache_clear()
+        yield running
+        store._file_system.cache_clear()
+
+
+S3_SHARD = RemoteShard("s3://bucket/a.tar")
+
+
+@pytest.mark.parametrize(
+    ("how", "fault", "says"),
+    [
+        ("read", "endless", "more bytes come than the 1000 that were asked for"),
+        ("download", "endless", r"more bytes come than the \d+ that were asked for"),
+        ("read", "elsewhere", r"the part 'bytes 488-1487/100000' came in place of 'bytes 1000-1999/100000'"),
+        ("download", "elsewhere", r"the part 'bytes 488-\d+/100000' came in place of 'bytes 1000-99999/100000'"),
+        ("read", "less", "500 bytes come in place of the 1000 that were asked for"),
+        ("download", "long", "99100 bytes come in place of the 99000 that were asked for"),
+    ],
+)
+def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: str, fault: str, says: str) -> None:
+    version = S3_SHARD.version(always)
+    (tmp_path / "out").write_bytes(CONTENT[:1000])
+    s3.fault("bucket/a.tar", fault)
+    with pytest.raises(RemoteError, match=rf"{says} \(5 tries\)"):
+        _ = S3_SHARD.read(version, 1000, 2000, always) if how == "read" else downloaded(S3_SHARD, tmp_path / "out")
+    assert CONTENT.startswith((tmp_path / "out").read_bytes())
+    assert s3.sent_bytes["bucket/a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
+
+
+def test_a_small_object_of_s3_that_is_not_small_is_none_and_not_read(s3: Server) -> None:
+    assert S3_SHARD.read_small(SIZE, always) == CONTENT
+    s3.fault("bucket/a.tar", "endless")
+    assert S3_SHARD.read_small(SIZE, always) is None
+    assert s3.sent_bytes["bucket/a.tar"] < SIZE + ENDLESS_BYTES / 2
+
+
+def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
+    s3.fault("bucket/a.tar", "etag")
+    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar has the ETag "another" where it is read, it had'):
+        downloaded(S3_SHARD, tmp_path / "out")
+
+
+def test_an_s3_server_without_ranges_gives_no_parts(s3: Server, tmp_path: Path) -> None:
+    s3.ranges = "ignored"
+    (tmp_path / "out").write_bytes(b"?" * 70_000)
+    assert S3_SHARD.read(S3_SHARD.version(always), 10, 20, always) is None
+    assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
+
+
+def test_what_came_from_s3_is_kept(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_PROGRESS_BYTES", 10_000)
+    s3.fault("bucket/a.tar", "drop 10000")
+    assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
+    assert s3.asked["GET", "bucket/a.tar"] >= 10
+
+
 # --- giving up
 
 
