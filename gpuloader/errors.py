@@ -4,6 +4,7 @@
     ├── ConfigError (ValueError)          an invalid argument
     │   └── PresetError                   a recipe with a wrong key, type or range
     ├── DeviceError (RuntimeError)        a GPU that is not there, cannot be used, or lacks memory
+    ├── KernelError (ImportError)         the CPU's compiled kernels are missing or older than their sources
     ├── StateError (ValueError)           a state that belongs to another run
     ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator is over
     └── DataError
@@ -32,6 +33,7 @@ __all__ = [
     "DeviceError",
     "GPULoaderError",
     "IndexFileError",
+    "KernelError",
     "LabelError",
     "LoaderError",
     "NoSamplesError",
@@ -82,6 +84,10 @@ class PresetError(ConfigError):
 
 class DeviceError(GPULoaderError, RuntimeError):
     """The asked device is not on this machine, cannot be used in this process, or has no memory left."""
+
+
+class KernelError(GPULoaderError, ImportError):
+    """The compiled kernels of the CPU are missing, damaged, or older than their sources."""
 
 
 class StateError(GPULoaderError, ValueError):

@@ -1,21 +1,13 @@
-"""The kernel of `kernels.augment` as an operator of the graph."""
+"""The kernel of kernels/augment.h as an operator of the graph."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-from numba import carray
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.pipelines.kernels import augment as augment_kernel
-from gpuloader.pipelines.kernels import colours, compiled, filters, simd, warps
-from gpuloader.pipelines.kernels.augment import augment_image
-from gpuloader.pipelines.kernels.compiled import as_pointer
-from gpuloader.recipe import program
-from gpuloader.recipe.program import PARAMETERS
+from gpuloader.pipelines.kernels.call import call_kernel
 
 Rgb = tuple[float, float, float]
 
@@ -48,40 +40,10 @@ def augment(
             another for each value, and not for uint8.
     """
     values = (0.0, 0.0, 0.0) if erase_value == "random" else erase_value
-    settings = np.array([*scale, *offset, *values, erase_value == "random", channels_first], np.float32)
-    return compiled.call(
-        _compile(dtype, _SOURCES),
-        (image, ops, parameters, erase, types.Constant(settings, device="cpu"), like_output),
-        (types.UINT8, types.INT32, types.FLOAT, types.INT32, types.FLOAT, types.UINT8),
-        (3, 1, 2, 1, 1, 4),
+    return call_kernel(
+        "augment",
+        ((image, types.UINT8, 3), (ops, types.INT32, 1), (parameters, types.FLOAT, 2), (erase, types.INT32, 1)),
+        (*scale, *offset, *values, erase_value == "random", channels_first),
+        like_output,
         dtype,
     )
-
-
-_SOURCES = compiled.sources(augment_kernel, colours, filters, warps, simd, compiled, program)
-
-
-@cache  # DALI keeps the address of what is compiled, which lives as long as the function
-def _compile(dtype: str, sources: str) -> Any:  # noqa: ANN401
-    kept_as = compiled.kept_as(dtype)
-
-    @compiled.compile_kernel
-    def run(
-        out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
-    ) -> None:
-        sources  # noqa: B018 - what a function refers to is part of its key in the cache
-        address, shape = compiled.output(out, out_shapes)
-        pointers = carray(as_pointer(inputs), 6, np.int64)
-        shapes = carray(as_pointer(in_shapes), 6, np.int64)
-        height, width, channels = carray(as_pointer(shapes[0]), 3, np.int64)
-        steps = carray(as_pointer(shapes[1]), 1, np.int64)[0]
-        augment_image(
-            carray(as_pointer(address), shape[0] * shape[1] * shape[2], kept_as),
-            carray(as_pointer(pointers[0]), (height, width, channels), np.uint8),
-            carray(as_pointer(pointers[1]), steps, np.int32),
-            carray(as_pointer(pointers[2]), (steps, PARAMETERS), np.float32),
-            carray(as_pointer(pointers[3]), 6, np.int32),
-            carray(as_pointer(pointers[4]), 11, np.float32),
-        )
-
-    return run

@@ -18,7 +18,6 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.helpers.late_imports import import_late
 from gpuloader.pipelines.operators import (
     Nodes,
     cut_region,
@@ -75,11 +74,6 @@ def build(
         last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
             each image there.
     """
-
-    if device_id is None:
-        import_late("gpuloader.pipelines.resample")
-        if any(not view.in_one_pass for view in preset.each_view):
-            import_late("gpuloader.pipelines.augment")
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,

@@ -9,7 +9,9 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.pipelines.augment import augment
 from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe import Preset
 from gpuloader.recipe.placement import Placement
@@ -64,7 +66,6 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
     image = placed_on_cpu(region, drawn, view, preset)
     if view.in_one_pass:
         return image
-    from gpuloader.pipelines.augment import augment  # Numba is not for those who only use a GPU
 
     nothing = {
         "ops": np.array([Op.IDENTITY], np.int32),
@@ -79,8 +80,6 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
 
 def placed_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """Resized, cut, padded and flipped; finished where that is one pass, else uint8 HWC."""
-    from gpuloader.pipelines.resample import resample
-
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
     first = _finish(view, preset) if view.in_one_pass else levels

@@ -302,7 +302,7 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
     decoder = _Decoder()
-    for kind in IMAGES:  # loads and compiles what the first batches would
+    for kind in IMAGES:  # loads what the first batches would
         decoder.decode([admit(np.frombuffer(image, np.uint8))[0] for image in seeds(kind)])
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)

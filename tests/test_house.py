@@ -25,7 +25,7 @@ BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests
 PUBLIC = {
     "gpuloader": """
         BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError GPULoader
-        GPULoaderError IndexFileError LabelError LabelFrom LoaderError MixedLoader NoSamplesError PackError
+        GPULoaderError IndexFileError KernelError LabelError LabelFrom LoaderError MixedLoader NoSamplesError PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,
@@ -34,7 +34,7 @@ PUBLIC = {
         register_collator stacked tokenized
     """,
     "gpuloader.errors": """
-        BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError LabelError LoaderError
+        BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError KernelError LabelError LoaderError
         NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
         TarError TooManyBadImagesError
     """,

@@ -79,8 +79,6 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
-        next(iter(loader))  # kernels may be compiled for it, which is no training
-    with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
         with _half_of_the_threads():
             net = _train(loader, seed)
         stats = loader.stats()

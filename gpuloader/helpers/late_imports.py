@@ -14,8 +14,8 @@ from types import FrameType, ModuleType
 def import_late(name: str) -> ModuleType:
     """Imports a module, with Ctrl-C held back and Python's garbage collector paused.
 
-    torch and Numba are of no use in a process in which their import was interrupted: another finds half of them. And
-    what they and DALI make at their start stays: the collector would go through a million objects for nothing, which
+    torch is of no use in a process in which its import was interrupted: another finds half of it. And what torch and
+    DALI make at their start stays: the collector would go through a million objects for nothing, which
     takes 0.6 of 2.1 CPU seconds.
     """
     with hold_back_interrupts():

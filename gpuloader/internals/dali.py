@@ -8,6 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvidia.dali.data_node import DataNode
     from nvidia.dali.pipeline import Pipeline
 
 
@@ -52,23 +55,44 @@ def is_out_of_memory(message: str) -> bool:
     )
 
 
-@cache
-def compiled_operator() -> Any:  # noqa: ANN401 - a class of DALI's, which has no types
-    """The class of DALI's Numba operator, for functions that Numba compiled and cached. It imports Numba.
+def call_compiled(
+    run: int,
+    setup: int,
+    inputs: Sequence[DataNode],
+    in_types: Sequence[Any],
+    ins_ndim: Sequence[int],
+    out_type: Any,  # noqa: ANN401
+) -> DataNode:
+    """One output of three dimensions, by C functions at two addresses, called sample by sample in DALI's own threads.
 
-    Relies on `NumbaFunction._get_run_fn_cpu` and `_get_setup_fn_cpu`, which give the addresses of C functions with the
-    signatures of `_run_fn_sig` and `_setup_fn_sig`, as in 2.4. In public DALI takes Python functions alone, and
-    compiles a wrapper around them at every start, which takes seconds.
+    Relies on the operator `NumbaFuncImpl`, of which `nvidia.dali.plugin.numba` makes its own, and on the signatures of
+    its `run_fn` and `setup_fn`, as in 2.4 and in pipelines/kernels/kernels.c. In public DALI takes Python functions
+    alone, and needs Numba to compile them at every start, which takes seconds.
+
+    Args:
+        run, setup: the addresses; what is there must stay.
+        inputs: at most six, of `in_types` and `ins_ndim`.
+        out_type: no float16, which the operator refuses.
     """
-    from nvidia.dali.plugin.numba import NumbaFunction
+    operator = _compiled_operator()(
+        device="cpu",
+        run_fn=run,
+        setup_fn=setup,
+        out_types=[out_type],
+        in_types=list(in_types),
+        outs_ndim=[3],
+        ins_ndim=list(ins_ndim),
+        batch_processing=False,
+    )
+    return operator(*inputs)
 
-    class Compiled(NumbaFunction):
-        def _get_run_fn_cpu(self, run_fn: Any, *_: Any) -> int:  # noqa: ANN401
-            address: int = run_fn.address
-            return address
 
-        def _get_setup_fn_cpu(self, setup_fn: Any) -> int:  # noqa: ANN401
-            address: int = setup_fn.address
-            return address
+@cache
+def _compiled_operator() -> Any:  # noqa: ANN401 - a class of DALI's, which has no types
+    from nvidia.dali import ops
+
+    class Compiled(ops.python_op_factory("NumbaFuncImpl", "NumbaFuncImpl", generated=False)):  # type: ignore[misc]
+        _impl_module = __name__
+        ops.register_cpu_op("NumbaFuncImpl")  # type: ignore[attr-defined]
 
     return Compiled

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import resource
 import shutil
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, KernelError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -87,7 +88,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cgroup_limits().memory_bytes),
         _shared_memory(),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        _numba(),
+        _kernels(),
         _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
         _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that is"),
         processes(os.environ),
@@ -280,27 +281,17 @@ def open_files(limit: int) -> Finding:
     return Finding("open files", "no limit" if limit < 0 else f"at most {limit:,}")
 
 
-def _numba() -> Finding:
-    numba, error = _import("numba")
-    if numba is None:
-        advice = "pip install 'numba>=0.60,<1': on the CPU, loaders do not work without it"
-        return Finding("Numba", f"cannot be imported: {error}", "failure", advice)
+def _kernels() -> Finding:
+    library, reason = _import("gpuloader.pipelines.kernels.library")
+    if library is None:
+        return Finding("kernels", f"not looked at: {reason}", "warning", "make DALI importable first")
     try:
-        numba.njit(_one_more)(1)
-    except Exception as error:  # noqa: BLE001 - a broken LLVM may raise anything
-        return Finding("Numba", f"cannot compile: {error}", "failure", "pip install --force-reinstall numba llvmlite")
-    try:
-        numba.njit(cache=True)(_one_more)
-    except RuntimeError:
-        advice = (
-            "kernels are compiled at every start, for up to half a minute: set NUMBA_CACHE_DIR to a folder that stays"
-        )
-        return Finding("Numba", f"{numba.__version__} compiles, but finds no folder to cache in", "warning", advice)
-    return Finding("Numba", f"{numba.__version__}, compiles and caches")
-
-
-def _one_more(number: int) -> int:
-    return number + 1
+        library.load()
+    except KernelError as error:
+        found, advice = str(error).split("\n", 1)
+        return Finding("kernels", found, "failure", advice)
+    variants = ", ".join(library.runnable_variants())
+    return Finding("kernels", f"compiled for {platform.machine()}; this processor runs {variants}")
 
 
 def _writable(name: str, folder: Path, advice: str) -> Finding:

@@ -15,7 +15,7 @@ import torch
 from gpuloader.helpers.cores import available_cores, cgroup_limits
 from gpuloader.helpers.units import format_bytes
 
-_PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numba", "numpy")
+_PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numpy")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
     started, done = time.perf_counter(), 0
     while warm_up and (done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds):
         next(batches)
-        if done == 0:  # which may have compiled kernels
+        if done == 0:  # which may have built the graph
             started = time.perf_counter()
         done += 1
     images, started, cpu_started = 0, time.perf_counter(), time.process_time()

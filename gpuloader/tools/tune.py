@@ -134,7 +134,7 @@ def tune(
         with GPULoader(tar, each, device_id, **arguments) as loader:
             device, threads, on_gpu = str(loader.device), loader.run.num_threads, loader.device.type == "cuda"
             if each == batch_size:
-                next(iter(loader), None)  # compiles the kernels
+                next(iter(loader), None)  # starts what needs long to start
     started = clock()
     choices: dict[str, Sequence[float]] = {
         "num_threads": thread_choices(threads, machine.cores),

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import nvidia.dali
 import pytest
 from making import damaged_jpeg
-from numba import carray, cfunc
 from nvidia.dali import fn, pipeline_def, types
 
-from gpuloader.internals.dali import compiled_operator, decoder_cause, is_decode_failure, is_out_of_memory
-from gpuloader.pipelines.kernels import compiled
-from gpuloader.pipelines.kernels.compiled import as_pointer
+from gpuloader.internals.dali import call_compiled, decoder_cause, is_decode_failure, is_out_of_memory
+from gpuloader.pipelines.kernels.library import address_of
+from gpuloader.recipe.program import PARAMETERS, Op
 
-OTHER_SIDE = f"DALI {nvidia.dali.__version__} with Numba {numba.__version__}"
+OTHER_SIDE = f"DALI {nvidia.dali.__version__}"
 
 
 def run(graph: Callable[[], Any]) -> np.ndarray:
@@ -120,32 +120,50 @@ def test_a_decoder_that_lacks_memory_blames_no_image() -> None:
     assert not is_decode_failure(decoder + "CUDA allocation failed")
 
 
-# --- compiled functions as an operator
+# --- C functions as an operator
 
 
-@cfunc(compiled.RUN)  # type: ignore[untyped-decorator]
-def invert(
-    out: int, out_shapes: int, out_dims: int, outs: int, inputs: int, in_shapes: int, in_dims: int, ins: int
-) -> None:
-    address, shape = compiled.output(out, out_shapes)
-    pointers = carray(as_pointer(inputs), ins, np.int64)
-    images = carray(as_pointer(pointers[0]), (shape[0], shape[1], shape[2]), np.uint8)
-    results = carray(as_pointer(address), (shape[0], shape[1], shape[2]), np.uint8)
-    for row in range(shape[0]):
-        for column in range(shape[1]):
-            for channel in range(shape[2]):
-                results[row, column, channel] = 255 - images[row, column, channel]
+@pytest.mark.parametrize(
+    ("signature", "expected"),
+    [
+        ("_run_fn_sig", "address address address count address address address count count"),  # the last: of batches
+        ("_setup_fn_sig", "address address count address address count count"),
+    ],
+)
+def test_the_signatures_are_those_of_kernels_c(signature: str, expected: str) -> None:
+    """As DALI's own class declares them, whose module is only read: it needs Numba."""
+    plugin = Path(nvidia.dali.__file__).parent / "plugin" / "numba" / "__init__.py"
+    [function] = [
+        node
+        for node in ast.walk(ast.parse(plugin.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == signature
+    ]
+    kinds = {"uint64": "address", "int32": "count"}
+    declared = [
+        kinds[node.attr] for node in ast.walk(function) if isinstance(node, ast.Attribute) and node.attr in kinds
+    ]
+    assert sorted(declared) == sorted(expected.split()), OTHER_SIDE
 
 
-def test_dali_calls_a_compiled_function_by_its_address() -> None:
-    operator = compiled_operator()
-    assert operator._run_fn_sig(None) == compiled.RUN  # another would end this process
-    assert operator._setup_fn_sig(None) == compiled.SETUP
-    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+def test_dali_calls_c_functions_by_their_addresses() -> None:
+    picture = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
     def graph() -> Any:  # noqa: ANN401
-        like_output = types.Constant(np.zeros((0, *image.shape), np.uint8), device="cpu")
-        inputs = (types.Constant(image, device="cpu"), like_output)
-        return compiled.call(invert, inputs, [types.UINT8] * 2, [3, 4], "uint8")
+        given = [
+            picture,
+            np.array([Op.INVERT], np.int32),
+            np.zeros((1, PARAMETERS), np.float32),
+            np.zeros(6, np.int32),
+            np.array([1, 1, 1, *[0] * 8, 2], np.float32),
+            np.zeros((0, *picture.shape), np.uint8),
+        ]
+        return call_compiled(
+            address_of("augment"),
+            address_of("setup"),
+            [types.Constant(each, device="cpu") for each in given],
+            [types.UINT8, types.INT32, types.FLOAT, types.INT32, types.FLOAT, types.UINT8],
+            [each.ndim for each in given],
+            types.UINT8,
+        )
 
-    assert (run(graph) == 255 - image).all()
+    assert (run(graph) == 255 - picture).all(), OTHER_SIDE

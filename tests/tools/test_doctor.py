@@ -181,7 +181,7 @@ def test_the_driver_says_what_it_runs() -> None:
 def test_all_is_looked_at_and_what_is_not_ok_has_advice(tmp_path: Path) -> None:
     findings = examine(write_samples(tmp_path, 10))
     names = [finding.name for finding in findings]
-    for name in ("torch", "DALI", "cores", "memory", "Numba", "processes", "index folder", "disk"):
+    for name in ("torch", "DALI", "cores", "memory", "kernels", "processes", "index folder", "disk"):
         assert names.count(name) == 1, name
     assert all(finding.found for finding in findings)
     assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)

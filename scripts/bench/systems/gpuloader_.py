@@ -37,7 +37,7 @@ def make(task: Task) -> Loader:
             yield images
 
     settings = {"num_threads": task.threads, "prefetch": prefetch}
-    return Loader(epoch, settings, ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numba", "torch"))
+    return Loader(epoch, settings, ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch"))
 
 
 def _decoded(task: Task, size: int) -> list[Path]:

@@ -1,0 +1,79 @@
+"""Compiles the kernels into a shared library beside them: python pipelines/kernels/build.py
+
+The compiler is CC with CFLAGS where CC is set, else Zig's, which is a Python package: pip install ziglang. It needs
+nothing else on the machine, and builds for others. Installing gpuloader runs this, by setup.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+LIBRARY = FOLDER / "kernels.so"
+VARIANTS = {"x86_64": ("baseline", "v3", "v4"), "aarch64": ("baseline",)}
+# No contraction and no fast math: every variant gives the same bits.
+_FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
+_FLAGS += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
+
+
+def compute_digest() -> str:
+    """A digest of the C files; of none where the package was installed without them."""
+    sources = sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
+
+
+def build(library: Path = LIBRARY, machine: str = "") -> None:
+    """Compiles kernels.c for each variant, all at once, and links them.
+
+    Args:
+        library: the file to make; what is there is replaced.
+        machine: "x86_64" or "aarch64", for Zig alone; "" is this one.
+    """
+    machine = machine or platform.machine()
+    if machine not in VARIANTS:
+        raise SystemExit(f"gpuloader's kernels are written for {' and '.join(VARIANTS)}, not for {machine}")
+    compiler = _find_compiler(machine)
+    print(f"compiling the kernels: {shlex.join(compiler)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        objects = {variant: f"{folder}/{variant}.o" for variant in VARIANTS[machine]}
+        defined = {variant: [f"-DVARIANT={variant}"] for variant in objects}
+        defined["baseline"].append(f'-DSOURCES="{compute_digest()}"')
+        _run_all(
+            [*compiler, *_FLAGS, *defined[variant], *_choose_instructions(variant), "-c", "kernels.c", "-o", path]
+            for variant, path in objects.items()
+        )
+        made = library.with_suffix(f".{os.getpid()}")  # a process may use the one that is there
+        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]])
+        made.replace(library)
+
+
+def _find_compiler(machine: str) -> list[str]:
+    if "CC" in os.environ:
+        return [*shlex.split(os.environ["CC"]), *shlex.split(os.environ.get("CFLAGS", ""))]
+    return [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.28", "-s"]
+
+
+def _choose_instructions(variant: str) -> list[str]:
+    if variant == "baseline":
+        return []
+    name = f"-march=x86-64-{variant}" if "CC" in os.environ else f"-mcpu=x86_64_{variant}"
+    return [name, *(["-mprefer-vector-width=512"] if variant == "v4" else [])]
+
+
+def _run_all(commands: Iterable[list[str]]) -> None:
+    running = [subprocess.Popen(command, cwd=FOLDER) for command in commands]
+    statuses = [process.wait() for process in running]
+    if any(statuses):
+        raise SystemExit("the kernels cannot be compiled; what the compiler says of it stands above")
+
+
+if __name__ == "__main__":
+    build()

@@ -1,0 +1,38 @@
+"""The kernels as operators of the graph: they run in DALI's threads, without Python's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from nvidia.dali import fn, types
+from nvidia.dali.data_node import DataNode
+
+from gpuloader.internals.dali import call_compiled
+from gpuloader.pipelines.kernels.library import address_of
+
+# The operator refuses to declare float16, so it is declared as the integers that hold its bits.
+_DTYPES = {"float32": types.FLOAT, "float16": types.UINT16, "uint8": types.UINT8}
+_NUMBERS = {"float32": 0, "float16": 1, "uint8": 2}  # of vectors.h
+
+
+def call_kernel(
+    kernel: str,
+    inputs: Sequence[tuple[DataNode, Any, int]],
+    settings: Sequence[float],
+    like_output: DataNode,
+    dtype: str,
+) -> DataNode:
+    """An image of three dimensions by a kernel of kernels.c, "resample" or "augment".
+
+    Args:
+        inputs: what it takes, each with DALI's type and the number of dimensions.
+        settings: numbers that are the same for all samples; the dtype's is put behind them.
+        like_output: uint8, (0, a, b, c); holds nothing: its dimensions tell the kernel the output's, (a, b, c).
+        dtype: "float32", "float16", "uint8".
+    """
+    constants = types.Constant(np.array([*settings, _NUMBERS[dtype]], np.float32), device="cpu")
+    nodes, in_types, ins_ndim = zip(*inputs, (constants, types.FLOAT, 1), (like_output, types.UINT8, 4))
+    image = call_compiled(address_of(kernel), address_of("setup"), nodes, in_types, ins_ndim, _DTYPES[dtype])
+    return fn.reinterpret(image, dtype=types.FLOAT16) if dtype == "float16" else image

@@ -1,0 +1,68 @@
+"""The shared library of the CPU's kernels, which setup.py builds: its functions, for this processor."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from gpuloader.errors import KernelError
+from gpuloader.pipelines.kernels.build import LIBRARY, compute_digest
+
+_CPUINFO = Path("/proc/cpuinfo")
+# What the psABI's levels of x86-64 demand beside what every such processor has, in the words of /proc/cpuinfo.
+_V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+def list_variants(cpuinfo: str, machine: str) -> Sequence[str]:
+    """The variants that a processor can run, the fastest first.
+
+    Args:
+        cpuinfo: the text of /proc/cpuinfo.
+        machine: as `platform.machine` says it.
+
+    Example:
+        >>> list_variants("processor : 0\\nflags : fpu sse sse2\\n", "x86_64")
+        ('baseline',)
+    """
+    flags = set(cpuinfo.partition("\nflags")[2].partition("\n")[0].split())
+    levels = (("v4", _V4), ("v3", _V3)) if machine == "x86_64" else ()
+    return (*(name for name, needed in levels if needed <= flags), "baseline")
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The library, once in a process.
+
+    Raises:
+        KernelError: It is missing, cannot be loaded, or was built from other sources than those beside it.
+    """
+    build_it = "In a source checkout, build it: pip install -e ."
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        built_from = ctypes.c_char_p.in_dll(library, "sources").value or b""
+    except (OSError, ValueError) as error:
+        raise KernelError(
+            f"The CPU's kernels cannot be loaded: {error}.", f"Reinstall gpuloader. {build_it}"
+        ) from error
+    digest = compute_digest()
+    if digest and digest != built_from.decode():
+        raise KernelError(f"The C files in {LIBRARY.parent} have changed since {LIBRARY.name} was built.", build_it)
+    return library
+
+
+@cache
+def runnable_variants() -> Sequence[str]:
+    """The variants that this processor can run, the fastest first."""
+    with _CPUINFO.open() as file:
+        return list_variants(file.read(8192), platform.machine())  # of hundreds of cores, the first few
+
+
+@cache
+def address_of(name: str, variant: str | None = None) -> int:
+    """The address of a function, "resample", "augment" or "setup": of this processor's fastest variant, or another."""
+    variant = variant or runnable_variants()[0]
+    return ctypes.cast(getattr(load(), f"{name}_{variant}"), ctypes.c_void_p).value or 0

@@ -1,0 +1,319 @@
+// Resize, cut, pad, flip, normalise and lay out in one pass over the image.
+//
+// The filters are PIL's and torch's, widened by the scale where `antialias` is on, cut off at the image's border and
+// weighted again there (DALI's own resize repeats the border instead, which is up to a few levels off). Index arithmetic
+// is in double precision: single precision would misplace the pixels of wide images.
+//
+// Vertical first, then horizontal, four output rows at a time: a vector of 16 has a pixel of each of them, so a weight
+// that is loaded serves all. The rows in between stay in the processor's first caches. The image comes from main memory,
+// so its rows are asked for beforehand; the output goes there, past the caches.
+
+#pragma once
+
+#include "vectors.h"
+
+enum filter { NEAREST, BILINEAR, BICUBIC, LANCZOS };
+enum padding { CONSTANT, EDGE, REFLECT, SYMMETRIC };
+enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
+
+// As pipelines/resample.py has them.
+struct resampling {
+  float scale[3], offset[3], fill[3], antialias, filter, padding, channels_first, dtype;
+};
+
+// For each output pixel along one axis: the first source pixel, how many, and their weights, which add up to 1.
+struct taps {
+  int64_t *first, *count;
+  float *weights; // `most` of each pixel, 0 behind its count
+  int64_t most, least_count;
+};
+
+// A filter's weight at a distance of x pixels, within its support.
+// The cubic is Keys' with a = -1/2, as in PIL, and in torch with antialiasing; torch without has a = -3/4.
+static double weigh_distance(enum filter filter, int antialias, double x) {
+  x = fabs(x);
+  if (filter == BILINEAR) return fmax(0, 1 - x);
+  if (filter == BICUBIC) {
+    double a = antialias ? -0.5 : -0.75;
+    if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+  }
+  if (x == 0) return 1;
+  return x < 3 ? 3 * sin(M_PI * x) * sin(M_PI * x / 3) / ((M_PI * x) * (M_PI * x)) : 0;
+}
+
+// The pixel of a line of `size` that stands at a place outside of it; -1 for none.
+static int64_t find_unpadded(int64_t place, int64_t size, enum padding padding) {
+  if (0 <= place && place < size) return place;
+  if (padding == CONSTANT) return -1;
+  if (padding == EDGE || size == 1) return place < 0 ? 0 : size - 1;
+  int64_t period = padding == SYMMETRIC ? 2 * size : 2 * size - 2;
+  place = ((place % period) + period) % period;
+  return place < size ? place : period - place - (padding == SYMMETRIC);
+}
+
+static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
+  value = value > least ? value : least;
+  return value < most ? value : most;
+}
+
+// `start` to `end` becomes `resized` pixels, of which the output has `size` from `corner` on; padding has no taps, and
+// no pixel outside of `start` to `end` has a weight.
+static struct taps make_taps(double start, double end, int64_t source_size, int64_t resized, int64_t corner,
+                             int64_t size, int mirror, const struct resampling *how) {
+  int antialias = how->antialias != 0;
+  enum filter filter = (enum filter)how->filter;
+  int64_t begin = clamp((int64_t)start, 0, INT64_MAX), behind = clamp((int64_t)end, INT64_MIN, source_size);
+  double scale = (end - start) / resized;
+  double support = filter == LANCZOS ? 3 : filter == BICUBIC ? 2 : 1;
+  double stretch = antialias ? fmax(scale, 1) : 1, reach = support * stretch;
+  int64_t room = 2 * (int64_t)ceil(reach) + 1;
+  struct taps taps = {take(size, sizeof(int64_t)), take(size, sizeof(int64_t)), take(size * room, sizeof(float)), 1, INT64_MAX};
+  double *exact = take(room, sizeof(double));
+  for (int64_t pixel = 0; pixel < size; pixel++) {
+    float *weights = taps.weights + pixel * room;
+    memset(weights, 0, room * sizeof(float));
+    int64_t place = find_unpadded(corner + (mirror ? size - 1 - pixel : pixel), resized, (enum padding)how->padding);
+    int64_t first = 0, count = 0;
+    if (place >= 0 && filter == NEAREST) { // halfway between two pixels the sum with `start` would round to either
+      first = clamp((int64_t)floor(start) + (int64_t)floor((place + 0.5) * scale), begin, behind - 1);
+      count = 1;
+      weights[0] = 1;
+    } else if (place >= 0) {
+      double centre = start + (place + 0.5) * scale, total = 0;
+      int64_t low = (int64_t)floor(centre - reach + 0.5), high = (int64_t)floor(centre + reach + 0.5);
+      first = clamp(low, begin, behind - 1);
+      count = clamp(high, begin + 1, behind) - first;
+      for (int64_t tap = low; tap < high; tap++) {
+        int counts = !antialias || (begin <= tap && tap < behind);
+        exact[tap - low] = counts ? weigh_distance(filter, antialias, (tap + 0.5 - centre) / stretch) : 0;
+        total += exact[tap - low];
+      }
+      for (int64_t tap = low; tap < high; tap++) // without antialiasing torch repeats the border's pixel
+        {
+        float *weight = weights + clamp(tap, begin, behind - 1) - first;
+        *weight = (float)(*weight + exact[tap - low] / total);
+      }
+      while (count > 1 && weights[count - 1] == 0) count--; // as where nothing is resized
+    }
+    taps.first[pixel] = first;
+    taps.count[pixel] = count;
+    if (count > taps.most) taps.most = count;
+    if (count < taps.least_count) taps.least_count = count;
+  }
+  for (int64_t pixel = 1; pixel < size; pixel++) // closer together, without the room that none needs
+    memmove(taps.weights + pixel * taps.most, taps.weights + pixel * room, taps.most * sizeof(float));
+  free(exact);
+  return taps;
+}
+
+static void free_taps(struct taps taps) {
+  free(taps.first);
+  free(taps.count);
+  free(taps.weights);
+}
+
+// row = the weighed sum of `count` rows of `source`, each of so many values.
+SPECIALISED void weigh_rows(float *restrict row, const uint8_t *restrict source, int64_t values, int64_t count,
+                            const float *restrict weights) {
+  int64_t value = 0;
+  for (; value + LANES <= values; value += LANES) {
+    floats16 total = {0};
+    for (int64_t tap = 0; tap < count; tap++) total += weights[tap] * load_levels16(source + tap * values + value);
+    store16(row + value, total);
+  }
+  for (; value < values; value++) {
+    float total = 0;
+    for (int64_t tap = 0; tap < count; tap++) total += weights[tap] * (float)source[tap * values + value];
+    row[value] = total;
+  }
+}
+
+// The numbers are written out so that each is compiled for its own.
+static void make_row(float *row, const uint8_t *source, int64_t values, int64_t count, const float *weights) {
+  if (count == 1) weigh_rows(row, source, values, 1, weights);
+  else if (count == 2) weigh_rows(row, source, values, 2, weights);
+  else if (count == 3) weigh_rows(row, source, values, 3, weights);
+  else if (count == 4) weigh_rows(row, source, values, 4, weights);
+  else weigh_rows(row, source, values, count, weights);
+}
+
+#define QUARTER(a) 4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3
+#define QUARTERS(a, b, c, d) QUARTER(a), QUARTER(b), QUARTER(c), QUARTER(d)
+
+// Four rows into `pixels`, where each pixel has four floats of each row; the fourth is of no use.
+static inline void interleave(float *pixels, const float *rows, int64_t row, int64_t width) {
+  for (int64_t x = 0; x < width; x += 4) {
+    floats16 of_row[ROWS];
+    for (int number = 0; number < ROWS; number++) {
+      floats16 values = load16(rows + number * row + CHANNELS * x);
+      of_row[number] = __builtin_shufflevector(values, values, 0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12);
+    }
+    floats16 front_even = __builtin_shufflevector(of_row[0], of_row[1], QUARTERS(0, 4, 2, 6));
+    floats16 front_odd = __builtin_shufflevector(of_row[0], of_row[1], QUARTERS(1, 5, 3, 7));
+    floats16 back_even = __builtin_shufflevector(of_row[2], of_row[3], QUARTERS(0, 4, 2, 6));
+    floats16 back_odd = __builtin_shufflevector(of_row[2], of_row[3], QUARTERS(1, 5, 3, 7));
+    float *to = pixels + 4 * ROWS * x;
+    store16(to, __builtin_shufflevector(front_even, back_even, QUARTERS(0, 1, 4, 5)));
+    store16(to + 16, __builtin_shufflevector(front_odd, back_odd, QUARTERS(0, 1, 4, 5)));
+    store16(to + 32, __builtin_shufflevector(front_even, back_even, QUARTERS(2, 3, 6, 7)));
+    store16(to + 48, __builtin_shufflevector(front_odd, back_odd, QUARTERS(2, 3, 6, 7)));
+  }
+}
+
+#define IN_LANES(a, b, c, d) a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
+
+// Of four rows four neighbouring pixels, to `lines`, whose rows are `line` floats long: planes of `stride`, or pixels.
+static inline void store_pixels(float *lines, int64_t line, int64_t stride, int64_t pixel, int channels_first,
+                                floats16 one, floats16 two, floats16 three, floats16 four) {
+  if (channels_first) {
+    floats16 low_even = __builtin_shufflevector(one, two, IN_LANES(0, 16, 1, 17));
+    floats16 low_odd = __builtin_shufflevector(one, two, IN_LANES(2, 18, 3, 19));
+    floats16 high_even = __builtin_shufflevector(three, four, IN_LANES(0, 16, 1, 17));
+    floats16 high_odd = __builtin_shufflevector(three, four, IN_LANES(2, 18, 3, 19));
+    floats16 red = __builtin_shufflevector(low_even, high_even, IN_LANES(0, 1, 16, 17));
+    floats16 green = __builtin_shufflevector(low_even, high_even, IN_LANES(2, 3, 18, 19));
+    floats16 blue = __builtin_shufflevector(low_odd, high_odd, IN_LANES(0, 1, 16, 17));
+    for (int row = 0; row < ROWS; row++) {
+      float *to = lines + row * line + pixel;
+      memcpy(to, (float *)&red + 4 * row, 16);
+      memcpy(to + stride, (float *)&green + 4 * row, 16);
+      memcpy(to + 2 * stride, (float *)&blue + 4 * row, 16);
+    }
+  } else {
+    floats16 each[] = {one, two, three, four};
+    for (int row = 0; row < ROWS; row++)
+      for (int number = 0; number < 4; number++) // the float behind a pixel is the next one's, or of no use
+        memcpy(lines + row * line + CHANNELS * (pixel + number), (float *)&each[number] + 4 * row, 16);
+  }
+}
+
+static inline floats16 clamp_levels(floats16 values) {
+  float each[LANES];
+  memcpy(each, &values, sizeof each);
+  for (int lane = 0; lane < LANES; lane++) {
+    each[lane] = each[lane] > 0 ? each[lane] : 0;
+    each[lane] = each[lane] < 255 ? each[lane] : 255;
+  }
+  memcpy(&values, each, sizeof values);
+  return values;
+}
+
+struct columns {
+  int64_t count;  // a multiple of four
+  int64_t *start; // where in the interleaved rows each begins
+  float *weights; // `taps` of each
+  int64_t taps;
+};
+
+SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, const struct columns *columns,
+                                 floats16 scale, floats16 offset, int64_t taps, int overshoots, int channels_first) {
+  for (int64_t pixel = 0; pixel < columns->count; pixel += 4) {
+    floats16 totals[4] = {{0}, {0}, {0}, {0}};
+    for (int64_t tap = 0; tap < taps; tap++)
+      for (int number = 0; number < 4; number++)
+        totals[number] += columns->weights[(pixel + number) * taps + tap] *
+                          load16(pixels + columns->start[pixel + number] + 4 * ROWS * tap);
+    for (int number = 0; number < 4; number++) {
+      if (overshoots) totals[number] = clamp_levels(totals[number]);
+      totals[number] = totals[number] * scale + offset;
+    }
+    store_pixels(lines, line, columns->count, pixel, channels_first, totals[0], totals[1], totals[2], totals[3]);
+  }
+}
+
+// Four output rows, of four rows; compiled for the small numbers of taps that most images need.
+static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns, floats16 scale,
+                       floats16 offset, int overshoots, int channels_first) {
+  if (overshoots) weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 1, channels_first);
+  else if (columns->taps == 1) weigh_columns(lines, line, pixels, columns, scale, offset, 1, 0, channels_first);
+  else if (columns->taps == 2) weigh_columns(lines, line, pixels, columns, scale, offset, 2, 0, channels_first);
+  else if (columns->taps == 3) weigh_columns(lines, line, pixels, columns, scale, offset, 3, 0, channels_first);
+  else if (columns->taps == 4) weigh_columns(lines, line, pixels, columns, scale, offset, 4, 0, channels_first);
+  else weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 0, channels_first);
+}
+
+static floats16 repeat_pixel(const float *rgb) {
+  return (floats16){rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0};
+}
+
+// `count` floats to the output, from `place` on, as its dtype has them.
+static void write_run(void *restrict out, int64_t place, enum dtype dtype, const float *restrict from, int64_t count) {
+  int64_t value = 0;
+  if (dtype == FLOAT32) {
+    float *to = (float *)out + place;
+    for (; value < count && (uintptr_t)(to + value) % 64; value++) to[value] = from[value];
+    for (; value + LANES <= count; value += LANES) stream16(to + value, load16(from + value));
+    for (; value < count; value++) to[value] = from[value];
+  } else if (dtype == FLOAT16) {
+    for (; value < count; value++) store_value(out, place + value, FLOAT16, from[value]);
+  } else {
+    for (; value < count; value++) store_value(out, place + value, UINT8, from[value]);
+  }
+}
+
+static void fill_padding(float *line, int64_t stride, int64_t width, const int64_t *column_count, int whole_row,
+                         const float *fill, int channels_first) {
+  for (int64_t column = 0; column < width; column++)
+    if (whole_row || column_count[column] == 0)
+      for (int channel = 0; channel < CHANNELS; channel++)
+        line[channels_first ? channel * stride + column : CHANNELS * column + channel] = fill[channel];
+}
+
+// Resizes `roi` of an image, cuts height x width out of that, pads and flips it, and gives scale x + offset.
+//
+// out: height x width x 3 values. image: HWC, RGB.
+// roi, placed: as the operator `resample` of pipelines/resample.py has them.
+static void resample_image(void *out, int64_t height, int64_t width, const uint8_t *image, int64_t image_height,
+                           int64_t image_width, const double *roi, const int32_t *placed,
+                           const struct resampling *how) {
+  int channels_first = how->channels_first != 0, overshoots = how->filter >= BICUBIC;
+  enum dtype dtype = (enum dtype)how->dtype;
+  struct taps down = make_taps(roi[0], roi[2], image_height, placed[0], placed[2], height, placed[4], how);
+  struct taps across = make_taps(roi[1], roi[3], image_width, placed[1], placed[3], width, placed[5], how);
+  int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
+
+  struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)), across.most};
+  memset(columns.start, 0, stride * sizeof(int64_t));
+  memset(columns.weights, 0, stride * across.most * sizeof(float));
+  for (int64_t pixel = 0; pixel < width; pixel++) columns.start[pixel] = 4 * ROWS * across.first[pixel];
+  memcpy(columns.weights, across.weights, width * across.most * sizeof(float));
+
+  int64_t row = values + LANES;
+  float *rows_between = take(ROWS * row, sizeof(float));
+  // Taps that weigh 0 read behind the rows' end.
+  size_t pixels_count = 4 * ROWS * (image_width + across.most + 4);
+  float *pixels = take(pixels_count, sizeof(float)), *lines = take(ROWS * line, sizeof(float));
+  memset(rows_between, 0, ROWS * row * sizeof(float));
+  memset(pixels, 0, pixels_count * sizeof(float));
+  floats16 scale = repeat_pixel(how->scale), offset = repeat_pixel(how->offset);
+  const uint8_t *asked_for = image, *end = image + image_height * values;
+  int64_t runs = channels_first ? CHANNELS : 1, run = channels_first ? width : CHANNELS * width;
+
+  for (int64_t top = 0; top < height; top += ROWS) {
+    int64_t rows = height - top < ROWS ? height - top : ROWS;
+    for (int64_t number = 0; number < rows; number++) {
+      int64_t y = top + number;
+      const uint8_t *first = image + down.first[y] * values, *needed = first + (down.count[y] + ROWS_AHEAD) * values;
+      if (asked_for < first) asked_for = first;
+      for (; asked_for < needed && asked_for < end; asked_for += CACHE_LINE_BYTES) __builtin_prefetch(asked_for);
+      make_row(rows_between + number * row, first, values, down.count[y], down.weights + y * down.most);
+    }
+    interleave(pixels, rows_between, row, image_width);
+    make_lines(lines, line, pixels, &columns, scale, offset, overshoots, channels_first);
+    for (int64_t number = 0; number < rows; number++) {
+      int64_t y = top + number;
+      if (down.count[y] == 0 || across.least_count == 0)
+        fill_padding(lines + number * line, stride, width, across.count, down.count[y] == 0, how->fill, channels_first);
+      for (int64_t part = 0; part < runs; part++)
+        write_run(out, part * height * width + y * run, dtype, lines + number * line + part * stride, run);
+    }
+  }
+  free_taps(down);
+  free_taps(across);
+  free(columns.start);
+  free(columns.weights);
+  free(rows_between);
+  free(pixels);
+  free(lines);
+}
