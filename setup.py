@@ -26,13 +26,13 @@ class BuildKernels(Command):
     editable_mode = False
 
     def initialize_options(self) -> None:
-        self.build_lib = ""
+        self.build_lib: str | None = None  # set by finalize_options
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        library = Path(*([] if self.editable_mode else [self.build_lib, "gpuloader"]), KERNELS, "kernels.so")
+        library = Path(*([] if self.editable_mode else [str(self.build_lib), "gpuloader"]), KERNELS, "kernels.so")
         library.parent.mkdir(parents=True, exist_ok=True)
         machine = next(name for name in ("x86_64", "aarch64", PLATFORM.removeprefix("linux_")) if name in PLATFORM)
         runpy.run_path(str(KERNELS / "build.py"))["build"](library.resolve(), machine)
