@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
 from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, FORMATS, MAX_PIXELS, Format
@@ -17,13 +16,11 @@ from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Transform, check_transforms
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms
 from gpuloader.recipe.part import part
-from gpuloader.recipe.placement import Ints, Shape
+from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.view import ViewPlan
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]

@@ -36,7 +36,7 @@ from gpuloader.recipe.crops import (
     Resize,
     TenCrop,
 )
-from gpuloader.recipe.model import Interpolation, Transform
+from gpuloader.recipe.model import ResizeFilter, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
@@ -52,7 +52,7 @@ BICUBIC = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bicubic")
 PADDED = [Resize((32, 32)), RandomCrop(32, 4, 0.0, "constant"), FLIP]
 
 
-def evaluation(resize: int, interpolation: Interpolation = "bilinear") -> Preset:
+def evaluation(resize: int, interpolation: ResizeFilter = "bilinear") -> Preset:
     return Preset([Resize(resize, interpolation), CenterCrop(224), IMAGENET])
 
 
