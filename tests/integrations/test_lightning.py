@@ -445,6 +445,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("shuffle", "block", "block"),
         ("shuffle", "math.factorial", math.factorial),
         ("shuffle", "blocks", None),
+        ("eval_loader", "{shuffle: block}", {"shuffle": "block"}),
+        ("eval_loader", "{batch_size: many}", None),
     ],
 )
 def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument: str, given: str, taken: Any) -> None:
@@ -457,7 +459,8 @@ def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument:
     else:
         made = parser.instantiate(parser.parse_args(options)).data
         name = argument.partition(".")[0]
-        found = {"train": made._shards["train"], **made._loader}[name]
+        of_evaluation = {key: made._eval_loader[key] for key in taken} if name == "eval_loader" else {}
+        found = {"train": made._shards["train"], "eval_loader": of_evaluation, **made._loader}[name]
         if name in KINDS and isinstance(found, KINDS[name]):
             found, taken = asdict(found), asdict(KINDS[name](**taken))
         assert found == taken
