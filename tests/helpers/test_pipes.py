@@ -11,21 +11,23 @@ from numpy.typing import NDArray
 
 from gpuloader.helpers.pipes import write_all
 
-MANY = np.arange(1_000_000).astype(np.uint8)  # more than a pipe takes
+MANY = np.arange(100_000).astype(np.uint8)
 
 
+@pytest.mark.parametrize("at_once", [1000, 10**9])
 @pytest.mark.parametrize(
     "data", [b"", b"abc", MANY[:0], MANY, MANY.tobytes()], ids=["none", "abc", "[]", "many", "bytes"]
 )
-def test_all_of_it_arrives(data: bytes | NDArray[np.uint8]) -> None:
+def test_all_of_it_arrives(data: bytes | NDArray[np.uint8], at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    os.set_blocking(writing, True)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:at_once]))  # as where a signal comes between
 
-    def write() -> None:
+    def send() -> None:
         write_all(writing, data)
         os.close(writing)
 
-    thread = Thread(target=write)
+    thread = Thread(target=send)
     thread.start()
     with os.fdopen(reading, "rb") as pipe:
         assert pipe.read() == bytes(data)
