@@ -117,8 +117,9 @@ def test_a_shorter_epoch_begins_as_the_whole_one(
 
 def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Path) -> None:
     run, tested = trainer(lightning, tmp_path), model(lightning)
-    module = data(tar[:1], test=tar[1:], predict=tar, fields=["json"], sampling=Sampling(steps_per_epoch=2))
-    module._eval_loader["batch_size"] = 16
+    evaluation = {**SMALL["eval_loader"], "batch_size": 16}
+    stages = {"test": tar[1:], "predict": tar, "eval_loader": evaluation}
+    module = data(tar[:1], **stages, fields=["json"], sampling=Sampling(steps_per_epoch=2))
     run.fit(tested, datamodule=module)
     run.test(tested, datamodule=module, verbose=False)
     predicted = run.predict(tested, datamodule=module)
