@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -101,6 +102,25 @@ def test_each_room_is_drawn() -> None:
     assert sorted(DRAWN) == sorted(f"{room}/" for room in there | BESIDE)
     for room in BESIDE:
         assert (ROOT / room).is_dir()
+
+
+@pytest.mark.parametrize("room", [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))])
+def test_a_word_is_one_type_in_its_room(room: str) -> None:
+    types = Counter(
+        name
+        for path in (ROOT / room).glob("*.py")
+        for each in ast.parse(path.read_text()).body
+        if (name := name_of_type(each)) and not name.startswith("_")
+    )
+    assert [name for name, often in types.items() if often > 1] == []
+
+
+def name_of_type(statement: ast.stmt) -> str | None:
+    """That of a class or of an alias, such as `Ints: TypeAlias = ...`."""
+    match statement:
+        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(name), annotation=ast.Name("TypeAlias")):
+            return name
+    return None
 
 
 def test_the_rooms_stand_in_the_order_of_the_layers() -> None:

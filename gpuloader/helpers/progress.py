@@ -1,9 +1,11 @@
-"""The progress bar of long work, on stderr."""
+"""The progress bar of long work, and lines above it, on stderr."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gpuloader.helpers.printable import printable
 
 
 def progress_bar(shown: bool) -> Progress:
@@ -16,3 +18,8 @@ def progress_bar(shown: bool) -> Progress:
         console=Console(stderr=True),
         disable=not shown,
     )
+
+
+def say(bar: Progress, line: str) -> None:
+    """A line, above the bar where that is shown."""
+    bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)

@@ -9,10 +9,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Interpolation, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
-    Ints,
     PaddingMode,
     Placement,
     PlacingTransform,
@@ -49,7 +48,7 @@ class Resize(PlacingTransform):
     """
 
     size: Size
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeFilter = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
 
@@ -92,7 +91,7 @@ class RandomResizedCrop(PlacingTransform):
     size: Size
     scale: Pair = (0.08, 1.0)
     ratio: Pair = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
     stream: ClassVar[Stream] = Stream.CROP
 
@@ -348,6 +347,6 @@ def _four(padding: Padding) -> tuple[int, int, int, int]:
     return padding if len(padding) == 4 else (padding[0], padding[1], padding[0], padding[1])
 
 
-def _check_filter(interpolation: Interpolation, antialias: bool) -> None:
+def _check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
     if interpolation == "lanczos" and not antialias:
         raise ValueError("interpolation 'lanczos' is PIL's, which antialiases: leave antialias at true")

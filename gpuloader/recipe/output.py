@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Arrays, Number, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
 """The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 @part

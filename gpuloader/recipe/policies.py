@@ -18,12 +18,11 @@ from pydantic import Field, InstanceOf, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, PixelTransform, Probability, check_transforms
+from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, rotation, shear, translate, warp
 
-Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 OPERATIONS = {
@@ -340,7 +339,7 @@ class AugMix(PixelTransform):
         return chain([*parts, step(Op.MIX_END, n)], n)
 
 
-Transforms = Annotated[
+PixelTransforms = Annotated[
     tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1, max_length=MAX_TRANSFORMS)
 ]
 
@@ -356,7 +355,7 @@ class RandomApply(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.APPLY
 
-    transforms: Transforms
+    transforms: PixelTransforms
     p: Probability = 0.5
 
     @model_validator(mode="after")
@@ -390,7 +389,7 @@ class RandomChoice(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.CHOICE
 
-    transforms: Transforms
+    transforms: PixelTransforms
     p: (
         Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
         | None

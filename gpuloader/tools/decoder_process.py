@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from signal import Signals
 
@@ -19,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import LoaderError
+from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.pipes import write_all
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
 _MOST_ENDS = 50
-_STDERR_SHOWN_BYTES = 1000
 
 
 class Decoding:
@@ -39,7 +38,7 @@ class Decoding:
     """
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
-        self._command = [sys.executable, "-m", __name__, json.dumps([batch_size, num_threads, device_id])]
+        self._settings = json.dumps([batch_size, num_threads, device_id])
         self._process: subprocess.Popen[bytes] | None = None
         self._ends = 0
         self._end = ""
@@ -86,24 +85,12 @@ class Decoding:
     def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            end(process)
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        with tempfile.TemporaryFile() as stderr:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-            if _answer(process) is None:
-                process.kill()
-                process.communicate()
-                stderr.seek(0)
-                said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
-                raise LoaderError("the process that decodes did not begin:", *said.splitlines())
+        process = start_python("-m", __name__, self._settings, is_ready=lambda process: _answer(process) is not None)
+        if isinstance(process, str):
+            raise LoaderError("the process that decodes did not begin:", *process.splitlines())
         return process
 
 

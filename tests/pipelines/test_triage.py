@@ -9,7 +9,6 @@ from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
 from gpuloader.pipelines import build, find_undecodable, gate
-from gpuloader.pipelines.triage import _refused_by_graph, _refused_on_cpu
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
@@ -30,7 +29,20 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
 
-def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """There is no GPU here: the pipelines that are asked for, in this list, are built for the CPU."""
+    devices = []
+
+    def build_on_cpu(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        devices.append(device_id)
+        return build(*args, device_id=None, **kwargs)
+
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
+    return devices
+
+
+def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[int | None]) -> None:
     """Every kind of image that the gate lets pass, in several windows."""
     kinds = [CUT_TIFF, *(kind.data for kind in zoo())]
     images = [data for data in kinds if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
@@ -38,8 +50,10 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     refused = []
     for epoch in range(4):
         arrays = draw(preset, images, epoch)
-        refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
-        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None))
+        refused.append(list(find_undecodable(preset, as_arrays(images), arrays, None, num_threads=2)))
+        assert asked == []
+        assert refused[-1] == list(find_undecodable(preset, as_arrays(images), arrays, device_id=0))
+        asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
 
@@ -53,16 +67,8 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     ],
 )
 def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, device_id: int | None, bad: list[int], pipelines: int
+    asked: list[int | None], device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
-    """There is no GPU here: the pipelines that are asked for are built for the CPU."""
-    asked = []
-
-    def build_on_cpu(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        asked.append(device_id)
-        return build(*args, device_id=None, **kwargs)
-
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
     assert list(find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
     assert asked == pipelines * [device_id]
