@@ -134,6 +134,13 @@ def consume(batch: Images) -> float:
     return float(values.sum() if getattr(values, "is_cuda", False) else np.asarray(values).sum())
 
 
+def normalise(images: Any, device: str) -> Images:  # noqa: ANN401 - torch's tensor; not every environment has torch
+    """Levels (B, 3, h, w), on the device, with the recipes' mean and standard deviation."""
+    moved = images.to(device, non_blocking=True).float()
+    mean, std = (255 * moved.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return moved.sub_(mean).div_(std)
+
+
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of the distributions that are installed, and Python's."""
     found = {"python": sys.version.split()[0]}
