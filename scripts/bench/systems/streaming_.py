@@ -1,6 +1,6 @@
 """MosaicML's StreamingDataset on its own shards (MDS) of the encoded images, with `systems.torchvision_`'s transforms.
 
-Its writer takes the JPEGs as they are; the worker processes of torch's DataLoader read the shards, decode and transform.
+Its writer takes the JPEGs as they are; the workers of torch's DataLoader read the shards, decode and transform.
 """
 
 from __future__ import annotations
