@@ -618,25 +618,25 @@ def test_a_long_key_keeps_its_end(browser: WebDriver, tmp_path: Path) -> None:
 
 
 def test_a_line_says_what_is_going_on_until_the_first_picture(browser: WebDriver, gallery: Gallery) -> None:
-    compiled = Event()
+    made = Event()
 
     class Slow(Gallery):
-        """One whose kernels are compiled when the event says so."""
+        """One whose pictures are made when the event says so."""
 
         def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
-            assert compiled.wait(60)
+            assert made.wait(60)
             return super().tensors(compose, sample, seed, epoch)
 
     with served(Slow(gallery.sample(0).shard, device_id=None)) as port:
         page = Page(browser, port)
         page.wait(lambda: len(page.keys) == PER_PAGE)
-        assert "kernels are compiled first, once: up to 40 s" in page.one("#detail").text
-        compiled.set()
+        assert "Making the pictures" in page.one("#detail").text
+        made.set()
         page.wait(lambda: page.title == "0000")
-        assert "kernels" not in page.one("#detail").text
-        compiled.clear()  # those of another recipe
+        assert "Making" not in page.one("#detail").text
+        made.clear()  # those of another recipe
         page.choose("#preset", "dino")
-        page.wait(lambda: "kernels are compiled first" in page.one("#detail").text)
-        compiled.set()
+        page.wait(lambda: "Making the pictures" in page.one("#detail").text)
+        made.set()
         page.wait(lambda: len(page.all("#views button")) == 10)
-        assert "kernels" not in page.one("#detail").text
+        assert "Making" not in page.one("#detail").text
