@@ -85,7 +85,8 @@ class GPULoader(Generic[B_co]):
         seed: in [0, 2**64).
         output: "tuple", "dict", or which of the dictionary's entries to deliver under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
-        label_from: "cls", "json:NAME", "folder", or None for images only; or a `LabelFrom`, which can name the classes.
+        label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
+            None that the data has; or a `LabelFrom`, which can name the classes.
         fields: extensions of components to deliver beside the image, in a dictionary; or {extension: collator}, of
             `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         sampling: a `Sampling`: a part of the data, weights, the steps of an epoch.
@@ -218,9 +219,12 @@ class GPULoader(Generic[B_co]):
         if isinstance(preset, Mapping):
             recipe = f"{', '.join(map(str, preset))} with overrides"
         order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.shuffle)
+        labels = ""
+        if self._arguments["label_from"] != "cls":
+            labels = ", no labels" if self.run.labels is None else f", labels from {self.run.labels.place}"
         return (
             f"GPULoader({self.num_samples} samples, {len(self)} steps of {self.batch_size}, {self.device}, "
-            f"recipe {recipe}, shuffle {order}, last batch {plan.last_batch}, "
+            f"recipe {recipe}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size})"
         )
 

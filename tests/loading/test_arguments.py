@@ -177,6 +177,9 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
         ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
+        ({"label_from": "auto"}, "last batch partial, labels from cls, rank 0 of 1"),
+        ({"label_from": "json:label"}, "last batch partial, labels from json:label, rank 0 of 1"),
+        ({"label_from": None}, "last batch partial, no labels, rank 0 of 1"),
     ],
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
