@@ -41,7 +41,7 @@ class Transform:
         self.steps = steps
         self.format = format
         self._applied = 0
-        self._last: tuple[tuple[int, ...], Recipe] | None = None
+        self._last: tuple[tuple[int, int], Recipe] | None = None
 
     @cached_property
     def preset(self) -> Recipe:
@@ -75,7 +75,7 @@ class Transform:
             raise ConfigError(f"the image is {pixels.dtype} of shape {pixels.shape}: allowed is (height, width, 3)")
         if self.steps:
             number, self._applied = self._applied, self._applied + 1
-            made = self._recipe(pixels.shape[:2])(pixels, seed=torch.initial_seed(), sample=number)
+            made = self._recipe((pixels.shape[0], pixels.shape[1]))(pixels, seed=torch.initial_seed(), sample=number)
             assert isinstance(made, torch.Tensor)  # of one image, one view
             pixels = made.permute(1, 2, 0).numpy()
         if self.format is TensorFormat.PYTORCH_CHW:
@@ -93,7 +93,7 @@ class Transform:
     def _dtype(self) -> Any:  # noqa: ANN401 - a Literal of Preset's
         return "float32" if any(isinstance(step, gl.Normalize) for step in self.steps) else "uint8"
 
-    def _recipe(self, size: tuple[int, ...]) -> Recipe:
+    def _recipe(self, size: tuple[int, int]) -> Recipe:
         """That for an image of the size, as a recipe needs one. It is kept: its graph takes some 15 ms to make."""
         if self.sized:
             return self.preset
