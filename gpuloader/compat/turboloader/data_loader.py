@@ -44,6 +44,18 @@ class Sample(dict[str, Any]):
         raise ConfigError(f"a sample has no {name!r}: it has {', '.join(self)}")
 
 
+def threads_of(num_workers: int | None) -> int | None:
+    """Threads of a decoder; None for this process's share of the cores."""
+    check_at_least(0, "num_workers", num_workers or 0)
+    return num_workers or None
+
+
+def check_at_least(least: int, name: str, value: object) -> None:
+    """Sees that it is an integer of at least that."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least {least}")
+
+
 class DataLoader:
     """Batches of samples, lists of `Sample`. Each loop over it is the next epoch, with an order of its own.
 
@@ -53,7 +65,7 @@ class DataLoader:
     Args:
         data_path: tars, as `GPULoader` takes them.
         batch_size: samples of this rank in a step.
-        num_workers: threads that decode; None for this process's share of the cores. The next batch is decoded ahead.
+        num_workers: threads that decode; None or 0 for this process's share of the cores.
         shuffle: whether an epoch has an order drawn over all of the data.
         enable_distributed: whether ranks share the data; else each has all of it. It needs torch.distributed to be
             initialised before, or torchrun.
@@ -82,7 +94,7 @@ class DataLoader:
             shuffle=bool(shuffle),
             last_batch="drop" if drop_last else "partial",
             label_from="auto",
-            decoder={"num_threads": num_workers},
+            decoder={"num_threads": threads_of(num_workers)},
             world=None if enable_distributed else ALONE,
         )
         self._epoch = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from gpuloader.compat.turboloader.data_loader import ALONE, DataLoader, Sample
+from gpuloader.compat.turboloader.data_loader import ALONE, DataLoader, Sample, check_at_least, threads_of
 from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader
@@ -65,7 +65,7 @@ class Pipeline:
 
     Args:
         tar_paths: as `GPULoader` takes them.
-        num_workers: threads that decode; None for this process's share of the cores.
+        num_workers: threads that decode; None or 0 for this process's share of the cores.
         queue_size: images that are decoded before they are asked for, in batches of up to 64.
         shuffle: whether an epoch has an order drawn over all of the data.
         decode_jpeg: must be True: samples are images.
@@ -88,7 +88,7 @@ class Pipeline:
     ) -> None:
         if not decode_jpeg:
             raise ConfigError("decode_jpeg=False: samples are images here; for a tar's bytes take webdataset")
-        _check_at_least_1("queue_size", queue_size)
+        check_at_least(1, "queue_size", queue_size)
         batch_size = min(queue_size, _MOST_IN_A_BATCH)
         self._transform = (transform_config or TransformConfig()).compose
         self._loader: GPULoader | DataLoader
@@ -101,7 +101,7 @@ class Pipeline:
                 last_batch="partial",
                 output="dict",
                 label_from="auto",
-                decoder={"num_threads": num_workers, "prefetch": min(64, queue_size // batch_size)},
+                decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
                 world=ALONE,
             )
         else:
@@ -114,7 +114,7 @@ class Pipeline:
 
     def next_batch(self, batch_size: int) -> list[Sample]:
         """The next samples: as many as asked for, fewer at the epoch's end, and then none."""
-        _check_at_least_1("batch_size", batch_size)
+        check_at_least(1, "batch_size", batch_size)
         if self._samples is None:
             raise LoaderError(
                 "next_batch() of a pipeline that is not running: call start() at the beginning of an epoch"
@@ -136,8 +136,3 @@ class Pipeline:
             labels = [{}] * len(images) if batch["label"] is None else [{"label": n} for n in batch["label"].tolist()]
             rows = zip(images, batch["index"].tolist(), batch["key"], labels, strict=True)
             yield from (Sample(image=image, index=number, key=key, **label) for image, number, key, label in rows)
-
-
-def _check_at_least_1(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
