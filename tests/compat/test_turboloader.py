@@ -187,6 +187,13 @@ def test_ranks_share_the_data_where_they_are_told_to(
     assert [*chain(*indices(DataLoader(tar, 3, enable_distributed=distributed)))] == samples
 
 
+def test_a_process_that_shares_the_data_with_none_is_told_so(tar: Path, caplog: pytest.LogCaptureFixture) -> None:
+    DataLoader(tar)
+    assert caplog.messages == []
+    DataLoader(tar, enable_distributed=True)
+    assert "this process is rank 0 of 1" in caplog.messages[0]
+
+
 def test_a_loop_that_is_left_ends_its_thread_and_the_next_is_whole(tar: Path) -> None:
     loader = DataLoader(tar, 2)
     for _ in range(3):
@@ -291,7 +298,8 @@ def test_a_pipeline_gives_as_many_samples_as_it_is_asked_for(
     assert (image.shape, image.dtype.name, batches[1][0]["label"], batches[1][0]["key"]) == (shape, dtype, 1, "000001")
 
 
-def test_values_of_a_pipeline_are_those_of_its_transforms(tar: Path) -> None:
+def test_values_of_a_pipeline_are_those_of_its_transforms(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # a GPU decodes a little differently
     for config in (resized(enable_normalize=True), resized(output_float=True), resized()):
         pipeline = Pipeline([str(tar)], transform_config=config)
         pipeline.start()

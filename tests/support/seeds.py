@@ -19,7 +19,7 @@ IMPORTS = {"import turboloader": "import gpuloader.compat.turboloader as turbolo
 
 def blocks_of(page: int) -> dict[str, str]:
     """The blocks of a page by their numbers, in its order, verbatim."""
-    return dict(BLOCK.findall((PAGES / f"{page}.md").read_text()))
+    return dict(BLOCK.findall((PAGES / f"{page}.txt").read_text()))
 
 
 def with_imports_changed(code: str) -> str:
@@ -49,6 +49,7 @@ def on_a_small_machine(folder: Path) -> Iterator[None]:
     whole = torch.utils.data.DataLoader
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setattr(torch.nn, "Linear", TinyLinear)
         patch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
         patch.setattr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from gpuloader.pipelines import WholeDecoder
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 
-ALONE = World(0, 1)
+_log = logging.getLogger("gpuloader")
 
 
 class Sample(dict[str, Any]):
@@ -95,8 +96,13 @@ class DataLoader:
             last_batch="drop" if drop_last else "partial",
             label_from="auto",
             decoder={"num_threads": threads_of(num_workers)},
-            world=None if enable_distributed else ALONE,
+            world=None if enable_distributed else World(0, 1),
         )
+        if enable_distributed and self._loader.world.world_size == 1:
+            _log.warning(
+                "enable_distributed=True, and this process is rank 0 of 1, which has all of the data: if there are "
+                "others, call torch.distributed.init_process_group before making the DataLoader, or start by torchrun"
+            )
         self._epoch = 0
 
     def __len__(self) -> int:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from gpuloader.compat.turboloader.data_loader import ALONE, DataLoader, Sample, check_at_least, threads_of
+from gpuloader.compat.turboloader.data_loader import DataLoader, Sample, check_at_least, threads_of
 from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.world import World
 
 _MOST_IN_A_BATCH = 64
 
@@ -102,7 +103,7 @@ class Pipeline:
                 output="dict",
                 label_from="auto",
                 decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
-                world=ALONE,
+                world=World(0, 1),
             )
         else:
             self._loader = DataLoader(tar_paths, batch_size, num_workers, shuffle)
