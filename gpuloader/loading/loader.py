@@ -80,7 +80,8 @@ class GPULoader(Generic[B_co]):
         seed: in [0, 2**64).
         output: "tuple", "dict", or which of the dictionary's entries to deliver under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
-        label_from: "cls", "json:NAME", "folder", or None for images only; or a `LabelFrom`, which can name the classes.
+        label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
+            None that the data has; or a `LabelFrom`, which can name the classes.
         fields: extensions of components to deliver beside the image, in a dictionary; or {extension: collator}, of
             `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         sampling: a `Sampling`: a part of the data, weights, the steps of an epoch.

@@ -108,9 +108,11 @@ class Run:
     def __str__(self) -> str:
         plan = self.plan
         order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.shuffle)
+        place = None if self.labels is None else self.labels.place
+        labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
         return (
             f"{plan.samples} samples, {plan.steps()} steps of {plan.batch_size}, {self.device}, "
-            f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}, "
+            f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )
 

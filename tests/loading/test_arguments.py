@@ -179,6 +179,9 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
         ({"preset": Compose.load("imagenet_eval")}, "recipe Compose, shuffle"),
         ({"preset": {Compose.load("imagenet_eval"): {"dtype": "float16"}}}, "recipe Compose with overrides, shuffle"),
+        ({"label_from": "auto"}, "last batch partial, rank 0 of 1"),
+        ({"label_from": "json:label"}, "last batch partial, labels from json:label, rank 0 of 1"),
+        ({"label_from": None}, "last batch partial, no labels, rank 0 of 1"),
     ],
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
