@@ -41,6 +41,7 @@ def snippets_of(page: Path) -> list[Snippet]:
 SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
 # What runs elsewhere, for it needs several GPUs, a package that the other tests do without, or takes minutes.
 ELSEWHERE = {
+    "README.md-3": ".ci/run",
     "docs/ddp.md-2": "tests/scripts/test_train_imagenet.py",
     "docs/ddp.md-3": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
