@@ -88,7 +88,7 @@ these two, with the arguments of the classes below. [How to use them](../lightni
 
 def overview(loading: Sequence[str]) -> Iterator[str]:
     """Every public name with the first sentence of its docstring."""
-    yield "# Reference\n\nEvery public name. [Presets](presets.md) and [commands](commands.md) have pages of their own.\n"
+    yield "# Reference\n\nEvery public name. [Presets](presets.md) and [commands](commands.md) have their own pages.\n"
     for title, where, names in (
         ("Loading", gpuloader, loading),
         ("Transforms", transforms, transforms.__all__),
