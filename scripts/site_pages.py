@@ -116,9 +116,10 @@ def documented(title: str, where: ModuleType, names: Sequence[str] = ()) -> str:
 
 def preset(name: str) -> str:
     """A section: what the head of the file says, and the recipe."""
-    head, _, recipe = preset_text(name).partition("\ntransforms:")
-    said = "\n".join(line.removeprefix("# ") for line in head.splitlines())
-    return f"## {name}\n\n{said}\n\n```yaml\ntransforms:{recipe}```"
+    lines = preset_text(name).splitlines()
+    said = "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
+    recipe = "\n".join(line for line in lines if not line.startswith("#"))
+    return f"## {name}\n\n{said}\n\n```yaml\n{recipe}\n```"
 
 
 def command(one: Any) -> str:  # noqa: ANN401
