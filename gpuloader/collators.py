@@ -37,8 +37,10 @@ __all__ = [
 ]
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
+"""Takes a component of each sample of a batch, and gives a list, an array, or a mapping or tuple of those."""
 
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
+"""What a collator raises of bytes that it cannot take: the loader then says which sample they are of."""
 
 _BY_EXTENSION: dict[str, Collator] = {}
 _NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer
-from griffe import Extension, Object
+from griffe import Class, Extension, Function, Object, Parameter, ParameterKind, Parameters
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -27,6 +29,8 @@ ELSEWHERE = ["CHANGELOG.md", "scripts/bench/README.md", "scripts/train_imagenet.
 LOADS = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^"'\s>]*|url\(["']?https?:"""
 )
+ALONE = "\n    options: {members: false}"
+"""For mkdocstrings: a class without its methods, which are the library's own business."""
 log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warnings
 
 
@@ -61,8 +65,8 @@ def reference() -> dict[str, str]:
     loading = list(dict.fromkeys(["GPULoader", "Compose", "MixedLoader", *others]))
     return {
         "index": "\n".join(overview(loading)),
-        "loading": documented("Loading", gpuloader, loading) + "\n\n::: gpuloader.recipe.Preset",
-        "transforms": documented("Transforms", transforms),
+        "loading": documented("Loading", gpuloader, loading) + f"\n\n::: gpuloader.recipe.Preset{ALONE}",
+        "transforms": documented("Transforms", transforms, options=ALONE),
         "collators": documented("Collators", collators),
         "lightning": LIGHTNING,
         "errors": documented("Errors", errors),
@@ -108,10 +112,11 @@ def first_sentence(thing: object) -> str:
     return re.split(r"(?<=\.)\s|\n\n", thing.__doc__ or "", maxsplit=1)[0].replace("\n", " ").replace("|", "\\|")
 
 
-def documented(title: str, where: ModuleType, names: Sequence[str] = ()) -> str:
+def documented(title: str, where: ModuleType, names: Sequence[str] = (), options: str = "") -> str:
     """A page of a module's docstring and its names."""
     intro = "" if names else f"\n\n{where.__doc__}"
-    return "\n\n".join([f"# {title}{intro}", *(f"::: {where.__name__}.{name}" for name in names or where.__all__)])
+    each = (f"::: {where.__name__}.{name}{options}" for name in names or where.__all__)
+    return "\n\n".join([f"# {title}{intro}", *each])
 
 
 def preset(name: str) -> str:
@@ -141,9 +146,18 @@ def default(option: Any) -> str:  # noqa: ANN401
     return "required" if option.required else "" if option.default in (None, False, ()) else f"`{option.default}`"
 
 
-class ExampleSections(Extension):
-    """Shows `Example:` in a docstring as mkdocstrings does `Examples:`."""
+class Docstrings(Extension):
+    """What mkdocstrings does not see in the code: the sections `Example:`, and what makes a transform."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401
         if obj.docstring:
             obj.docstring.value = obj.docstring.value.replace("Example:\n", "Examples:\n")
+
+    def on_class_members(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401
+        if any(str(decorator.value) == "part" for decorator in cls.decorators):
+            made = inspect.signature(getattr(import_module(cls.module.canonical_path), cls.name))
+            names = [Parameter("self", kind=ParameterKind.positional_or_keyword)]
+            for each in made.parameters.values():
+                default = None if each.default is each.empty else repr(each.default)
+                names.append(Parameter(each.name, kind=ParameterKind.positional_or_keyword, default=default))
+            cls.set_member("__init__", Function("__init__", parameters=Parameters(*names)))

@@ -43,8 +43,9 @@ class ColorJitter(PixelTransform):
     On the CPU its levels are torchvision's.
 
     Attributes:
-        brightness, contrast, saturation: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the
-            given [low, high].
+        brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
+        contrast: its factor is drawn in the same way.
+        saturation: its factor is drawn in the same way.
         hue: the turn is drawn from [-hue, hue] full circles, or from the given [low, high].
 
     Example:

@@ -38,7 +38,8 @@ class Mix:
 
     Attributes:
         num_classes: the width of the labels.
-        mixup_alpha, cutmix_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves that one out.
+        mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out.
+        cutmix_alpha: the same for CutMix.
         p: the probability of mixing at all.
         switch_p: that of CutMix where both are there.
         per: whether each sample draws, or each global batch does, as timm calls `elem` and `batch`. With "batch" the

@@ -182,7 +182,8 @@ class AutoAugment(PixelTransform):
 
     Attributes:
         policy: the data for which the pairs were found.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
 
     Example:
         >>> from gpuloader.transforms import AutoAugment
@@ -225,7 +226,8 @@ class RandAugment(PixelTransform):
         num_ops: how many.
         magnitude: from 0 to below `num_magnitude_bins`.
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
 
     Example:
         >>> from gpuloader.transforms import RandAugment
@@ -268,7 +270,8 @@ class TrivialAugmentWide(PixelTransform):
 
     Attributes:
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
 
     Example:
         >>> from gpuloader.transforms import TrivialAugmentWide
@@ -301,7 +304,8 @@ class AugMix(PixelTransform):
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
         alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's.
         all_ops: brightness, colour, contrast and sharpness, too.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
 
     Example:
         >>> from gpuloader.transforms import AugMix

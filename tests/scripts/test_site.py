@@ -64,6 +64,12 @@ def test_the_reference_has_a_heading_for_each_name(site: Path, page: str, anchor
     assert set(anchors) <= set(there)
 
 
+def test_a_transform_is_shown_with_its_parameters(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "reference/transforms.html").read_text())
+    assert "CornerCrop(size, corner)" in text  # one of them of a base class
+    assert "RandomVerticalFlip(p=0.5)" in text
+
+
 def test_examples_of_docstrings_are_code(site: Path) -> None:
     html = (site / "reference/loading.html").read_text()
     assert "<blockquote>" not in html  # what Markdown makes of >>>
