@@ -45,6 +45,11 @@ class View:
     Attributes:
         transforms: as in a recipe.
         count: how many.
+
+    Example:
+        >>> from gpuloader.transforms import RandomResizedCrop, View
+        >>> View([RandomResizedCrop(96)], count=8).count
+        8
     """
 
     transforms: Transforms
