@@ -85,7 +85,8 @@ static inline uint8_t level(float value) {
 static void *take(size_t count, size_t bytes) {
   void *memory = NULL;
   if (posix_memalign(&memory, 64, count * bytes)) { // no way to raise an error through DALI
-    fprintf(stderr, "gpuloader: no memory for %zu bytes of an image that is worked on; use a smaller batch\n", count * bytes);
+    fprintf(stderr, "gpuloader: no memory for %zu bytes of an image that is worked on; use a smaller batch\n",
+            count * bytes);
     abort();
   }
   return memory;
