@@ -79,7 +79,7 @@ def test_the_numbers_in_c_are_those_of_the_program() -> None:
     source = (build.FOLDER / "colours.h").read_text()
     operations = source.partition("enum op {")[2].partition("}")[0]
     assert [name.strip() for name in operations.split(",")] == [op.name for op in Op]
-    assert f"PARAMETERS = {PARAMETERS}," in (build.FOLDER / "augment.h").read_text()
+    assert f"PARAMETERS = {PARAMETERS} }}" in (build.FOLDER / "augment.h").read_text()
 
 
 def test_a_compiler_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
