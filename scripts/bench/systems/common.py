@@ -84,7 +84,7 @@ class Loader:
 
 def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> None:
     """Runs the loader as the command line says: a line of JSON on the loader, then one for each epoch, or the start."""
-    imported = _since_start("imports")
+    imported = {"imports_seconds": seconds_since_start(), "imports_cpu_seconds": time.process_time()}
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", nargs="+", type=Path, required=True)
     parser.add_argument("--recipe", choices=RECIPES, default="train")
@@ -105,15 +105,10 @@ def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> N
     if start:
         batches = iter(loader.epoch(0))
         next(batches)
-        _print({**imported, **_since_start("batch")})
+        _print({**imported, "batch_seconds": seconds_since_start(), "batch_cpu_seconds": tree_cpu_seconds()})
         return
     for number in range(epochs):
         _print(_measure(loader, number))
-
-
-def _since_start(what: str) -> dict[str, float]:
-    """The time and the CPU time since the process was started."""
-    return {f"{what}_seconds": seconds_since_start(), f"{what}_cpu_seconds": tree_cpu_seconds()}
 
 
 def _measure(loader: Loader, number: int) -> dict[str, float]:
