@@ -19,6 +19,9 @@ AUGMENTED = ("resnet50_v2", "randaugment")
 DECODED = ("decoded-train", "decoded-serve")
 """Those on images that were decoded once, squashed to squares before: TBL files have no other shape."""
 
+PRESETS = tuple(sorted(path.stem for path in Path(__file__).resolve().parents[2].glob("configs/presets/*.yaml")))
+"""Those of this library."""
+
 _TORCH = "torch==2.13.0"
 _TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
 _TORCHVISION = ("torchvision==0.28.0",)
