@@ -72,7 +72,10 @@ def _choose_instructions(variant: str) -> list[str]:
 
 
 def _run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str]) -> None:
-    running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
+    try:
+        running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
+    except OSError as error:
+        raise SystemExit(f"{error}: CC names the compiler of the kernels; without CC it is Zig's, of PyPI") from error
     statuses = [process.wait() for process in running]
     if any(statuses):
         raise SystemExit("the kernels cannot be compiled; what the compiler says of it stands above")
