@@ -35,7 +35,9 @@ class BuildKernels(Command):
         library = Path("" if self.editable_mode else str(self.build_lib), KERNELS, "kernels.so")
         library.parent.mkdir(parents=True, exist_ok=True)
         machine = next(name for name in ("x86_64", "aarch64", PLATFORM.removeprefix("linux_")) if name in PLATFORM)
-        runpy.run_path(str(KERNELS / "build.py"))["build"](library.resolve(), machine)
+        building = runpy.run_path(str(KERNELS / "build.py"))
+        if not (self.editable_mode and building["is_current"](library)):
+            building["build"](library.resolve(), machine)
 
     def get_source_files(self) -> list[str]:
         return [str(path) for path in sorted(KERNELS.glob("*.[ch]"))]

@@ -30,6 +30,11 @@ def compute_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
 
 
+def is_current(library: Path = LIBRARY) -> bool:
+    """Whether a library is there and was built from the C files as they are."""
+    return library.exists() and compute_digest().encode() in library.read_bytes()
+
+
 def build(library: Path = LIBRARY, machine: str = "") -> None:
     """Compiles kernels.c for each variant, all at once, and links them.
 
@@ -72,7 +77,10 @@ def _choose_instructions(variant: str) -> list[str]:
 
 
 def _run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str]) -> None:
-    running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
+    try:
+        running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
+    except OSError as error:
+        raise SystemExit(f"{error}: CC names the compiler of the kernels; without CC it is Zig's, of PyPI") from error
     statuses = [process.wait() for process in running]
     if any(statuses):
         raise SystemExit("the kernels cannot be compiled; what the compiler says of it stands above")

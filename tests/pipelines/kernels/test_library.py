@@ -82,9 +82,15 @@ def test_the_numbers_in_c_are_those_of_the_program() -> None:
     assert f"PARAMETERS = {PARAMETERS} }}" in (build.FOLDER / "augment.h").read_text()
 
 
-def test_a_compiler_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "false")
-    with pytest.raises(SystemExit, match="the kernels cannot be compiled"):
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [("false", "the kernels cannot be compiled"), ("no-such-cc", "No such file .*'no-such-cc': CC names the compiler")],
+)
+def test_a_compiler_that_fails_is_said(
+    compiler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(SystemExit, match=message):
         build.build(tmp_path / "kernels.so")
     assert list(tmp_path.iterdir()) == []
 
