@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import gpuloader
+import gpuloader.data
 from gpuloader import errors
 from gpuloader.loading.run import Run
 
+PUBLIC = {name: getattr(module, name) for module in (gpuloader, gpuloader.data) for name in module.__all__}
 EXAMPLES = {
     test.name: test
-    for name, thing in {**{name: getattr(gpuloader, name) for name in gpuloader.__all__}, "Run": Run}.items()
+    for name, thing in {**PUBLIC, "Run": Run}.items()
     for test in doctest.DocTestFinder().find(thing, name)
     if test.examples
 }
