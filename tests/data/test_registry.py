@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch.utils.data import default_collate
@@ -80,3 +82,11 @@ def test_a_factory_gets_the_tokenizer_if_it_takes_one(registry: CollatorRegistry
 def test_what_is_refused(registry: CollatorRegistry, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         registry.get_collator(**arguments)
+
+
+def test_text_without_transformers_says_what_to_install(
+    registry: CollatorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"needs the package transformers: pip install 'gpuloader\[data\]'"):
+        registry.get_collator(task_spec=TaskSpec.lm_tiny(), tokenizer=object())
