@@ -12,10 +12,12 @@ import pytest
 
 import gpuloader
 import gpuloader.data
+import gpuloader.training
 from gpuloader import errors
 from gpuloader.loading.run import Run
 
-PUBLIC = {name: getattr(module, name) for module in (gpuloader, gpuloader.data) for name in module.__all__}
+MODULES = gpuloader, gpuloader.data, gpuloader.training
+PUBLIC = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 EXAMPLES = {
     test.name: test
     for name, thing in {**PUBLIC, "Run": Run}.items()

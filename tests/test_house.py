@@ -52,6 +52,10 @@ PUBLIC = {
     "gpuloader.pytorch_lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
     """,
+    "gpuloader.training": """
+        CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
+        PerformanceConfig SamplingStrategy TrainerHooks TrainingConfig
+    """,
     "gpuloader.transforms": """
         AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
         RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
@@ -60,7 +64,7 @@ PUBLIC = {
         ThreeAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
-PUBLIC_ROOMS = {"gpuloader.data"}
+PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.training"}
 
 
 def source(module: str) -> ast.Module:

@@ -33,7 +33,7 @@ def data(names: Names) -> None:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    page = Page("seed_5.md", IMPORTS, {1: data})
+    page = Page("5.md", IMPORTS, {1: data})
     # CellMap's own data set stays in its package.
     page.blocks[0] = page.blocks[0].replace("CellMapDataLoader, CellMapDataset", "CellMapDataLoader")
     return page
