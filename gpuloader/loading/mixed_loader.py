@@ -35,9 +35,9 @@ class MixedLoader(Generic[B_co]):
     give one loader several sources.
 
     Args:
-        loaders: by name, each a `GPULoader`, or a loader of torch's. Their own epochs do not matter: each begins the one
-            that the mixed epoch asks for. One of torch's goes on in the middle of an epoch if it has `state_dict`, as
-            torchdata's StatefulDataLoader does.
+        loaders: by name, each a `GPULoader` or a loader of torch's. Their own epochs do not matter: each begins the one
+            that the mixed epoch asks for. One of torch's needs a seeded `generator` for the same order in each run, and
+            `state_dict`, as torchdata's StatefulDataLoader has it, to go on in the middle of an epoch.
         strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
             "sequential" all batches of the first, then all of the second, and so on; "alternate" a whole epoch of one
             loader in each epoch, in turn.

@@ -14,7 +14,8 @@ class TorchEpochs:
     """What a DataLoader of torch's gives, or anything else that has a length and can be looped over again and again.
 
     Attributes:
-        loader: it. Its `set_epoch`, or that of its sampler, is told which epoch begins.
+        loader: it. Its `set_epoch`, or that of its sampler, is told which epoch begins; its generator is seeded by its
+            own seed and the epoch, so that no epoch depends on those before it.
         world: this rank.
     """
 
@@ -23,6 +24,8 @@ class TorchEpochs:
         self.world = World.detect()
         self._epoch = self._given = 0
         self._restored = False
+        self._generator = getattr(loader, "generator", None)
+        self._seed = 0 if self._generator is None else self._generator.initial_seed()
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -41,7 +44,8 @@ class TorchEpochs:
         return self._count(iter(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.loader.state_dict() if hasattr(self.loader, "state_dict") else None
+        inside = 0 < self._given < len(self)  # else the epoch and the seed say all
+        state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
         return {"epoch": self._epoch, "given": self._given, "state": state}
 
     def _check_state(self, state: object) -> tuple[Mapping[str, Any]]:
@@ -69,6 +73,8 @@ class TorchEpochs:
         for part in (self.loader, getattr(self.loader, "sampler", None)):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
+        if self._generator is not None:
+            self._generator.manual_seed(self._seed + epoch)
 
     def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
