@@ -26,7 +26,10 @@ from gpuloader.data import (
 
 from .running import Names, Page
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create",  # more workers than there are cores
+    "ignore:Starting from v1.9.0",  # Lightning's logger, where tensorboardX is not installed
+)
 
 IMPORTS = {
     "utils.training.engine.data": "gpuloader.data",
@@ -226,7 +229,7 @@ def test_a_block_runs(page: Page, number: int) -> None:
     CHECKS.get(number, lambda _: None)(names)
 
 
-def test_a_lightning_module_can_hold_the_data_module(page: Page) -> None:
+def test_a_lightning_module_holds_the_data_module_and_lacks_its_step(page: Page) -> None:
     pytest.importorskip("pytorch_lightning", reason="not installed; scripts/test_integrations installs it")
     with pytest.raises(Exception, match="No `training_step\\(\\)` method defined"):
         page.run(LIGHTNING)
