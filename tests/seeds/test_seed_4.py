@@ -28,7 +28,8 @@ from .running import Names, Page
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create",  # more workers than there are cores
-    "ignore:Starting from v1.9.0",  # Lightning's logger, where tensorboardX is not installed
+    "ignore:Starting from v1.9.0",  # Lightning's, of the page's plain Trainer()
+    "ignore:`max_epochs` was not set",
 )
 
 IMPORTS = {
