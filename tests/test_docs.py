@@ -59,7 +59,15 @@ WITHOUT_SNIPPETS = {
     "docs/trainers.md",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
-ONLY_SHOWN = {"docs/commands/demo.md": 1, "docs/data.md": 1, "docs/migrating.md": 2, "docs/trainers.md": 7}
+ONLY_SHOWN = {
+    "docs/coming-from-cellmap.md": 2,
+    "docs/coming-from-data-modules.md": 2,
+    "docs/coming-from-loader-practices.md": 1,
+    "docs/commands/demo.md": 1,
+    "docs/data.md": 1,
+    "docs/migrating.md": 2,
+    "docs/trainers.md": 7,
+}
 
 
 def path_of_commands() -> str:

@@ -38,7 +38,7 @@ class DeviceLoader(DataLoader[Any]):
         return self._copied_ahead(batches)
 
     def _copied_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
-        copying = torch.cuda.Stream(self.device)
+        copying = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
         def copy() -> tuple[Any, torch.cuda.Event] | None:
             for batch in batches:

@@ -49,5 +49,5 @@ def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warm
 
 
 def _wait_for_copies() -> None:
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -88,19 +88,6 @@ def test_a_state_that_is_asked_for_changes_nothing() -> None:
     assert turns == [(name, batch.tolist()) for name, batch in whole]
 
 
-def test_torchs_own_loader_goes_on_from_an_epochs_end_alone() -> None:
-    def make() -> MixedLoader:
-        return MixedLoader({"a": DataLoader(torch.arange(4), 2)})
-
-    left, resumed = make(), make()
-    list(left)
-    resumed.load_state_dict(left.state_dict())
-    assert [batch.tolist() for _, batch in resumed] == [[0, 1], [2, 3]]
-    next(iter(left))
-    with pytest.raises(StateError, match="loader 'a': it was left in the middle of an epoch, behind 1 batches"):
-        make().load_state_dict(left.state_dict())
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     with pytest.raises(ConfigError, match=r"a DataLoader without state_dict: install torchdata"):
