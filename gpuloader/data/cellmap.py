@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler, default_collate
 
 from gpuloader.data.device_loader import DeviceLoader
 from gpuloader.data.seeding import worker_init_fn
 from gpuloader.errors import ConfigError
 
 _PREFETCH_FACTOR = 2
+_METADATA = "__metadata__"
 
 
 class CellMapDataLoader:
@@ -71,7 +72,7 @@ class CellMapDataLoader:
         if ahead is not None and (not isinstance(ahead, int) or ahead < 1):
             raise ConfigError(f"prefetch_factor={ahead!r}: allowed is an integer of at least 1")
         self._prefetch_factor = (ahead or _PREFETCH_FACTOR) if num_workers else None
-        self.default_kwargs = {"worker_init_fn": worker_init_fn, **loader}
+        self.default_kwargs = {"worker_init_fn": worker_init_fn, "collate_fn": _collate, **loader}
         self.refresh()
 
     def refresh(self) -> None:
@@ -114,3 +115,11 @@ class CellMapDataLoader:
                 raise ConfigError("weighted_sampler=True: the data set has neither get_weighted_sampler nor weights")
             return WeightedRandomSampler(self.dataset.weights, samples or len(self.dataset), generator=self.rng)
         return None if samples is None else RandomSampler(self.dataset, num_samples=samples, generator=self.rng)
+
+
+def _collate(samples: list[Any]) -> Any:  # noqa: ANN401
+    """torch's `default_collate`, but for cellmap_data's `__metadata__`, which is of any kind: that stays a list."""
+    if not isinstance(samples[0], Mapping) or _METADATA not in samples[0]:
+        return default_collate(samples)
+    arrays = [{name: value for name, value in sample.items() if name != _METADATA} for sample in samples]
+    return {**default_collate(arrays), _METADATA: [sample[_METADATA] for sample in samples]}

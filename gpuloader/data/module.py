@@ -39,8 +39,9 @@ class UniversalDataModule:
 
     Shards are what `GPULoader` takes: paths, patterns, URLs and lists of those. Data sets are torch's, Hugging Face's,
     lists of tensors, and whatever else has `__getitem__` and `__len__`; or an `IterableDataset`, which comes in its own
-    order and needs `val_data`. Under torch.distributed each rank has its share of either; for data sets,
-    call `loader.sampler.set_epoch(epoch)`.
+    order, shares itself among ranks, and needs `val_data`.
+
+    Under torch.distributed each rank has its share. For data sets, call `loader.sampler.set_epoch(epoch)` there.
 
     Loaders have `state_dict` and `load_state_dict`, which go on with the rest of an epoch: `GPULoader` always, others
     where torchdata is installed.
@@ -113,12 +114,13 @@ class UniversalDataModule:
     def _loader(self, data: Any, options: Mapping[str, Any], shuffle: bool) -> Loader:  # noqa: ANN401
         if _is_shards(data):
             return _gpu_loader(data, self.batch_size, **options)
+        stream = isinstance(data, IterableDataset)
         config = DataLoaderConfig(
             self.batch_size,
-            shuffle=shuffle and not isinstance(data, IterableDataset),
+            shuffle=shuffle and not stream,
             num_workers=self.num_workers,
             seed=self.seed,
-            world=World.detect(),
+            world=None if stream else World.detect(),
         )
         return DataLoaderFactory().create_dataloader(data, config, self.task_spec, self.tokenizer)
 

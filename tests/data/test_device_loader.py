@@ -92,6 +92,13 @@ def test_which_samples_come(arguments: dict[str, object], expected: list[int]) -
     assert values(loader.loader) == expected
 
 
+def test_metadata_is_of_any_kind() -> None:
+    samples = [{**sample, "__metadata__": {"path": None, "number": number}} for number, sample in enumerate(NUMBERS)]
+    [batch] = CellMapDataLoader(samples, batch_size=10, is_train=False, device="cpu")
+    assert batch["raw"].tolist() == [*range(10)]
+    assert batch["__metadata__"] == [sample["__metadata__"] for sample in samples]
+
+
 def test_training_is_shuffled_by_the_generator() -> None:
     first, second = (
         values(CellMapDataLoader(NUMBERS, rng=torch.Generator().manual_seed(1), device="cpu")) for _ in "ab"

@@ -71,7 +71,10 @@ def test_training_is_shuffled_in_each_epoch() -> None:
     assert len({tuple(first), tuple(second), tuple(range(50))}) == 3
 
 
-def test_a_stream_comes_in_its_own_order() -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stream_comes_in_its_own_order(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("RANK", "0")
     module = UniversalDataModule(Stream(), val_data=Stream())
     assert values(module.train_dataloader()) == values(module.val_dataloader()) == list(range(50))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from making import jpeg, picture
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from gpuloader import Compose, ConfigError
 from gpuloader.data import CollatorRegistry, TaskSpec, VisionCollator
@@ -120,6 +121,14 @@ def test_a_collator_goes_to_worker_processes() -> None:
     samples = [(jpeg(40, 60), 0)]
     before = collator(samples)
     assert pickle.loads(pickle.dumps(collator))(samples)["pixel_values"].equal(before["pixel_values"])
+
+
+def test_a_preset_runs_in_worker_processes() -> None:
+    samples = [{"image": jpeg(40, 60, seed=seed), "label": seed} for seed in range(4)]
+    collate = VisionCollator(preset="cifar10_eval")
+    before = collate(samples)  # DALI runs here, and in a fork of this process
+    [batch] = DataLoader(samples, 4, num_workers=1, collate_fn=collate)
+    assert batch["pixel_values"].equal(before["pixel_values"])
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,13 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
     assert result.stderr == ""
 
 
-def test_importing_the_package_imports_neither_dali_nor_torch() -> None:
-    script = (
-        "import gpuloader, sys; print([name for name in ('torch', 'nvidia.dali', 'lightning') if name in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("gpuloader", ["torch", "nvidia.dali", "lightning"]),
+        ("gpuloader.data", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
+    ],
+)
+def test_importing_a_package_imports_no_more_than_it_needs(module: str, without: list[str]) -> None:
+    script = f"import {module}, sys; print([name for name in {without} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
