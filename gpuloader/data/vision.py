@@ -56,7 +56,8 @@ class VisionCollator:
             raise ConfigError("preset: it has its own Normalize; leave normalize, mean and std out")
         if preset is None and device_id is not None:
             raise ConfigError(f"device_id={device_id!r}: it is for preset=, which is missing")
-        self._mean, self._std = mean or _IMAGENET[0], std or _IMAGENET[1]
+        self._mean = _IMAGENET[0] if mean is None else mean
+        self._std = _IMAGENET[1] if std is None else std
         if len(self._mean) != len(self._std) or not all(value > 0 for value in self._std):
             raise ConfigError(
                 f"mean={mean!r}, std={std!r}: allowed is a number for each channel in both, and std above 0"
