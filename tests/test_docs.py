@@ -60,6 +60,9 @@ WITHOUT_SNIPPETS = {
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
 ONLY_SHOWN = {
+    "docs/coming-from-cellmap.md": 2,
+    "docs/coming-from-data-modules.md": 2,
+    "docs/coming-from-loader-practices.md": 1,
     "docs/commands/demo.md": 1,
     "docs/data.md": 1,
     "docs/index.md": 2,

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import gpuloader
+import gpuloader.data
+import gpuloader.training
 from gpuloader import collators, errors, transforms
 from gpuloader.loading.run import Run
 
-PUBLIC = {
-    name: getattr(module, name) for module in (gpuloader, collators, errors, transforms) for name in module.__all__
-}
+MODULES = gpuloader, collators, errors, transforms, gpuloader.data, gpuloader.training
+PUBLIC = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 EXAMPLES = {
     test.name: test
     for name, thing in {**PUBLIC, "Run": Run}.items()
@@ -27,6 +28,12 @@ WITHOUT = {
     *("__version__", "Collator", "REFUSALS"),  # values
     *("IndexFileError", "KernelError"),  # reach no user: an index is made again, kernels come with the package
     "TooManyBadImagesError",  # takes many bad images
+    # Of gpuloader.data and gpuloader.training: the pages "coming from ..." show them, and tests/seeds runs those.
+    *("DataModuleProtocol", "DefaultCollator", "LanguageModelingDataCollator", "MultiDataLoaderConfig"),
+    *("SamplingStrategy", "TextCollator", "calculate_optimal_batch_size", "create_multi_dataloaders"),
+    *("create_optimized_dataloader", "diagnose_dataloader_speed", "ensure_deterministic_dataloader"),
+    *("get_optimal_num_workers", "worker_init_fn", "DataLoaderProfilingHook", "GenericTrainerConfig", "HookManager"),
+    *("PerformanceConfig", "TrainerHooks", "TrainingConfig"),
 }
 
 

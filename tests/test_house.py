@@ -38,16 +38,27 @@ PUBLIC = {
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip
         Resize ResizeMethod Sample TensorFormat ToTensor Transform TransformConfig
     """,
+    "gpuloader.data": """
+        CellMapDataLoader CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol DefaultCollator
+        DeviceLoader LanguageModelingDataCollator MultiDataLoaderConfig SamplingStrategy TaskSpec TextCollator
+        UniversalDataModule VisionCollator VisionDataCollator calculate_optimal_batch_size create_multi_dataloaders
+        create_optimized_dataloader diagnose_dataloader_speed ensure_deterministic_dataloader get_optimal_num_workers
+        set_reproducible_training worker_init_fn
+    """,
     "gpuloader.errors": """
         BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError KernelError LabelError LoaderError
         NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
         TarError TooManyBadImagesError
     """,
     "gpuloader.lightning": """
-        GPULoaderDataModule GPULoaderWaitMonitor
+        GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
     """,
     "gpuloader.pytorch_lightning": """
-        GPULoaderDataModule GPULoaderWaitMonitor
+        GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    """,
+    "gpuloader.training": """
+        CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
+        PerformanceConfig SamplingStrategy TrainerHooks TrainingConfig
     """,
     "gpuloader.transforms": """
         AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
@@ -59,7 +70,8 @@ PUBLIC = {
 }
 
 
-BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1}
+PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.training"}
+BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1} - PUBLIC_ROOMS
 
 
 def source(module: str) -> ast.Module:

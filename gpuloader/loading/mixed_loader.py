@@ -16,6 +16,7 @@ from gpuloader.loading.iteration import Iteration
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place
+from gpuloader.loading.torch_epochs import TorchEpochs
 from gpuloader.loading.world import agree
 from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
 
@@ -34,7 +35,9 @@ class MixedLoader(Generic[B_co]):
     give one loader several sources.
 
     Args:
-        loaders: by name. Their own epochs do not matter: each begins the one that the mixed epoch asks for.
+        loaders: by name, each a `GPULoader` or a loader of torch's. Their own epochs do not matter: each begins the one
+            that the mixed epoch asks for. One of torch's needs a seeded `generator` for the same order in each run, and
+            `state_dict`, as torchdata's StatefulDataLoader has it, to go on in the middle of an epoch.
         strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
             "sequential" all batches of the first, then all of the second, and so on; "alternate" a whole epoch of one
             loader in each epoch, in turn.
@@ -59,7 +62,7 @@ class MixedLoader(Generic[B_co]):
 
     def __init__(
         self,
-        loaders: Mapping[str, GPULoader[B_co]],
+        loaders: Mapping[str, GPULoader[B_co] | Any],
         strategy: Strategy = "round_robin",
         *,
         weights: Mapping[str, float] | None = None,
@@ -69,9 +72,11 @@ class MixedLoader(Generic[B_co]):
         if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
             raise ConfigError(f"loaders={loaders!r}: allowed are loaders by name, such as {{'photos': GPULoader(...)}}")
         for name, loader in loaders.items():
-            if not isinstance(loader, GPULoader):
+            if not (hasattr(loader, "__iter__") and hasattr(loader, "__len__")):
                 kind = f"{type(loader).__module__}.{type(loader).__name__}"
-                raise ConfigError(f"loaders: {name!r} is a {kind}: allowed is a GPULoader")
+                raise ConfigError(
+                    f"loaders: {name!r} is a {kind}: allowed are a GPULoader, and a loader of torch's that has a length"
+                )
         if len(set(map(id, loaders.values()))) < len(loaders):
             raise ConfigError("loaders: one is there under two names: make one for each")
         for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
@@ -84,8 +89,11 @@ class MixedLoader(Generic[B_co]):
         self._stop = stop
         self._seed = check_seed(seed)
         self._weights = _check_weights(weights, self.loaders, strategy)
-        self._lengths = {name: len(loader) for name, loader in self.loaders.items()}
-        world = next(iter(self.loaders.values())).world
+        self._epochs = {
+            name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
+        }
+        self._lengths = {name: len(loader) for name, loader in self._epochs.items()}
+        world = next(iter(self._epochs.values())).world
         if world.world_size > 1:
             agree(world, self._identity())
         self._epoch = 0
@@ -120,7 +128,7 @@ class MixedLoader(Generic[B_co]):
             **self._identity(),
             "epoch": self._epoch,
             "step": self._step,
-            "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
+            "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,20 +154,20 @@ class MixedLoader(Generic[B_co]):
             raise StateError(f"the state's loaders are {describe(state['loaders'])}: they must be states by name")
         epoch, step = check_place(state, "step", self._steps)
         checked = {}
-        for name, loader in self.loaders.items():
+        for name, loader in self._epochs.items():
             try:
                 checked[name] = loader._check_state(state["loaders"].get(name, {}))
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
         self._resumed, self._running = False, None
-        for name, loader in self.loaders.items():
+        for name, loader in self._epochs.items():
             loader._restore(*checked[name])
         self._epoch = self._next_epoch = epoch
         self._step, self._resumed = step, True
 
     def close(self) -> None:
         """Closes the loaders."""
-        for loader in self.loaders.values():
+        for loader in self._epochs.values():
             loader.close()
 
     def __enter__(self) -> Self:
@@ -183,7 +191,7 @@ class MixedLoader(Generic[B_co]):
             self._epoch, self._step, self._running = self._next_epoch, 0, None
             raise StopIteration
         name, number = epoch.turn
-        loader = self.loaders[name]
+        loader = self._epochs[name]
         passes, index = divmod(number, self._lengths[name])
         if index == 0:
             epoch.begun[name] = loader._from(Cursor(self._epoch_of(passes)))
@@ -261,7 +269,7 @@ class _Epoch(Iteration[tuple[str, B_co]]):
 
 
 def _check_weights(
-    weights: Mapping[str, float] | None, loaders: Mapping[str, GPULoader], strategy: Strategy
+    weights: Mapping[str, float] | None, loaders: Mapping[str, Any], strategy: Strategy
 ) -> dict[str, float] | None:
     if strategy != "weighted":
         if weights is not None:

@@ -73,11 +73,7 @@ class TrainerLoaders:
         self.batch_size = batch_size
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
-        shared: dict[str, Any] = {name: value for name, value in loader.items() if name in _IN_EVERY_STAGE}
-        if "on_error" in shared:
-            shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # which are of train
-        self._eval_loader = {"preset": eval_preset, **shared, **(eval_loader or {})}
-        _check_names({**self._loader, **self._eval_loader})
+        self._eval_loader = evaluation_options(loader, eval_preset, eval_loader)
         self._open: dict[str, GPULoader] = {}
         self._state: dict[str, Any] = {}  # the training loader's, of a checkpoint or from when it was closed
 
@@ -218,6 +214,22 @@ class TrainerEpochs:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Nothing, see `state_dict`."""
+
+
+def evaluation_options(
+    training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The arguments of a loader for evaluation, which shares some with that for training.
+
+    Raises:
+        ConfigError: an argument that `GPULoader` does not have, or that is the Trainer's to say.
+    """
+    shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
+    if "on_error" in shared:
+        shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # which are of train
+    evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
+    _check_names({**training, **evaluation})
+    return evaluation
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:

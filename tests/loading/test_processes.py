@@ -15,7 +15,7 @@ from loaders import CUT, evaluation, loader, spoilt
 from making import damaged_jpeg
 from warm import warm
 
-from gpuloader import BadImageError, GPULoader, LoaderError
+from gpuloader import BadImageError, LoaderError
 
 
 @pytest.fixture
@@ -87,14 +87,7 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
     assert result.stdout == f"{message}\n4\n"
 
 
-def compile_kernels(shards: list[Path]) -> None:
-    """So that a process of its own has them, and says nothing of compiling on stderr."""
-    with GPULoader(shards, 8, None, preset={"imagenet_train": {"RandomResizedCrop": {"size": 32}}}) as loader:
-        next(iter(loader))
-
-
 def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path], tmp_path: Path) -> None:
-    compile_kernels(shards)
     (tmp_path / "slow_disk.py").write_text(
         "import os, time\n"
         "preadv, slow = os.preadv, [False]\n"
@@ -119,7 +112,6 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
 
 
 def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:
-    compile_kernels(shards)
     script = (
         "from gpuloader import GPULoader; import sys\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
@@ -129,3 +121,15 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout == "torch.Size([8, 3, 32, 32])\n"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("gpuloader", ["torch", "nvidia.dali", "lightning"]),
+        ("gpuloader.data", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
+    ],
+)
+def test_importing_a_package_imports_no_more_than_it_needs(module: str, without: list[str]) -> None:
+    script = f"import {module}, sys; print([name for name in {without} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,158 @@
+"""torch's DataLoader, set up for a GPU; torchdata's StatefulDataLoader where it is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from gpuloader.data.registry import CollatorRegistry
+from gpuloader.data.seeding import set_reproducible_training, worker_init_fn
+from gpuloader.data.sizing import get_optimal_num_workers
+from gpuloader.data.task import TaskSpec
+from gpuloader.loading.world import World
+
+
+@dataclass(frozen=True)
+class DataLoaderConfig:
+    """The arguments of a DataLoader; what is None follows from the machine.
+
+    Attributes:
+        batch_size: samples in a batch; of each rank.
+        shuffle: whether each epoch has another order.
+        num_workers: worker processes; None takes `get_optimal_num_workers()` where there is a GPU, else 0.
+        pin_memory: whether batches lie in memory that a GPU copies from quickly; None does so, and there is no such
+            memory without a GPU.
+        prefetch_factor: batches that each worker makes ahead. It plays no part without workers.
+        persistent_workers: whether workers stay from epoch to epoch; None keeps them.
+        drop_last: whether a last, short batch is left out.
+        seed: of the order and of the workers; None takes another one in each run.
+        collate_fn: makes a batch of a list of samples; None is the task's collator, else torch's.
+        world: shares the samples among ranks, by a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
+            takes all of them.
+
+    Example:
+        >>> from gpuloader.data import DataLoaderConfig
+        >>> DataLoaderConfig(batch_size=32, num_workers=0).arguments()["prefetch_factor"] is None
+        True
+    """
+
+    batch_size: int = 32
+    shuffle: bool = False
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = 2
+    persistent_workers: bool | None = None
+    drop_last: bool = False
+    seed: int | None = None
+    collate_fn: Callable[[Sequence[Any]], Any] | None = None
+    world: World | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of torch's DataLoader, without the data set, its order and its collator."""
+        gpu = torch.cuda.is_available()
+        workers = get_optimal_num_workers("cuda" if gpu else "cpu") if self.num_workers is None else self.num_workers
+        return {
+            "batch_size": self.batch_size,
+            "num_workers": workers,
+            "pin_memory": gpu and self.pin_memory is not False,
+            "prefetch_factor": self.prefetch_factor if workers else None,
+            "persistent_workers": workers > 0 and self.persistent_workers is not False,
+            "drop_last": self.drop_last,
+            "worker_init_fn": worker_init_fn,
+            "generator": None if self.seed is None else torch.Generator().manual_seed(self.seed),
+        }
+
+
+class DataLoaderFactory:
+    """Makes DataLoaders, with the collator of a task.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.data import DataLoaderConfig, DataLoaderFactory
+        >>> loader = DataLoaderFactory().create_dataloader([torch.zeros(4)] * 8, DataLoaderConfig(batch_size=4))
+        >>> [batch.shape for batch in loader]
+        [torch.Size([4, 4]), torch.Size([4, 4])]
+    """
+
+    def create_dataloader(
+        self,
+        dataset: Any,  # noqa: ANN401 - whatever has __getitem__ and __len__, or is an IterableDataset
+        config: DataLoaderConfig | None = None,
+        task_spec: TaskSpec | None = None,
+        tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
+    ) -> DataLoader[Any]:
+        """A loader over a data set of torch's or Hugging Face's, or over a list of tensors.
+
+        Where torchdata is installed, it has `state_dict` and `load_state_dict`, and goes on in the middle of an epoch.
+
+        Raises:
+            ConfigError: what `CollatorRegistry.get_collator` raises.
+            ValueError: what torch's DataLoader raises.
+        """
+        config = config or DataLoaderConfig()
+        collate = config.collate_fn
+        if collate is None and task_spec is not None:
+            collate = CollatorRegistry.get_instance().get_collator(task_spec, tokenizer=tokenizer)
+        return _loader_class()(dataset, collate_fn=collate, **_order(dataset, config), **config.arguments())
+
+
+def create_optimized_dataloader(
+    dataset: Any,  # noqa: ANN401
+    batch_size: int,
+    is_training: bool = True,
+    num_workers: int = 4,
+    world_size: int = 1,
+    rank: int = 0,
+    seed: int = 42,
+) -> DataLoader[Any]:
+    """A loader for training, shuffled and without a last, short batch; or for evaluation, in order and with it.
+
+    With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
+    """
+    world = World(rank, world_size) if world_size > 1 else None
+    config = DataLoaderConfig(
+        batch_size, shuffle=is_training, num_workers=num_workers, drop_last=is_training, seed=seed, world=world
+    )
+    return DataLoaderFactory().create_dataloader(dataset, config)
+
+
+def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
+    """A loader that gives the same batches in every run, shuffled, in this process alone, without a last, short one.
+
+    For the whole process, it sets the seeds, makes torch refuse what is not deterministic, and gives cuBLAS the
+    workspace that it needs for that, unless the environment already has one.
+    """
+    set_reproducible_training(seed)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    config = DataLoaderConfig(batch_size, shuffle=True, num_workers=0, drop_last=True, seed=seed)
+    return DataLoaderFactory().create_dataloader(dataset, config)
+
+
+def _order(dataset: Any, config: DataLoaderConfig) -> dict[str, Any]:  # noqa: ANN401
+    if config.world is None or config.world.world_size == 1:
+        return {"shuffle": config.shuffle}
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset,
+        config.world.world_size,
+        config.world.rank,
+        shuffle=config.shuffle,
+        seed=config.seed or 0,
+        drop_last=config.drop_last,
+    )
+    return {"sampler": sampler}
+
+
+def _loader_class() -> type[DataLoader[Any]]:
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torchdata":
+            raise
+        return DataLoader
+    return StatefulDataLoader

@@ -1,0 +1,74 @@
+"""Several loaders for one training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from gpuloader.data.dataloaders import create_optimized_dataloader
+from gpuloader.errors import ConfigError
+
+
+class SamplingStrategy(Enum):
+    """Whose turn it is among several loaders: the strategies of `MixedLoader`."""
+
+    ROUND_ROBIN = "round_robin"
+    WEIGHTED = "weighted"
+    SEQUENTIAL = "sequential"
+    ALTERNATING = "alternate"
+
+
+@dataclass(frozen=True)
+class MultiDataLoaderConfig:
+    """How several loaders make one epoch.
+
+    Attributes:
+        sampling_strategy: whose turn it is.
+        dataloader_weights: of each loader, for `SamplingStrategy.WEIGHTED`; None weighs all alike.
+        dataloader_names: of each loader; none numbers them.
+        cycle_short_loaders: whether a loader that has ended begins again until the longest has ended, where
+            turns are drawn or taken in order. Else the epoch ends where one has no batch left.
+        seed: of the turns that are drawn.
+    """
+
+    sampling_strategy: SamplingStrategy = SamplingStrategy.ROUND_ROBIN
+    dataloader_weights: Sequence[float] | None = None
+    dataloader_names: Sequence[str] = ()
+    cycle_short_loaders: bool = True
+    seed: int = 0
+
+
+def create_multi_dataloaders(
+    datasets_dict: Mapping[str, tuple[Any, int]],
+    batch_sizes: Mapping[str, int] | Sequence[int] | None = None,
+    num_workers: int = 4,
+) -> tuple[list[DataLoader[Any]], MultiDataLoaderConfig]:
+    """A loader for training on each of several data sets, and how to mix them: drawn, each as often as the others.
+
+    Args:
+        datasets_dict: (data set, batch size) by name.
+        batch_sizes: other batch sizes, by name or in the same order; None leaves those of `datasets_dict`.
+        num_workers: worker processes of all together, at least one for each.
+
+    Raises:
+        ConfigError: `batch_sizes` does not fit the data sets.
+    """
+    names = list(datasets_dict)
+    sizes = {name: size for name, (_, size) in datasets_dict.items()}
+    given = {} if batch_sizes is None else batch_sizes
+    if not isinstance(given, Mapping):
+        given = dict(zip(names, given)) if len(given) == len(names) else {"": 0}
+    if not set(given) <= set(names):
+        raise ConfigError(
+            f"batch_sizes={batch_sizes!r}: allowed is one for each of {', '.join(names)}, or fewer by name"
+        )
+    workers = num_workers and max(1, num_workers // len(names))
+    loaders = [
+        create_optimized_dataloader(dataset, given.get(name, sizes[name]), num_workers=workers)
+        for name, (dataset, _) in datasets_dict.items()
+    ]
+    return loaders, MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [1.0] * len(names), names)

@@ -1,0 +1,126 @@
+"""Collators, which make a batch of samples, by name and by what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from threading import Lock
+from typing import Any, TypeAlias
+
+from torch.utils.data import default_collate
+
+from gpuloader.data.task import TaskSpec
+from gpuloader.data.text import TextCollator
+from gpuloader.data.vision import VisionCollator
+from gpuloader.errors import ConfigError
+
+BatchCollator: TypeAlias = Callable[[Sequence[Any]], Any]
+CollatorFactory: TypeAlias = Callable[..., BatchCollator]
+
+_LANGUAGE_MODELS = {"causal_lm": False, "masked_lm": True}
+
+
+class DefaultCollator:
+    """torch's `default_collate`."""
+
+    def __call__(self, batch: Sequence[Any]) -> Any:  # noqa: ANN401
+        return default_collate(list(batch))
+
+
+@dataclass(frozen=True)
+class CollatorInfo:
+    """What is registered under a name."""
+
+    factory: CollatorFactory
+    modality: str
+    description: str
+
+
+class CollatorRegistry:
+    """Makes collators, by name or for a task. "text", "vision" and "default" are there from the start.
+
+    Example:
+        >>> from gpuloader.data import CollatorRegistry, TaskSpec
+        >>> registry = CollatorRegistry.get_instance()
+        >>> type(registry.get_collator(task_spec=TaskSpec.vision_tiny())).__name__
+        'VisionCollator'
+    """
+
+    _instance: CollatorRegistry | None = None
+    _lock = Lock()
+
+    def __init__(self) -> None:
+        self._known: dict[str, CollatorInfo] = {}
+        self.register("text", "text", "padding, masks and labels of a language model")(_text)
+        self.register("vision", "vision", "stacked and normalised images")(VisionCollator)
+        self.register("default", "any", "torch's default_collate")(DefaultCollator)
+
+    @classmethod
+    def get_instance(cls) -> CollatorRegistry:
+        """The one of this process, which the data modules use."""
+        with cls._lock:
+            cls._instance = cls._instance or cls()
+        return cls._instance
+
+    def register(self, name: str, modality: str, description: str = "") -> Callable[[CollatorFactory], CollatorFactory]:
+        """Registers a function that makes collators, in place of what has that name.
+
+        The function gets the arguments of `get_collator`; `task_spec` and `tokenizer` if it has parameters for them. A
+        modality's collator is the one that was registered for it first.
+        """
+
+        def register(factory: CollatorFactory) -> CollatorFactory:
+            self._known[name] = CollatorInfo(factory, modality, description)
+            return factory
+
+        return register
+
+    def get_collator(
+        self,
+        task_spec: TaskSpec | None = None,
+        collator_name: str | None = None,
+        tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
+        **arguments: Any,  # noqa: ANN401
+    ) -> BatchCollator:
+        """The collator of that name, else the one of the task's modality, else torch's `default_collate`.
+
+        Raises:
+            ConfigError: there is no collator of that name, it has no such argument, or it refuses one.
+        """
+        name = self._name_for(task_spec) if collator_name is None else collator_name
+        if name not in self._known:
+            raise ConfigError(f"collator_name={name!r}: registered are {', '.join(self._known)}")
+        factory = self._known[name].factory
+        parameters = signature(factory).parameters
+        offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
+        offered = {key: value for key, value in offered.items() if key in parameters}
+        given = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
+        try:
+            signature(factory).bind(**given)
+        except TypeError as error:
+            raise ConfigError(f"collator {name!r}: {error}; its parameters are {', '.join(parameters)}") from None
+        return factory(**given)
+
+    def _name_for(self, task_spec: TaskSpec | None) -> str:
+        if task_spec is None:
+            raise ConfigError("give task_spec or collator_name")
+        fitting = (name for name, info in self._known.items() if info.modality == task_spec.modality)
+        return next(fitting, "default")
+
+
+def _text(
+    task_spec: TaskSpec | None = None,
+    tokenizer: Any = None,  # noqa: ANN401
+    mlm: bool | None = None,
+    mlm_probability: float = 0.15,
+    max_length: int | None = None,
+) -> TextCollator:
+    if mlm is None and task_spec is not None:
+        if task_spec.task_type not in _LANGUAGE_MODELS:
+            raise ConfigError(
+                f"task_type={task_spec.task_type!r} of text: allowed are {', '.join(_LANGUAGE_MODELS)}; for others, "
+                f"register a collator, such as transformers' DataCollatorWithPadding"
+            )
+        mlm = _LANGUAGE_MODELS[task_spec.task_type]
+    return TextCollator(tokenizer, bool(mlm), mlm_probability, max_length=max_length)

@@ -1,0 +1,83 @@
+"""How many workers, and how large a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gpuloader.errors import DeviceError
+from gpuloader.helpers.cores import available_cores
+from gpuloader.loading.world import World
+
+_ON_A_CPU = 32
+_SHARE = 0.8  # of the largest batch: the optimizer's state and fragments need room too
+
+
+def get_optimal_num_workers(device_type: str = "cuda") -> int:
+    """Worker processes for a DataLoader: four for each GPU, as far as there are cores; 0 for training on the CPU.
+
+    Processes that torchrun starts on one machine share its GPUs and cores.
+    """
+    if device_type == "cpu":
+        return 0
+    processes = World.detect().local_world_size
+    gpus = max(1, torch.cuda.device_count() // processes)
+    return max(1, min(4 * gpus, available_cores() // processes))
+
+
+def calculate_optimal_batch_size(
+    model: torch.nn.Module, input_shape: Sequence[int], device: str | torch.device = "cuda", *, most: int = 512
+) -> int:
+    """80 % of the largest batch that goes through the model, at most of `most`: sizes double until memory ends.
+
+    A model in training mode goes forward and back, one in evaluation mode forward. It is left as it was: parameters,
+    gradients, buffers such as BatchNorm's averages, mode and random numbers.
+
+    Args:
+        model: takes a float tensor (B, *input_shape); on the device.
+        input_shape: of one sample, such as (3, 224, 224).
+        device: on a CPU the answer is 32, for memory is not what limits there.
+        most: the largest batch that is tried.
+
+    Raises:
+        DeviceError: the memory has no room for 2 samples.
+    """
+    if torch.device(device).type == "cpu":
+        return _ON_A_CPU
+    fitting, size = 0, 2  # BatchNorm takes no single sample
+    while size <= most and _fits(model, (size, *input_shape), device):
+        fitting, size = size, 2 * size
+    torch.cuda.empty_cache()
+    if not fitting:
+        raise DeviceError(
+            f"2 samples of {tuple(input_shape)} do not fit beside the model: is another process using the GPU? "
+            f"Else take smaller inputs or a smaller model"
+        )
+    return max(1, int(_SHARE * fitting))
+
+
+def _fits(model: torch.nn.Module, shape: tuple[int, ...], device: str | torch.device) -> bool:
+    devices = [device] if torch.device(device).type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), torch.set_grad_enabled(model.training):
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            outputs = torch.func.functional_call(model, buffers, (torch.randn(shape, device=device),))
+            if model.training:
+                losses = [tensor.float().sum() for tensor in _tensors(outputs) if tensor.requires_grad]
+                learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+                if losses:
+                    torch.autograd.grad(losses, learning, allow_unused=True)
+    except torch.cuda.OutOfMemoryError:
+        return False
+    return True
+
+
+def _tensors(outputs: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
+    """Those in what a model gives: a tensor, or mappings and sequences of them."""
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, (Mapping, list, tuple)):
+        for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
+            yield from _tensors(part)

@@ -1,0 +1,53 @@
+"""How fast a loader is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import torch
+
+from gpuloader.errors import ConfigError
+
+_SLOW_SECONDS = 0.1
+_ADVICE = """\
+Consider:
+- Increasing num_workers
+- Using pin_memory=True (for GPU training)
+- Enabling persistent_workers
+- Increasing prefetch_factor"""
+
+
+def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warmup: int = 3) -> float:
+    """Prints and gives the seconds that a batch takes to load, and prints what may help where that is above 0.1 s.
+
+    All batches are of one epoch: beginning another for each batch would measure how long it takes to begin.
+
+    Args:
+        dataloader: of torch's, a `GPULoader`, or what else gives batches.
+        batches: how many are measured; fewer where the epoch ends before.
+        warmup: how many are passed over first, in which workers start and caches fill.
+
+    Raises:
+        ConfigError: the epoch has no batches after those of the warm-up.
+    """
+    epoch = iter(dataloader)
+    passed = sum(1 for _ in islice(epoch, warmup))
+    _wait_for_copies()
+    started = time.perf_counter()
+    measured = sum(1 for _ in islice(epoch, batches))
+    _wait_for_copies()
+    if measured == 0:
+        raise ConfigError(f"an epoch has {passed} batches: allowed are more than warmup={warmup}")
+    seconds = (time.perf_counter() - started) / measured
+    print(f"Average batch load time: {seconds:.3f}s")
+    if seconds > _SLOW_SECONDS:
+        print(_ADVICE)
+    return seconds
+
+
+def _wait_for_copies() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,83 @@
+"""The epochs of a loader of torch's, as `MixedLoader` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuloader.errors import StateError, describe
+from gpuloader.loading.world import World
+from gpuloader.plan import Cursor
+
+
+class TorchEpochs:
+    """What a DataLoader of torch's gives, or anything else that has a length and can be looped over again and again.
+
+    Attributes:
+        loader: it. Its `set_epoch`, or that of its sampler, is told which epoch begins; its generator is seeded by its
+            own seed and the epoch, so that no epoch depends on those before it.
+        world: this rank.
+    """
+
+    def __init__(self, loader: Any) -> None:  # noqa: ANN401
+        self.loader = loader
+        self.world = World.detect()
+        self._epoch = self._given = 0
+        self._restored = False
+        self._generator = getattr(loader, "generator", None)
+        self._seed = 0 if self._generator is None else self._generator.initial_seed()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of an epoch that was restored."""
+        self._restored = False
+        return self._count(iter(self.loader))
+
+    def _from(self, start: Cursor) -> Iterator[Any]:
+        """An epoch from its beginning."""
+        if self._restored and self._given:
+            iter(self.loader)  # the rest of another epoch, which nobody wants
+        self._set_epoch(start.epoch)
+        self._given, self._restored = 0, False
+        return self._count(iter(self.loader))
+
+    def state_dict(self) -> dict[str, Any]:
+        inside = 0 < self._given < len(self)  # else the epoch and the seed say all
+        state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
+        return {"epoch": self._epoch, "given": self._given, "state": state}
+
+    def _check_state(self, state: object) -> tuple[Mapping[str, Any]]:
+        """What `_restore` takes; changes nothing."""
+        if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
+            raise StateError(f"this is no state of a loader of torch's, as MixedLoader saves it: {describe(state)}")
+        if state["state"] is None and 0 < state["given"] < len(self):
+            raise StateError(
+                f"it was left in the middle of an epoch, behind {state['given']} batches, and has no state_dict: use "
+                f"torchdata's StatefulDataLoader, or go on from a state of an epoch's end"
+            )
+        return (state,)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._set_epoch(state["epoch"])
+        self._given, self._restored = state["given"], state["state"] is not None
+        if self._restored:
+            self.loader.load_state_dict(state["state"])
+
+    def close(self) -> None:
+        """Nothing: torch's loaders end their workers themselves."""
+
+    def _set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        parts: list[Any] = [self.loader, getattr(self.loader, "sampler", None)]
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        if self._generator is not None:
+            self._generator.manual_seed(self._seed + epoch)
+
+    def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._given += 1
+            yield batch

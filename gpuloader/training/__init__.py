@@ -1,0 +1,20 @@
+"""A small trainer over several loaders, its hooks, and checkpoints. For more, take Lightning or Accelerate."""
+
+from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
+from gpuloader.training.checkpoints import CheckpointManager
+from gpuloader.training.configs import GenericTrainerConfig, PerformanceConfig, TrainingConfig
+from gpuloader.training.hooks import DataLoaderProfilingHook, HookManager, TrainerHooks
+from gpuloader.training.trainer import GenericTrainer
+
+__all__ = [
+    "CheckpointManager",
+    "DataLoaderProfilingHook",
+    "GenericTrainer",
+    "GenericTrainerConfig",
+    "HookManager",
+    "MultiDataLoaderConfig",
+    "PerformanceConfig",
+    "SamplingStrategy",
+    "TrainerHooks",
+    "TrainingConfig",
+]

@@ -1,0 +1,88 @@
+"""Checkpoints of a training: model, optimizer, scheduler and the place in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuloader.errors import ConfigError, StateError
+from gpuloader.helpers.whole_files import whole_file
+
+
+class CheckpointManager:
+    """Writes checkpoints into a folder, each whole or not at all, and reads them.
+
+    Args:
+        checkpoint_dir: the folder, which is made.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader import GPULoader
+        >>> from gpuloader.training import CheckpointManager
+        >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
+        >>> first = next(iter(loader))
+        >>> path = CheckpointManager("checkpoints").save(model=torch.nn.Linear(2, 2), loader=loader, epoch=3)
+        >>> again = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
+        >>> CheckpointManager("checkpoints").load(path, loader=again)["epoch"]
+        3
+        >>> len(list(again))
+        4
+    """
+
+    def __init__(self, checkpoint_dir: str | Path) -> None:
+        self.folder = Path(checkpoint_dir)
+
+    def save(
+        self,
+        *,
+        model: torch.nn.Module,
+        optimizer: Any = None,  # noqa: ANN401 - whatever has a state_dict
+        scheduler: Any = None,  # noqa: ANN401
+        loader: Any = None,  # noqa: ANN401
+        epoch: int = 0,
+        metrics: Mapping[str, float] | None = None,
+        custom_state: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Writes the states of what is given; with `loader`, the rest of its epoch comes after `load`.
+
+        Args:
+            loader: a `GPULoader`, a `MixedLoader`, or torchdata's StatefulDataLoader.
+            custom_state: tensors and plain types.
+
+        Raises:
+            ConfigError: `loader` has no state.
+        """
+        if loader is not None and not hasattr(loader, "state_dict"):
+            raise ConfigError(
+                f"loader is a {type(loader).__name__} without state_dict: install torchdata (pip install "
+                f"'gpuloader[data]'), with which DataLoaderFactory and UniversalDataModule make loaders that have one"
+            )
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        others = {"epoch": epoch, "metrics": dict(metrics or {}), "custom_state": dict(custom_state or {})}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        numbers = (int(path.stem.rpartition("_")[2]) for path in self.folder.glob("checkpoint_*.pt"))
+        path = self.folder / f"checkpoint_{max(numbers, default=-1) + 1:06d}.pt"
+        with whole_file(path) as file:
+            torch.save({**states, **others}, file)
+        return path
+
+    def load(self, path: str | Path, **parts: Any) -> dict[str, Any]:  # noqa: ANN401
+        """What `save` wrote: the states, `epoch`, `metrics` and `custom_state`.
+
+        Args:
+            path: as `save` gave it.
+            parts: by the names that `save` has, such as `model=`: what takes its state again.
+
+        Raises:
+            StateError: the checkpoint has no state for one of the parts.
+        """
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if missing := sorted(set(parts) - set(state)):
+            raise StateError(f"{path} has no state of {', '.join(missing)}: it has {', '.join(state)}")
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        return state

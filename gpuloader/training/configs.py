@@ -1,0 +1,49 @@
+"""Settings of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The numbers of a run."""
+
+    batch_size: int = 32
+    epochs: int = 10
+    learning_rate: float = 5e-5
+    random_seed: int = 42
+
+
+@dataclass(frozen=True)
+class PerformanceConfig:
+    """How a step is computed, and what loaders are to be made with.
+
+    Attributes:
+        use_amp: float16 where it is enough, on a GPU, with a GradScaler.
+        gradient_accumulation_steps: the batches of one step of the optimizers.
+        dataloader_num_workers: for the code that makes the loaders, as the three that follow.
+        pin_memory: whether batches are copied to the GPU without waiting.
+        persistent_workers: whether workers stay from epoch to epoch.
+        prefetch_factor: batches that each worker makes ahead.
+    """
+
+    use_amp: bool = True
+    gradient_accumulation_steps: int = 1
+    dataloader_num_workers: int = 4
+    pin_memory: bool = True
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+
+
+@dataclass(frozen=True)
+class GenericTrainerConfig:
+    """What a `GenericTrainer` does with its loaders, and how it computes."""
+
+    train_loader_config: MultiDataLoaderConfig = field(default_factory=MultiDataLoaderConfig)
+    val_loader_config: MultiDataLoaderConfig = field(
+        default_factory=lambda: MultiDataLoaderConfig(SamplingStrategy.SEQUENTIAL)
+    )
+    performance: PerformanceConfig = field(default_factory=PerformanceConfig)

@@ -1,0 +1,108 @@
+"""What a trainer calls."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuloader.training.trainer import GenericTrainer
+
+
+class TrainerHooks:
+    """What a trainer calls, and when. Override what you need."""
+
+    def on_train_start(self, trainer: GenericTrainer) -> None: ...
+
+    def on_train_end(self, trainer: GenericTrainer) -> None: ...
+
+    def on_epoch_start(self, trainer: GenericTrainer, epoch: int) -> None: ...
+
+    def on_epoch_end(self, trainer: GenericTrainer, epoch: int) -> None: ...
+
+    def on_train_batch_start(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401 - of any loader
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+    ) -> None: ...
+
+    def on_train_batch_end(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+        metrics: dict[str, Any],
+    ) -> None: ...
+
+
+class HookManager:
+    """The hooks of a trainer, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._hooks: list[TrainerHooks] = []
+
+    def register_hook(self, hook: TrainerHooks) -> None:
+        self._hooks.append(hook)
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
+        """Calls that of each hook."""
+        for hook in self._hooks:
+            getattr(hook, name)(*arguments)
+
+
+class DataLoaderProfilingHook(TrainerHooks):
+    """Prints how long the trainer waits for batches.
+
+    Args:
+        slow_seconds: a wait above this is printed by itself.
+        every_batches: how often the mean of the last ones is printed.
+
+    Attributes:
+        batch_load_times: seconds, of this epoch's batches but its first.
+    """
+
+    def __init__(self, slow_seconds: float = 1.0, every_batches: int = 100) -> None:
+        self.batch_load_times: list[float] = []
+        self._slow_seconds, self._every_batches = slow_seconds, every_batches
+        self._ended: float | None = None
+
+    def on_train_batch_start(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+    ) -> None:
+        if self._ended is None:
+            return
+        waited = time.perf_counter() - self._ended
+        self.batch_load_times.append(waited)
+        if waited > self._slow_seconds:
+            print(f"Slow batch {batch_idx} of {dataloader_name}: {waited:.2f}s")
+        if batch_idx % self._every_batches == 0:
+            print(f"Avg load time (last {self._every_batches}): {_mean(self.batch_load_times[-self._every_batches :])}")
+
+    def on_train_batch_end(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+        metrics: dict[str, Any],
+    ) -> None:
+        self._ended = time.perf_counter()
+
+    def on_epoch_end(self, trainer: GenericTrainer, epoch: int) -> None:
+        print(f"Epoch {epoch} - Avg load time: {_mean(self.batch_load_times)}")
+        self.batch_load_times, self._ended = [], None
+
+
+def _mean(seconds: list[float]) -> str:
+    return f"{sum(seconds) / len(seconds):.3f}s" if seconds else "of no batch"

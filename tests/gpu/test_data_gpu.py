@@ -1,0 +1,83 @@
+"""Batches that are copied ahead on a stream of their own, and the largest batch that fits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from making import jpeg
+from torch import nn
+
+from gpuloader.data import (
+    CellMapDataLoader,
+    DeviceLoader,
+    VisionCollator,
+    calculate_optimal_batch_size,
+    diagnose_dataloader_speed,
+)
+
+ROWS = 4 << 20  # bytes of a sample: long enough to copy that a mistake shows
+
+
+@pytest.mark.parametrize("pin_memory", [True, False])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_whole_however_busy_the_gpu_is(gpu: int, pin_memory: bool, num_workers: int) -> None:
+    data = [{"raw": torch.full((ROWS,), number, dtype=torch.uint8), "number": number} for number in range(12)]
+    loader = DeviceLoader(data, f"cuda:{gpu}", batch_size=2, pin_memory=pin_memory, num_workers=num_workers)
+    for _ in range(2):
+        sums = []
+        for batch in loader:
+            assert batch["raw"].device == batch["number"].device == torch.device("cuda", gpu)
+            torch.cuda._sleep(20_000_000)  # the step is slower than the copies: none may overwrite what it uses
+            sums.append((batch["raw"] == batch["number"][:, None]).all())
+            del batch
+        assert torch.stack(sums).all()
+        assert len(sums) == 6
+
+
+def test_one_batch_is_copied_ahead(gpu: int) -> None:
+    class Data(list):
+        def __init__(self, numbers: range) -> None:
+            super().__init__(numbers)
+            self.asked: list[int] = []
+
+        def __getitem__(self, number: int) -> torch.Tensor:
+            self.asked.append(number)
+            return torch.tensor(number)
+
+    data = Data(range(4))
+    batches = iter(DeviceLoader(data, f"cuda:{gpu}", batch_size=1))
+    assert next(batches).item() == 0
+    assert data.asked == [0, 1]
+    assert [batch.item() for batch in batches] == [1, 2, 3]
+
+
+def test_cellmaps_loader_pins_and_delivers_on_the_gpu(gpu: int) -> None:
+    loader = CellMapDataLoader([{"raw": torch.ones(4)}] * 4, batch_size=2)
+    assert loader._pin_memory
+    assert {batch["raw"].device.type for batch in loader} == {"cuda"}
+    assert diagnose_dataloader_speed([torch.ones(1, device=f"cuda:{gpu}")] * 5) >= 0
+
+
+def test_the_largest_batch_leaves_the_model_as_it_was(gpu: int) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(2)).to(f"cuda:{gpu}")
+    model(torch.zeros(2, 3, 16, 16, device=f"cuda:{gpu}"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert calculate_optimal_batch_size(model, (3, 16, 16), f"cuda:{gpu}", most=64) == 51
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+
+
+def test_memory_ends_the_search(gpu: int) -> None:
+    class Large(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            rows = inputs.repeat(1, 1 << 20)  # 4 MiB each
+            return super().forward(rows[:, :4]) + rows.sum()
+
+    free_bytes, _ = torch.cuda.mem_get_info(gpu)
+    model = Large(4, 1).to(f"cuda:{gpu}").eval()
+    size = calculate_optimal_batch_size(model, (1,), f"cuda:{gpu}", most=1 << 30)
+    assert 1 < size * (4 << 20) < free_bytes
+
+
+def test_a_preset_runs_on_the_gpu(gpu: int) -> None:
+    batch = VisionCollator(preset="cifar10_eval", device_id=gpu)([(jpeg(40, 60), 1)] * 4)
+    assert batch["pixel_values"].device.type == "cuda"

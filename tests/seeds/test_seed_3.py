@@ -1,0 +1,120 @@
+"""Best practices for loaders: the code of the page, and that our functions of the same names do what its do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import gpuloader.data
+from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
+from gpuloader.training import GenericTrainer
+
+from .running import Names, Page
+
+# More workers than there are cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+IMPORTS = {
+    "model_training_framework.trainer": "gpuloader.training",
+    "model_training_framework.trainer.hooks": "gpuloader.training",
+}
+DATA = TensorDataset(torch.rand(64, 4), torch.arange(64) % 3)
+
+
+def training(names: Names) -> None:
+    names["train_loader"] = names["create_optimized_dataloader"](DATA, 8, num_workers=0, world_size=2)
+    names["num_epochs"] = 2
+
+
+def dataset(names: Names) -> None:
+    names["dataset"] = DATA
+
+
+def trained(names: Names) -> None:
+    names["train_dataset"] = names["val_dataset"] = DATA
+    names["model"] = nn.Linear(4, 3)
+    names["optimizer"] = torch.optim.SGD(names["model"].parameters(), lr=0.1)
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    cudnn = torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    yield Page("3.txt", IMPORTS, {3: training, 7: dataset, 12: trained})
+    cudnn.deterministic, cudnn.benchmark = flags
+    torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.mark.parametrize("number", range(1, 14))
+def test_a_block_runs(page: Page, number: int) -> None:
+    page.run(number)
+
+
+OURS = [
+    "create_optimized_dataloader",
+    "worker_init_fn",
+    "get_optimal_num_workers",
+    "calculate_optimal_batch_size",
+    "set_reproducible_training",
+    "create_multi_dataloaders",
+    "diagnose_dataloader_speed",
+    "ensure_deterministic_dataloader",
+]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_function_takes_what_the_pages_takes(page: Page, name: str) -> None:
+    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.data, name))
+    assert [*ours.parameters][: len(theirs.parameters)] == [*theirs.parameters]
+    for parameter in theirs.parameters.values():
+        default = ours.parameters[parameter.name].default
+        assert default == parameter.default or parameter.default is parameter.empty
+
+
+def epoch(loader: object) -> list[list[int]]:
+    return [labels.tolist() for _, labels in loader]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: bool, rank: int) -> None:
+    theirs, ours = (
+        create(DATA, 5, is_training, num_workers=0, world_size=2, rank=rank)
+        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.data.create_optimized_dataloader)
+    )
+    for number in range(2):
+        theirs.sampler.set_epoch(number)
+        ours.sampler.set_epoch(number)
+        assert epoch(ours) == epoch(theirs)
+
+
+def test_several_loaders_train_with_their_config(page: Page) -> None:
+    for create in (page.run(8)["create_multi_dataloaders"], gpuloader.data.create_multi_dataloaders):
+        loaders, config = create({"a": (DATA, 8), "b": (DATA, 16)}, None, num_workers=2)
+        assert [(each.batch_size, each.num_workers, each.drop_last) for each in loaders] == [
+            (8, 1, True),
+            (16, 1, True),
+        ]
+        assert config == MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [1.0, 1.0], ["a", "b"], True)
+
+
+@pytest.mark.parametrize("step", ["training_step", "training_step_with_amp"])
+def test_the_pages_steps_train(page: Page, step: str) -> None:
+    names = page.run(12)
+    trainer = GenericTrainer(names["config"], names["model"], [names["optimizer"]], training_step=names[step])
+    losses = trainer.fit([names["train_loader"]], [names["val_loader"]], max_epochs=2)
+    assert losses[1]["val_loss"] < losses[0]["val_loss"]
+
+
+def test_the_pages_hook_is_called(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    names = page.run(13)
+    trainer = names["trainer"]
+    assert trainer.epoch == 100  # those of the page's example
+    trainer.fit([names["train_loader"]], max_epochs=trainer.epoch + 1)
+    assert "Avg batch time" in capsys.readouterr().out
