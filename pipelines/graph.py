@@ -27,6 +27,7 @@ from gpuloader.pipelines.operators import (
     view_on_cpu,
     view_on_gpu,
 )
+from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.recipe import Preset
 from gpuloader.recipe.view import ViewPlan
 
@@ -73,7 +74,12 @@ def build(
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
         last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
             each image there.
+
+    Raises:
+        ConfigError: a GPU cannot do what the recipe asks for.
     """
+    if device_id is not None:
+        check_for_gpu(preset)
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,

@@ -41,7 +41,7 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_py
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import admit, find_undecodable
+from gpuloader.pipelines import admit, check_for_gpu, find_undecodable
 from gpuloader.plan import LastBatch, Plan
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
@@ -181,6 +181,8 @@ def resolve_run(
     recipe = load_preset(preset)
     here = World.detect() if world is None else as_value(World, "world", world)
     device = resolve_device(as_python_integer(device_id), here)
+    if device is not None:
+        check_for_gpu(recipe)
     bad_images = resolve_bad_images(on_error)
     labelling = resolve_label_from(label_from)
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)

@@ -19,6 +19,7 @@ from PIL import Image
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
+from gpuloader.errors import ConfigError
 from gpuloader.pipelines import build
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, View, load_preset, preset_names
@@ -615,3 +616,23 @@ def test_a_gpus_graph_of_a_preset_makes_the_same_of_it(name: str) -> None:
         run_gpu_operators(preset, small(4), arrays), run_views(preset, small(4), arrays), strict=True
     ):
         assert ((one - other).abs() * scale).mean((1, 2, 3)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [GaussianBlur(173)],
+        [RandomInvert(), RandomApply([RandomChoice([RandomInvert(), GaussianBlur(201)])])],
+    ],
+    ids=["alone", "within others"],
+)
+def test_a_blur_that_dali_lacks_on_a_gpu_is_refused_there(transforms: list[Transform]) -> None:
+    def graph(device_id: int | None, changed: list[Transform]) -> None:
+        preset = Preset([RandomResizedCrop(224), *changed])
+        arrays = draw(preset, small(1))
+        build(preset, arrays, lambda: (), batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+
+    with pytest.raises(ConfigError, match=r"kernel_size (173|201): allowed is up to 171 on a GPU"):
+        graph(0, transforms)
+    graph(None, transforms)
+    graph(0, [GaussianBlur(171)])
