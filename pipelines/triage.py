@@ -21,6 +21,10 @@ from gpuloader.internals.dali import decoder_cause, is_decode_failure
 from gpuloader.pipelines.graph import build
 from gpuloader.recipe import Preset
 
+WITHOUT_ENGINES = {"hw_decoder_load": 0.0}
+"""Options of DALI's decoder, so that what failed in a batch fails again. A GPU's JPEG engine gets a part of a batch
+alone: it might decode an image which in its batch went to another decoder, and failed there."""
+
 _CAUSE = "DALI's decoder fails on it"
 
 
@@ -30,6 +34,7 @@ def find_undecodable(
     arrays: Mapping[str, NDArray[Any]],
     device_id: int | None,
     num_threads: int = 1,
+    decoder_options: Mapping[str, float] | None = None,
 ) -> dict[int, str]:
     """The rows whose windows cannot be decoded, with the cause.
 
@@ -40,9 +45,10 @@ def find_undecodable(
         images: encoded, which the gate let pass.
         arrays: what the recipe drew for them.
         num_threads: that decode, on the CPU.
+        decoder_options: those that the images failed with; no JPEG engine takes part here.
     """
     refused = _refused_on_cpu(images, arrays, num_threads) if device_id is None else {}
-    return refused or _refused_by_graph(preset, images, arrays, device_id)
+    return refused or _refused_by_graph(preset, images, arrays, device_id, decoder_options or {})
 
 
 def _refused_on_cpu(
@@ -65,7 +71,11 @@ def _refused_on_cpu(
 
 
 def _refused_by_graph(
-    preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], device_id: int | None
+    preset: Preset,
+    images: Sequence[NDArray[np.uint8]],
+    arrays: Mapping[str, NDArray[Any]],
+    device_id: int | None,
+    decoder_options: Mapping[str, float],
 ) -> dict[int, str]:
     """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause.
 
@@ -80,10 +90,19 @@ def _refused_by_graph(
         row = next(rows)
         return ([images[row]], *(array[row : row + 1] for array in arrays.values()))
 
-    pipeline = None
+    pipeline, options = None, {**decoder_options, **WITHOUT_ENGINES}
     while row < len(images) - 1:
         if pipeline is None:
-            pipeline = build(preset, arrays, source, batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+            pipeline = build(
+                preset,
+                arrays,
+                source,
+                batch_size=1,
+                num_threads=1,
+                device_id=device_id,
+                prefetch=1,
+                decoder_options=options,
+            )
         try:
             pipeline.run()
         except RuntimeError as error:

@@ -11,7 +11,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.internals.dali import is_decode_failure
-from gpuloader.pipelines.triage import cause_of
+from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
 
 
 class WholeDecoder:
@@ -64,5 +64,7 @@ class WholeDecoder:
 def _graph(on_cpu: bool) -> DataNode:
     encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
     device = "cpu" if on_cpu else "mixed"
-    image = fn.decoders.image(encoded, device=device, output_type=types.RGB, adjust_orientation=False)
+    image = fn.decoders.image(
+        encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES
+    )
     return image.shape()

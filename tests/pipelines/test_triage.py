@@ -39,7 +39,7 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     for epoch in range(4):
         arrays = draw(preset, images, epoch)
         refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
-        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None))
+        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None, {}))
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
 
@@ -56,13 +56,17 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
     monkeypatch: pytest.MonkeyPatch, device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
     """There is no GPU here: the pipelines that are asked for are built for the CPU."""
-    asked = []
+    asked, options = [], []
 
     def build_on_cpu(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
         asked.append(device_id)
+        options.append(kwargs["decoder_options"])
         return build(*args, device_id=None, **kwargs)
 
     monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
-    assert list(find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
+    given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
+    drawn = draw(PRESET, images)
+    assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
     assert asked == pipelines * [device_id]
+    assert options == pipelines * [{"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}]
