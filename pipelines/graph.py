@@ -67,8 +67,7 @@ def build(
         batch_size: the largest batch; smaller ones are fine.
         device_id: a GPU; None for the CPU.
         prefetch: batches that are worked on before they are asked for.
-        largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
-            such an image pass; 0 for none.
+        largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
             there are DALI's own.
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
@@ -100,10 +99,9 @@ def build(
         if last_step != "all":  # DALI warns of inputs that nothing takes
             rest = [fn.copy(node, preserve=True) for node in rest]
         inputs: Nodes = dict(zip(drawn, rest))
-        hint = largest_image if largest_image[0] * largest_image[1] <= preset.max_pixels else (0, 0)
         device = "cpu" if device_id is None else "gpu"
         if not decoded:
-            region = decode_region(image, inputs, device, preset, hint, decoder_options)
+            region = decode_region(image, inputs, device, preset, largest_image, decoder_options)
         else:
             region = image if device_id is None else cut_region(image, inputs)
         one_view = _VIEWS[last_step, device]

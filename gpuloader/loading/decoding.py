@@ -25,6 +25,9 @@ from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
 
 
+_MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
+
+
 def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
     """The run's graph, which takes its batches from `source`; see `gpuloader.pipelines.build`."""
     return build(
@@ -35,7 +38,7 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch=run.decoder.prefetch,
-        largest_image=run.shards.largest_image,
+        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
         decoder_options=run.decoder.dali_options,
         decoded=run.decoded,
         last_step=last_step,

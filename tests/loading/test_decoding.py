@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from making import damaged_jpeg, jpeg, write_shard
+from nvidia.dali import fn
 
 from gpuloader import BadImageError, GPULoader
 
@@ -21,6 +23,37 @@ def frames(error: BaseException) -> Iterator[FrameType]:
             yield frame
             frame = frame.f_back
         trace = trace.tb_next
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each decoder in a graph."""
+    asked, decode = [], fn.decoders.image_slice
+
+    def noted(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        asked.append(options)
+        return decode(*args, **options)
+
+    monkeypatch.setattr(fn.decoders, "image_slice", noted)
+    return asked
+
+
+@pytest.mark.parametrize(("most", "expected"), [(16_000_000, (60, 30)), (1799, (20, 80)), (1000, (0, 0))])
+def test_the_decoder_is_told_the_largest_image_within_a_bound(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decoders: list[dict[str, Any]],
+    most: int,
+    expected: tuple[int, int],
+) -> None:
+    """Never the height of one and the width of another, which no image has."""
+    monkeypatch.setattr("gpuloader.loading.decoding._MOST_HINTED_PIXELS", most)
+    samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
+    shard = write_shard(tmp_path / "a.tar", samples)
+    with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:
+        next(iter(loader))
+    [options] = decoders
+    assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == expected
 
 
 @pytest.mark.parametrize("bad", [jpeg(64, 64)[:100], damaged_jpeg()], ids=["the gate refuses", "DALI refuses"])
