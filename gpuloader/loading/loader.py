@@ -330,7 +330,7 @@ class GPULoader(Generic[B_co]):
         write_quarantine(Path(path), self.run.shards, {**self.run.known_bad, **self._bad})
 
     def close(self) -> None:
-        """Ends threads and closes files; the loader cannot be used again. Closing twice is fine."""
+        """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
         self._close_stream()
         if hasattr(self, "run"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -68,3 +69,19 @@ def test_an_error_holds_no_frames_of_dalis_which_hold_the_pipeline(tmp_path: Pat
     assert any("gpuloader" in name for name in held)
     assert [name for name in held if "nvidia" in name] == []
     assert caught.value.__context__ is None
+
+
+def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pools keep what pipelines freed, and torch would not get it."""
+    alive: list[bool] = []
+    loader = GPULoader(shards, 8, None, preset="cifar10_eval")
+    next(iter(loader))
+    assert loader._stream is not None
+    pipeline = weakref.ref(loader._stream.pipeline)
+    monkeypatch.setattr(
+        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipeline() is not None), raising=False
+    )
+    loader.close()
+    assert alive == [False]
