@@ -114,7 +114,8 @@ class Decoder:
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes
             DALI's default, 0.65. It plays no part on a CPU.
         hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
-            engine decodes; None takes DALI's default, 1,000,000. It plays no part on a CPU.
+            engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
+            1,000,000. It plays no part on a CPU.
 
     Example:
         >>> from gpuloader import Decoder
