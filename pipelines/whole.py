@@ -11,6 +11,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.internals.dali import is_decode_failure
+from gpuloader.pipelines.blame import good_jpeg, machine_error
 from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
 
 
@@ -34,10 +35,14 @@ class WholeDecoder:
         DALI's error loses the batch and does not always name the image, so a batch that fails is halved. On a GPU its
         images then come one by one, each into a new pipeline: nvJPEG's decoders may keep what they read of the image
         before.
+
+        Raises:
+            DeviceError: a good JPEG fails as well.
         """
         message = self._error(images) if images else None
         if message is None:
             return {}
+        self.check_machine()
         if len(images) == 1:
             return {0: cause_of(message)}
         size = (len(images) + 1) // 2 if self._on_cpu else 1
@@ -46,6 +51,16 @@ class WholeDecoder:
             part = self.failures(images[first : first + size])
             causes.update((first + row, cause) for row, cause in part.items())
         return causes
+
+    def check_machine(self) -> None:
+        """Decodes a good JPEG.
+
+        Raises:
+            DeviceError: that fails, so no image is to blame.
+        """
+        message = self._error([good_jpeg()])
+        if message is not None:
+            raise machine_error(message)
 
     def _error(self, images: Sequence[NDArray[np.uint8]]) -> str | None:
         if self._pipeline is None or (len(images) == 1 and not self._on_cpu):

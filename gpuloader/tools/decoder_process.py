@@ -2,7 +2,7 @@
 
 The process gets batches on stdin, each a line of JSON with the images' sizes in bytes and then the images one behind
 the other, and answers each by a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} where something
-else than an image is to blame. It says {"bad": {}} when it is ready.
+else than an image is to blame. It says {"bad": {}} when it is ready. Where CUDA is of no use in it any more, it ends.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from signal import Signals
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import LoaderError
+from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.pipes import write_all
+from gpuloader.internals.dali import is_cuda_failure
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
 _MOST_ENDS = 50
 _STDERR_SHOWN_BYTES = 1000
+_CUDA_FAILED = 70
 
 
 class Decoding:
@@ -86,8 +88,7 @@ class Decoding:
     def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            _stop(process)
 
     def _begin(self) -> subprocess.Popen[bytes]:
         with tempfile.TemporaryFile() as stderr:
@@ -98,13 +99,22 @@ class Decoding:
                 stderr=stderr,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-            if _answer(process) is None:
-                process.kill()
-                process.communicate()
+            try:
+                ready = _answer(process)
+            except LoaderError:
+                _stop(process)
+                raise
+            if ready is None:
+                _stop(process)
                 stderr.seek(0)
                 said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
                 raise LoaderError("the process that decodes did not begin:", *said.splitlines())
         return process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
@@ -131,6 +141,8 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
 
 
 def _end(status: int) -> str:
+    if status == _CUDA_FAILED:
+        return "an error of CUDA"
     return Signals(-status).name if status < 0 else f"exit status {status}"
 
 
@@ -161,6 +173,11 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     decoder = WholeDecoder(batch_size, num_threads, device_id)
+    try:
+        decoder.check_machine()
+    except RuntimeError as error:
+        print(json.dumps({"error": str(error)}), file=answers)
+        return
     print(json.dumps({"bad": {}}), file=answers)
     # What libraries in C write is a line or more for each bad image, and not for which.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
@@ -171,6 +188,8 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
         try:
             print(json.dumps({"bad": bad(images)}), file=answers)
         except RuntimeError as error:
+            if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
+                os._exit(_CUDA_FAILED)  # an image broke what decoded before it; to clean up would fail as well
             print(json.dumps({"error": str(error)}), file=answers)
 
 

@@ -1,5 +1,9 @@
 """Triage: which samples of a batch DALI cannot decode."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +12,7 @@ from bad_images import TIFF, zoo
 from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
+from gpuloader.errors import DeviceError
 from gpuloader.pipelines import build, find_undecodable, gate
 from gpuloader.pipelines.triage import _refused_by_graph, _refused_on_cpu
 from gpuloader.recipe import Preset, load_preset
@@ -15,6 +20,19 @@ from gpuloader.recipe import Preset, load_preset
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
 CUT_TIFF = TIFF[:-1000]  # only windows that need the last rows fail
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What pipelines are asked for. There is no GPU here: they are built for the CPU."""
+    options = []
+
+    def build_on_cpu(*args: Any, device_id: int | None, decoder_options: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        options.append({"device_id": device_id, "decoder_options": decoder_options})
+        return build(*args, device_id=None, decoder_options=decoder_options, **kwargs)
+
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
+    return options
 
 
 def test_the_damaged_image_passes_the_gate() -> None:
@@ -49,24 +67,59 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     [
         (None, [2, 4], 0),
         (None, [], 1),  # what fails then fails in the graph alone, if at all
-        (0, [2, 4], 5),
+        (0, [2, 4], 7),  # and so has the good one that is decoded before one is blamed
     ],
 )
 def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, device_id: int | None, bad: list[int], pipelines: int
+    asked: list[dict[str, Any]], device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
-    """There is no GPU here: the pipelines that are asked for are built for the CPU."""
-    asked, options = [], []
-
-    def build_on_cpu(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        asked.append(device_id)
-        options.append(kwargs["decoder_options"])
-        return build(*args, device_id=None, **kwargs)
-
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
     given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
     drawn = draw(PRESET, images)
     assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
-    assert asked == pipelines * [device_id]
-    assert options == pipelines * [{"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}]
+    options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
+    assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("device_id", [None, 0])
+def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch, device_id: int | None
+) -> None:
+    monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
+    images = [jpeg(60, 80), damaged_jpeg()]
+    with pytest.raises(DeviceError, match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+\)"):
+        find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)
+    assert find_undecodable(PRESET, as_arrays(images[:1]), draw(PRESET, images[:1]), device_id) == {}
+
+
+BROKEN = """
+import sys
+import numpy as np
+from gpuloader.errors import DeviceError
+from gpuloader.pipelines import WholeDecoder, find_undecodable
+from gpuloader.pipelines.triage import _refused_by_graph
+from gpuloader.plan import Draws
+from gpuloader.recipe import load_preset
+
+preset, size = load_preset("cifar10_eval"), np.array([64])
+arrays = preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), size, size)
+image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
+for blame in (
+    lambda: find_undecodable(preset, [image], arrays, None),
+    lambda: _refused_by_graph(preset, [image], arrays, None, {}),
+    lambda: WholeDecoder(1, 1, None).failures([image]),
+):
+    try:
+        print(blame())
+    except DeviceError as error:
+        print(str(error).partition(":")[0])
+"""
+
+
+def test_an_installation_without_decoders_is_not_blamed_on_the_images(tmp_path: Path) -> None:
+    environment = {**os.environ, "NVIMGCODEC_EXTENSIONS_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", BROKEN, jpeg(64, 64).hex()]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    said = "the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images"
+    assert result.stdout.splitlines() == [said] * 3

@@ -25,7 +25,7 @@ def test_it_goes_on_after_a_failure_with_batches_of_any_size() -> None:
     assert [list(decoder.failures(as_arrays(batch))) for batch in batches] == [[0], [], [], [1], []]
 
 
-@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 4), (0, 5)])
+@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 4), (0, 7)])
 def test_on_a_gpu_each_image_of_a_batch_that_fails_has_a_pipeline_of_its_own(
     monkeypatch: pytest.MonkeyPatch, device_id: int | None, pipelines: int
 ) -> None:
