@@ -54,6 +54,7 @@ def build(
     prefetch: int,
     largest_image: tuple[int, int] = (0, 0),
     decoder_options: Mapping[str, float] | None = None,
+    region: bool = True,
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
@@ -70,6 +71,8 @@ def build(
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
             there are DALI's own.
+        region: whether only the region of an image is decoded; else all of it, and then it is cut to the region, which
+            gives the same pixels.
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
         last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
             each image there.
@@ -101,11 +104,11 @@ def build(
         inputs: Nodes = dict(zip(drawn, rest))
         device = "cpu" if device_id is None else "gpu"
         if not decoded:
-            region = decode_region(image, inputs, device, preset, largest_image, decoder_options)
+            cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
         else:
-            region = image if device_id is None else cut_region(image, inputs)
+            cut = image if device_id is None else cut_region(image, inputs).gpu()
         one_view = _VIEWS[last_step, device]
-        return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
+        return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
     return graph()
 

@@ -38,10 +38,11 @@ def find_undecodable(
     device_id: int | None,
     num_threads: int = 1,
     decoder_options: Mapping[str, float] | None = None,
+    region: bool = True,
 ) -> dict[int, str]:
-    """The rows whose windows cannot be decoded, with the cause.
+    """The rows whose regions cannot be decoded, with the cause.
 
-    On the CPU nvImageCodec decodes the windows. It is DALI's own decoder, but says of each image whether that worked,
+    On the CPU nvImageCodec decodes the regions. It is DALI's own decoder, but says of each image whether that worked,
     and needs no pipeline. Where it refuses none, and on a GPU, the recipe's graph decides. Before an image is blamed, a
     good JPEG is decoded.
 
@@ -49,13 +50,13 @@ def find_undecodable(
         images: encoded, which the gate let pass.
         arrays: what the recipe drew for them.
         num_threads: that decode, on the CPU.
-        decoder_options: those that the images failed with; no JPEG engine takes part here.
+        decoder_options, region: those that the images failed with, see `build`; no JPEG engine takes part here.
 
     Raises:
         DeviceError: the good JPEG cannot be decoded, so no image is to blame.
     """
-    refused = _refused_on_cpu(images, arrays, num_threads) if device_id is None else {}
-    return refused or _refused_by_graph(preset, images, arrays, device_id, decoder_options or {})
+    refused = _refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
+    return refused or _refused_by_graph(preset, images, arrays, device_id, decoder_options or {}, region)
 
 
 def _refused_on_cpu(
@@ -85,6 +86,7 @@ def _refused_by_graph(
     arrays: Mapping[str, NDArray[Any]],
     device_id: int | None,
     decoder_options: Mapping[str, float],
+    region: bool,
 ) -> dict[int, str]:
     """Runs the samples one by one through the recipe's graph: the rows that fail, with DALI's cause.
 
@@ -114,6 +116,7 @@ def _refused_by_graph(
                 device_id=device_id,
                 prefetch=1,
                 decoder_options=options,
+                region=region,
             )
         try:
             pipeline.run()

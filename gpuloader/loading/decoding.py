@@ -39,9 +39,9 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
         device_id=run.device_id,
         prefetch=run.decoder.prefetch,
         largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
-        decoder_options=run.decoder.dali_options,
         decoded=run.decoded,
         last_step=last_step,
+        **run.decoder.graph_options,
     )
 
 

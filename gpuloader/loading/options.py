@@ -116,6 +116,8 @@ class Decoder:
         hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
             engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
             1,000,000. It plays no part on a CPU.
+        region: whether only that part is decoded that a crop needs, the default; else the whole image, which is then
+            cut. Pixels are the same.
 
     Example:
         >>> from gpuloader import Decoder
@@ -127,6 +129,7 @@ class Decoder:
     prefetch: int = 2
     hw_load: float | None = None
     hybrid_huffman_threshold: int | None = None
+    region: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch", "hybrid_huffman_threshold"):
@@ -136,6 +139,8 @@ class Decoder:
         _check_one_to(_MOST_PREFETCH, "Decoder(prefetch=", self.prefetch)
         if self.hw_load is not None and not _is_share(self.hw_load):
             raise ConfigError(f"Decoder(hw_load={self.hw_load!r}): allowed is a share in [0, 1], or None")
+        if not isinstance(self.region, (bool, np.bool_, type(None))):
+            raise ConfigError(f"Decoder(region={self.region!r}): allowed are True, False and None")
         threshold = self.hybrid_huffman_threshold
         if threshold is not None and not is_integer(threshold, 2**31):
             raise ConfigError(
@@ -147,6 +152,11 @@ class Decoder:
         """Those of DALI's decoder that are given, by DALI's names."""
         options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
         return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def graph_options(self) -> dict[str, Any]:
+        """What `gpuloader.pipelines.build` takes of it."""
+        return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
 
 
 @dataclass(frozen=True)

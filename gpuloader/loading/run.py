@@ -133,7 +133,7 @@ class Run:
     def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
         return find_undecodable(
-            self.recipe, images, arrays, self.device_id, self.num_threads, self.decoder.dali_options
+            self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
         )
 
     @cached_property

@@ -270,6 +270,33 @@ def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -
 # --- decoding
 
 
+@pytest.mark.parametrize(
+    "placing",
+    [
+        [RandomResizedCrop((48, 64))],
+        [RandomResizedCrop(48, interpolation="bicubic"), RandomHorizontalFlip()],
+        [Resize(64), CenterCrop((24, 30))],
+        [Resize((40, 40)), Pad(5, padding_mode="reflect"), RandomCrop(32)],
+    ],
+    ids=lambda placing: "-".join(type(each).__name__ for each in placing),
+)
+@pytest.mark.parametrize("run", [run_views, run_gpu_operators], ids=["the CPU's graph", "the GPU's graph"])
+def test_whole_images_give_the_pixels_of_their_regions(run: Any, placing: list[Transform]) -> None:  # noqa: ANN401
+    """Not if DALI's `resize` were told the region: at its border that takes in the pixels behind it."""
+    others = [
+        encoded(picture(90, 120), "PNG"),
+        encoded(picture(90, 120), "TIFF"),
+        encoded(picture(90, 120), "WEBP"),
+        encoded(picture(90, 120).convert("L"), "JPEG"),
+        encoded(picture(91, 123), "JPEG", progressive=True),
+    ]
+    preset, images = in_levels(*placing), photos()[:4] + others
+    for epoch in range(2):
+        arrays = draw(preset, images, epoch)
+        [regions], [whole] = (run(preset, images, arrays, region=region) for region in (True, False))
+        assert torch.equal(regions, whole)
+
+
 def test_the_fast_idct_is_off_by_what_the_recipes_page_says() -> None:
     exact = run_graph(load_preset("raw_uint8"), photos())
     difference = (run_graph(load_preset("raw_uint8", {"fast_idct": True}), photos()) - exact).abs()

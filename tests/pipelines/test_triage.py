@@ -57,9 +57,16 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     for epoch in range(4):
         arrays = draw(preset, images, epoch)
         refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
-        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None, {}))
+        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None, {}, True))
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
+
+
+@pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
+def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(region: bool, bad: list[int]) -> None:
+    preset, images = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 8}}), [TIFF, CUT_TIFF]
+    causes = find_undecodable(preset, as_arrays(images), draw(preset, images), None, region=region)
+    assert list(causes) == bad
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ arrays = preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), size, size)
 image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
 for blame in (
     lambda: find_undecodable(preset, [image], arrays, None),
-    lambda: _refused_by_graph(preset, [image], arrays, None, {}),
+    lambda: _refused_by_graph(preset, [image], arrays, None, {}, True),
     lambda: WholeDecoder(1, 1, None).failures([image]),
 ):
     try:
