@@ -111,13 +111,17 @@ class Decoder:
     Attributes:
         num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
         prefetch: batches decoded before they are asked for, 1 to 64; one more than that are read ahead of those.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes
-            DALI's default, 0.65. It plays no part on a CPU.
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes 1,
+            or 0 where engines decode wrongly. Between them an image's decoder depends on the batch that it is in, and
+            decoders differ by a level here and there. It plays no part on a CPU.
         hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
             engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
             1,000,000. It plays no part on a CPU.
-        region: whether only that part is decoded that a crop needs, the default; else the whole image, which is then
-            cut. Pixels are the same.
+        region: whether only that part is decoded that a crop needs; else the whole image, which is then cut. Pixels are
+            the same. None is True, but on a GPU where that fails.
+
+    On a GPU, what None stands for is tried at the first loader, in a process of its own, and kept in the user's cache
+    folder for that kind of GPU, the driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder

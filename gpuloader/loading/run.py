@@ -38,6 +38,7 @@ from gpuloader.loading.arguments import (
     resolve_shuffle,
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
+from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
@@ -81,7 +82,7 @@ class Run:
         names: the names in a batch by what stands under them; None for a tuple.
         bad_images: what happens to those.
         known_bad: samples that are replaced, whatever their bytes are, with the causes.
-        decoder: its settings, with the number of threads.
+        decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: which rank of how many this is.
 
@@ -215,6 +216,8 @@ def resolve_run(
     if here.world_size > 1:  # naming the data goes through all of its index
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
+    if not run.decoded:
+        decoding = resolve_decoder(decoding, device)
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
 
 

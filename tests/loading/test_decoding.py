@@ -9,10 +9,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 from making import damaged_jpeg, jpeg, write_shard
 from nvidia.dali import fn
 
-from gpuloader import BadImageError, GPULoader
+from gpuloader import BadImageError, Decoder, GPULoader
+from gpuloader.pipelines import build
 
 
 def frames(error: BaseException) -> Iterator[FrameType]:
@@ -85,3 +87,33 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     )
     loader.close()
     assert alive == [False]
+
+
+@pytest.mark.parametrize(("hw_load", "first"), [(None, 4), (0.0, 4), (1.0, 12)])
+def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, hw_load: float | None, first: int
+) -> None:
+    """nvImageCodec gives its engines at most as many of a batch as the first had: here that would be 4."""
+    given: list[int] = []
+
+    def noting(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        preset, drawn, source = args
+
+        def noted() -> tuple[Any, ...]:
+            batch = source()
+            assert {len(each) for each in batch} == {len(batch[0])}
+            given.append(len(batch[0]))
+            return batch
+
+        return build(preset, drawn, noted, **options)
+
+    arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": Decoder(hw_load=hw_load)}
+    with GPULoader(shards, 12, None, **arguments) as loader:
+        whole = [images for _ in range(2) for images, _ in loader]
+    monkeypatch.setattr("gpuloader.loading.decoding.build", noting)
+    with GPULoader(shards, 12, None, **arguments) as loader:
+        loader.load_state_dict({**loader.state_dict(), "delivered": 36})
+        rest = [images for _ in range(2) for images, _ in loader]
+    assert given[:3] == [first, 12, 12]
+    assert [len(images) for images in rest] == [4, 12, 12, 12, 4]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(rest, whole[3:], strict=True))

@@ -14,6 +14,7 @@ from gpuloader.tools.doctor import (
     cores,
     cuda_versions,
     dali_flavours,
+    decoding,
     examine,
     memory,
     open_files,
@@ -156,6 +157,13 @@ def test_cuda_versions_go_together(driver: str | None, torch: str | None, dali: 
     assert finding.found == f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
     assert finding.status == status
     assert advice in finding.advice
+    assert bool(finding.advice) == (status != "ok")
+
+
+@pytest.mark.parametrize(("problems", "status"), [(("", "", "", ""), "ok"), (("", "", "fails", "fails"), "warning")])
+def test_how_the_gpu_decodes(problems: tuple[str, ...], status: str) -> None:
+    finding = decoding(problems, "what was found")
+    assert (finding.name, finding.found, finding.status) == ("decoding", "what was found", status)
     assert bool(finding.advice) == (status != "ok")
 
 
