@@ -24,7 +24,7 @@ from gpuloader.pipelines.graph import build
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 
-WITHOUT_ENGINES = {"hw_decoder_load": 0.0}
+WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """Options of DALI's decoder, so that what failed in a batch fails again. A GPU's JPEG engine gets a part of a batch
 alone: it might decode an image which in its batch went to another decoder, and failed there."""
 

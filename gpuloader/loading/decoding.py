@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvidia.dali.backend import ReleaseUnusedMemory
+from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -55,7 +55,7 @@ def fill(
     Unless it is a whole one, an image's decoder would depend on where the run was resumed.
     """
     again = np.resize(np.arange(len(images)), rows)
-    return [images[row] for row in again], {name: array[again] for name, array in arrays.items()}
+    return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}
 
 
 class DecodedBatches:
