@@ -76,7 +76,7 @@ class DecodedBatches:
         self._ahead = run.shards.ahead(run.plan)
         self._reader = Reader(run, suspects, self._ahead)
         self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
-        self._feed = _Feed(self._batches, run.plan.batch_size if run.decoder.hw_load else 0)
+        self._feed = _Feed(self._batches, min(run.plan.batch_size, run.plan.samples) if run.decoder.hw_load else 0)
         self.cursor: Cursor | None = self._batches.cursor
         self.pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]

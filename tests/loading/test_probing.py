@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import platformdirs
 import pytest
 import torch
+from nvidia.dali import fn
 
-from gpuloader import Decoder
+from gpuloader import Compose, ConfigError, Decoder, GPULoader
 from gpuloader.loading import probing
+from gpuloader.loading.decoding import build_graph
 from gpuloader.loading.probing import resolve_decoder
+from gpuloader.loading.reader import Reader
 from gpuloader.pipelines.probe import Found
+from gpuloader.transforms import GaussianBlur, RandomResizedCrop
 
 NO_REGIONS = Found(("", "", "fails", "fails"))
 VERSIONS = {"driver": "580.1", "DALI": "2.4.0", "nvImageCodec": "0.9.0"}
@@ -59,6 +64,34 @@ def test_it_is_found_out_once_for_a_kind_of_gpu_and_its_versions(
         resolve_decoder(Decoder(), 0)
         resolve_decoder(Decoder(), 0)
     assert tried == [0, 1, 0, 0, 0]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch would say it of a machine with a GPU: a loader can be made there, and its graph defined."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 36))
+
+
+@pytest.mark.usefixtures("gpu", "tried")
+def test_a_loaders_graph_decodes_as_was_found(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, image = [], fn.decoders.image
+    monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
+    monkeypatch.setattr(fn.decoders, "image_slice", None)
+    with GPULoader(shards, 8, 0) as loader:
+        assert loader.run.decoder == Decoder(loader.run.num_threads, hw_load=1.0, region=False)
+        build_graph(loader.run, Reader(loader.run).arrays_of_one(), lambda: ())
+    [options] = asked
+    assert (options["device"], options["hw_decoder_load"]) == ("mixed", 1.0)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_a_gpu_cannot_do_is_said_before_anything_is_tried(shards: list[Path], tried: list[int]) -> None:
+    recipe = Compose([RandomResizedCrop(224), GaussianBlur(173)])
+    with pytest.raises(ConfigError, match="kernel_size 173: allowed is up to 171 on a GPU"):
+        GPULoader(shards, 8, 0, preset=recipe)
+    assert tried == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"problems": ["", ""]}', '{"problems": "abcd", "key": {}}', "\0"])
