@@ -38,7 +38,7 @@ def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: b
 
 @pytest.mark.parametrize("on_error", ["raise", BadImages(replace=True, max_share=1)], ids=["raise", "replace"])
 def test_where_a_good_jpeg_fails_too_no_image_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str | BadImages, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
     with evaluation(spoilt(tmp_path, {5: damaged_jpeg()}), 4, on_error=on_error) as batches:
