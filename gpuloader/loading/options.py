@@ -113,7 +113,7 @@ class Decoder:
         prefetch: batches decoded before they are asked for, 1 to 64; one more than that are read ahead of those.
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes 1,
             or 0 where engines decode wrongly. Between them an image's decoder depends on the batch that it is in, and
-            decoders differ by a level here and there. It plays no part on a CPU.
+            decoders may round differently. It plays no part on a CPU.
         hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
             engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
             1,000,000. It plays no part on a CPU.
