@@ -15,7 +15,7 @@ from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
-KERNELS = Path("pipelines", "kernels")
+KERNELS = Path("gpuloader", "pipelines", "kernels")
 PLATFORM = os.environ.get("GPULOADER_PLATFORM") or f"linux_{platform.machine()}"
 
 
@@ -32,10 +32,12 @@ class BuildKernels(Command):
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        library = Path(*([] if self.editable_mode else [str(self.build_lib), "gpuloader"]), KERNELS, "kernels.so")
+        library = Path("" if self.editable_mode else str(self.build_lib), KERNELS, "kernels.so")
         library.parent.mkdir(parents=True, exist_ok=True)
         machine = next(name for name in ("x86_64", "aarch64", PLATFORM.removeprefix("linux_")) if name in PLATFORM)
-        runpy.run_path(str(KERNELS / "build.py"))["build"](library.resolve(), machine)
+        building = runpy.run_path(str(KERNELS / "build.py"))
+        if not (self.editable_mode and building["is_current"](library)):
+            building["build"](library.resolve(), machine)
 
     def get_source_files(self) -> list[str]:
         return [str(path) for path in sorted(KERNELS.glob("*.[ch]"))]

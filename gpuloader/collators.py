@@ -37,15 +37,24 @@ __all__ = [
 ]
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
+"""Takes a component of each sample of a batch, and gives a list, an array, or a mapping or tuple of those."""
 
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
+"""What a collator raises of bytes that it cannot take: the loader then says which sample they are of."""
 
 _BY_EXTENSION: dict[str, Collator] = {}
 _NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has
 
 
 def register_collator(extension: str) -> Callable[[Collator], Collator]:
-    """Makes a function the collator of an extension, for the fields that are asked for without one."""
+    """Makes a function the collator of an extension, for the fields that are asked for without one.
+
+    Example:
+        >>> from gpuloader.collators import register_collator
+        >>> @register_collator("stars")
+        ... def count(components):
+        ...     return [len(component) for component in components]
+    """
 
     def register(collator: Collator) -> Collator:
         _BY_EXTENSION[_normalize(extension)] = collator
@@ -80,31 +89,61 @@ def _normalize(extension: str) -> str:
 
 
 def as_bytes(components: Sequence[bytes]) -> list[bytes]:
-    """A list of them as they are."""
+    """A list of them as they are.
+
+    Example:
+        >>> from gpuloader.collators import as_bytes
+        >>> as_bytes([b"\\x00\\x01"])
+        [b'\\x00\\x01']
+    """
     return list(components)
 
 
 @register_collator("json")
 def as_json(components: Sequence[bytes]) -> list[Any]:
-    """A list of parsed values."""
+    """A list of parsed values.
+
+    Example:
+        >>> from gpuloader.collators import as_json
+        >>> as_json([b'{"boxes": 2}', b"[]"])
+        [{'boxes': 2}, []]
+    """
     return [json.loads(component) for component in components]
 
 
 @register_collator("txt")
 @register_collator("text")
 def as_text(components: Sequence[bytes]) -> list[str]:
-    """A list of texts, which are UTF-8."""
+    """A list of texts, which are UTF-8.
+
+    Example:
+        >>> from gpuloader.collators import as_text
+        >>> as_text([b"a cat", b"a dog"])
+        ['a cat', 'a dog']
+    """
     return [component.decode() for component in components]
 
 
 @register_collator("cls")
 def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
-    """(B,) int64 of numbers in ASCII."""
+    """(B,) int64 of numbers in ASCII.
+
+    Example:
+        >>> from gpuloader.collators import as_integers
+        >>> as_integers([b"3", b"5"])
+        array([3, 5])
+    """
     return np.array([int(component) for component in components], np.int64)
 
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B,) float32 of numbers in ASCII."""
+    """(B,) float32 of numbers in ASCII.
+
+    Example:
+        >>> from gpuloader.collators import as_floats
+        >>> as_floats([b"0.5", b"2"])
+        array([0.5, 2. ], dtype=float32)
+    """
     return _float32([float(component) for component in components])
 
 
@@ -113,6 +152,11 @@ def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
 
     Raises:
         ValueError: they are not as many in each sample.
+
+    Example:
+        >>> from gpuloader.collators import as_vectors
+        >>> as_vectors([b"1 2", b"[3, 4]"]).tolist()
+        [[1.0, 2.0], [3.0, 4.0]]
     """
     texts = [component.decode().strip().removeprefix("[").removesuffix("]").strip() for component in components]
     vectors = [[float(number) for number in re.split(r"\s*,\s*|\s+", text)] for text in texts]
@@ -127,7 +171,15 @@ def _float32(values: Sequence[Any]) -> NDArray[np.float32]:
 
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
-    """A list of arrays of `.npy` components, which may differ in shape; objects are never unpickled."""
+    """A list of arrays of `.npy` components, which may differ in shape; objects are never unpickled.
+
+    Example:
+        >>> import numpy as np
+        >>> from webdataset.writer import numpy_dumps
+        >>> from gpuloader.collators import as_arrays
+        >>> [array.shape for array in as_arrays([numpy_dumps(np.zeros(2)), numpy_dumps(np.zeros((3, 4)))])]
+        [(2,), (3, 4)]
+    """
     return [_array(component) for component in components]
 
 
@@ -168,6 +220,13 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
 
     Raises:
         ValueError: they differ in shape, or are not numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from webdataset.writer import numpy_dumps
+        >>> from gpuloader.collators import stacked
+        >>> stacked([numpy_dumps(np.zeros((3, 4))), numpy_dumps(np.ones((3, 4)))]).shape
+        (2, 3, 4)
     """
     arrays = _numbers(components)
     if len(shapes := sorted({array.shape for array in arrays})) > 1:
@@ -181,6 +240,14 @@ def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
 
     Raises:
         ValueError: they have no dimension, differ in the others, or are not numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from webdataset.writer import numpy_dumps
+        >>> from gpuloader.collators import padded
+        >>> batch = padded([numpy_dumps(np.ones((2, 4))), numpy_dumps(np.ones((5, 4)))])
+        >>> batch["values"].shape, batch["lengths"].tolist()
+        ((2, 5, 4), [2, 5])
     """
     arrays = _numbers(components)
     if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
@@ -199,6 +266,14 @@ def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
     Args:
         tokenizer: of `transformers`, with a padding token.
         options: for it, such as `truncation=True, max_length=77`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader.collators import tokenized
+        >>> def tokenizer(texts, **options):  # as those of transformers are called
+        ...     return {"input_ids": np.array([[len(text)] for text in texts])}
+        >>> tokenized(tokenizer, truncation=True)([b"a cat", b"an eel"])["input_ids"].shape
+        (2, 1)
     """
     return partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options})
 

@@ -9,11 +9,7 @@ import atexit
 import json
 import os
 import select
-import signal
 import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -22,12 +18,12 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers import jpeg2000_process
+from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.pipes import write_all
 
 _MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
-_STDERR_SHOWN_BYTES = 1000
 _BOX, _CODE_STREAM = b"\0\0\0\x0c", b"\xff\x4f\xff\x51"
 _BOX_NAME = b"jP  "
 
@@ -79,7 +75,7 @@ class _Server:
     def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            _end(process)
+            end(process)
 
     def leave_to_the_parent(self) -> None:
         """In a forked child, which starts one of its own: the parent's is to end when the parent does."""
@@ -103,34 +99,10 @@ class _Server:
 
 
 def _begin() -> subprocess.Popen[bytes]:
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", jpeg2000_process.__name__],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # an interrupt from the terminal is its parent's
-        )
-        try:
-            ready = _answer(process)
-        except BaseException:
-            _end(process)
-            raise
-        if ready is None:
-            _end(process)
-            stderr.seek(0)
-            said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
-            raise LoaderError(f"the process that decodes JPEG 2000 did not begin:\n{said}")
+    process = start_python("-m", jpeg2000_process.__name__, is_ready=lambda process: _answer(process) is not None)
+    if isinstance(process, str):
+        raise LoaderError("the process that decodes JPEG 2000 did not begin:", *process.splitlines())
     return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """With what it forked for an image."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray] | None:

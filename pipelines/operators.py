@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
@@ -78,7 +79,7 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
         "parameters": np.zeros((1, PARAMETERS), np.float32),
         "erase": np.zeros(6, np.int32),
     }
-    given = {name: drawn.get(name, types.Constant(none, device="cpu")) for name, none in nothing.items()}
+    given = {name: drawn[name] if name in drawn else _constant(none) for name, none in nothing.items()}
     finish = _finish(view, preset)
     like_output = _like_output(drawn["size"], finish["channels_first"])
     return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
@@ -116,8 +117,12 @@ def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
 def _like_output(size: DataNode, channels_first: bool) -> DataNode:
     """A tensor that holds nothing: its dimensions tell the kernels the output's."""
     parts = ([0, 3], size) if channels_first else ([0], size, [3])
-    shape = fn.cat(*(types.Constant(np.array(p, np.int32), device="cpu") if isinstance(p, list) else p for p in parts))
+    shape = fn.cat(*(_constant(np.array(p, np.int32)) if isinstance(p, list) else p for p in parts))
     return fn.zeros(shape=shape, dtype=types.UINT8)
+
+
+def _constant(values: NDArray[Any]) -> DataNode:
+    return types.Constant(values, device="cpu")
 
 
 def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

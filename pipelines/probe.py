@@ -23,6 +23,7 @@ from nvidia.dali.data_node import DataNode
 from PIL import Image
 
 from gpuloader.errors import DeviceError
+from gpuloader.helpers.child_processes import start_python
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.pipelines.operators import decode_region
@@ -107,21 +108,22 @@ def _problem(line: dict[str, Any]) -> str:
 
 def _run(device_id: int | None) -> tuple[str, str]:
     """What the process writes, and how it ends."""
+    said, status = b"", 0
+
+    def waited(process: subprocess.Popen[bytes]) -> bool:
+        nonlocal said, status
+        said, _ = process.communicate(timeout=_MOST_SECONDS)
+        status = process.returncode
+        return False
+
     try:
-        process = subprocess.run(
-            [sys.executable, "-m", __name__, json.dumps(device_id)],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_MOST_SECONDS,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        errors = start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
     except subprocess.TimeoutExpired as expired:
         return (expired.stdout or b"").decode(), f"stopped after {_MOST_SECONDS} seconds"
-    status = process.returncode
+    assert isinstance(errors, str)
+    errors = errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
     end = Signals(-status).name if status < 0 else f"exit status {status}"
-    errors = process.stderr.decode(errors="replace").strip()[-_STDERR_SHOWN_CHARACTERS:]
-    return process.stdout.decode(), f"{end}: {errors}" if errors and status > 0 else end
+    return said.decode(), f"{end}: {errors}" if errors and status > 0 else end
 
 
 # --- in the process

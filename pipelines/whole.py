@@ -1,8 +1,9 @@
-"""Which images DALI cannot decode as a whole: what damages any crop shows here."""
+"""Whole images, decoded by DALI, or which of them it cannot decode: what damages any crop shows here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +11,14 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.internals.dali import is_decode_failure
+from gpuloader.helpers.forking import at_fork
+from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.pipelines.blame import good_jpeg, machine_error
 from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
 
 
 class WholeDecoder:
-    """Decodes all pixels of images that the gate lets pass, and gives none of them out.
+    """Decodes all pixels of images that the gate lets pass.
 
     Args:
         batch_size: the most images at a time.
@@ -28,6 +30,15 @@ class WholeDecoder:
         self._arguments = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
         self._on_cpu = device_id is None
         self._pipeline: Pipeline | None = None
+        at_fork(self, WholeDecoder._leave_to_the_parent)
+
+    def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]] | dict[int, str]:
+        """The images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
+        outcome = self._run(images)
+        if isinstance(outcome, str):
+            return self.failures(images)
+        decoded = outcome[0].as_cpu()
+        return [np.array(decoded.at(row)) for row in range(len(images))]
 
     def failures(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         """The rows that fail, with DALI's cause.
@@ -39,8 +50,8 @@ class WholeDecoder:
         Raises:
             DeviceError: a good JPEG fails as well.
         """
-        message = self._error(images) if images else None
-        if message is None:
+        message = self._run(images) if images else None
+        if not isinstance(message, str):
             return {}
         self.check_machine()
         if len(images) == 1:
@@ -58,28 +69,33 @@ class WholeDecoder:
         Raises:
             DeviceError: that fails, so no image is to blame.
         """
-        message = self._error([good_jpeg()])
-        if message is not None:
+        message = self._run([good_jpeg()])
+        if isinstance(message, str):
             raise machine_error(message)
 
-    def _error(self, images: Sequence[NDArray[np.uint8]]) -> str | None:
+    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error's words
         if self._pipeline is None or (len(images) == 1 and not self._on_cpu):
             self._pipeline = _graph(self._on_cpu, **self._arguments)
         try:
-            self._pipeline.run(encoded=list(images))
+            return self._pipeline.run(encoded=list(images))
         except RuntimeError as error:
             self._pipeline = None  # one that failed is of no use any more
             if not is_decode_failure(str(error)):
                 raise
             return str(error)
-        return None
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child, which makes its own."""
+        if self._pipeline is not None:
+            leak_after_fork(self._pipeline)
+        self._pipeline = None
 
 
 @pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]
-def _graph(on_cpu: bool) -> DataNode:
+def _graph(on_cpu: bool) -> tuple[DataNode, DataNode]:
     encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
     device = "cpu" if on_cpu else "mixed"
     image = fn.decoders.image(
         encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES
     )
-    return image.shape()
+    return image, image.shape()

@@ -59,7 +59,13 @@ WITHOUT_SNIPPETS = {
     "docs/trainers.md",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
-ONLY_SHOWN = {"docs/commands/demo.md": 1, "docs/data.md": 1, "docs/migrating.md": 2, "docs/trainers.md": 7}
+ONLY_SHOWN = {
+    "docs/commands/demo.md": 1,
+    "docs/data.md": 1,
+    "docs/index.md": 2,
+    "docs/migrating.md": 2,
+    "docs/trainers.md": 7,
+}
 
 
 def path_of_commands() -> str:
@@ -154,6 +160,11 @@ def test_the_blocks_of_a_page_are_of_kinds_that_are_looked_at(page: Path) -> Non
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_list_for_agents_has_every_page() -> None:
+    listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/llms.txt").read_text())
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -33,6 +34,10 @@ PUBLIC = {
         REFUSALS Collator as_arrays as_bytes as_floats as_integers as_json as_text as_vectors padded
         register_collator stacked tokenized
     """,
+    "gpuloader.compat.turboloader": """
+        CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip
+        Resize ResizeMethod Sample TensorFormat ToTensor Transform TransformConfig
+    """,
     "gpuloader.errors": """
         BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError KernelError LabelError LoaderError
         NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
@@ -52,6 +57,9 @@ PUBLIC = {
         ThreeAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
+
+
+BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1}
 
 
 def source(module: str) -> ast.Module:
@@ -82,7 +90,7 @@ def test_a_module_has_its_public_names(module: str) -> None:
 
 def test_what_is_no_room_is_public() -> None:
     modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
-    assert modules - {"gpuloader.__init__"} == set(PUBLIC) - {"gpuloader"}
+    assert modules - {"gpuloader.__init__"} == BESIDE_THE_ROOMS
 
 
 def module(room: str) -> str:
@@ -103,9 +111,28 @@ def test_each_room_is_drawn() -> None:
         assert (ROOT / room).is_dir()
 
 
+@pytest.mark.parametrize("room", [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))])
+def test_a_word_is_one_type_in_its_room(room: str) -> None:
+    types = Counter(
+        name
+        for path in (ROOT / room).glob("*.py")
+        for each in ast.parse(path.read_text()).body
+        if (name := name_of_type(each)) and not name.startswith("_")
+    )
+    assert [name for name, often in types.items() if often > 1] == []
+
+
+def name_of_type(statement: ast.stmt) -> str | None:
+    """That of a class or of an alias, such as `Ints: TypeAlias = ...`."""
+    match statement:
+        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(name), annotation=ast.Name("TypeAlias")):
+            return name
+    return None
+
+
 def test_the_rooms_stand_in_the_order_of_the_layers() -> None:
     rooms = [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))]
     depth = {name: number for number, layer in enumerate(LAYERS) for name in layer}
     depths = [depth[module(room)] for room in rooms]
     assert depths == sorted(depths)
-    assert set(depth) == {*map(module, rooms), *PUBLIC} - {"gpuloader"}  # the package itself may import all of them
+    assert set(depth) == {*map(module, rooms)} | BESIDE_THE_ROOMS  # the package itself may import all of them

@@ -17,7 +17,7 @@ from running import run_views
 
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import TRANSFORMS, Preset
-from gpuloader.recipe.model import Interpolation, Transform
+from gpuloader.recipe.model import ResizeFilter, Transform
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,7 +37,7 @@ picturing = _picturing()
 PHOTOGRAPHS = [encoded(picture(240, 320, seed), "PNG") for seed in range(3)]
 
 
-def sides(interpolation: Interpolation) -> list[Transform]:
+def sides(interpolation: ResizeFilter) -> list[Transform]:
     return [T.Resize((side, 224), interpolation) for side in (32, 64, 112, 168, 300)]
 
 

@@ -20,7 +20,7 @@ _CLASSES_SHOWN = 5
 
 def info(
     shards: Shards,
-    label_from: Annotated[Literal["cls", "folder"], typer.Option(help="Where labels come from.")] = "cls",
+    label_from: Annotated[Literal["cls", "folder", "auto"], typer.Option(help="Where labels come from.")] = "cls",
     preset: Preset = "imagenet_train",
     batch_size: Annotated[
         int, typer.Option(min=1, help="That the loader's memory is estimated for, with --preset.")
@@ -72,7 +72,8 @@ def _print_classes(info: Info) -> None:
     without = f", {info.without_label:,} samples without a label" if info.without_label else ""
     spread = f" of {by_samples[-1].samples:,} to {by_samples[0].samples:,} samples" if by_samples else ""
     say()
-    say(f"{len(by_samples):,} classes{spread}{without}")
+    source = "" if info.label_from in ("cls", None) else f", labels from {info.label_from}"
+    say(f"{len(by_samples):,} classes{spread}{without}{source}")
     shown = by_samples
     if len(by_samples) > 2 * _CLASSES_SHOWN:
         shown = [*by_samples[:_CLASSES_SHOWN], *by_samples[-_CLASSES_SHOWN:]]

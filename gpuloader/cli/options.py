@@ -33,8 +33,8 @@ Preset = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(help="Images in a batch; 128 unless given, or less where there are fewer images.")
 ]
-LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder or none.")]
-Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the preset's unless given.")]
+LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder, none or auto.")]
+Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; by the recipe unless given.")]
 Quarantine = Annotated[Path | None, typer.Option(help="A file of images that are known to be bad.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in place of text.")]

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.progress import Progress
 from torch import nn
 
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.helpers.printable import printable
-from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import check_output
 from gpuloader.tools.small_net import small_net
@@ -100,7 +98,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
 
 def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
     with progress_bar(sys.stderr.isatty()) as bar:
-        _say(bar, f"making {TRAIN_PICTURES + VAL_PICTURES:,} pictures of {len(CLASSES)} classes")
+        say(bar, f"making {TRAIN_PICTURES + VAL_PICTURES:,} pictures of {len(CLASSES)} classes")
         task = bar.add_task("pictures", total=TRAIN_PICTURES + VAL_PICTURES)
 
         def write(name: str, count: int, seed: int) -> list[Path]:
@@ -150,14 +148,14 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
             if step % len(loader) == 0 or done >= 1:
                 seen, elapsed = now.samples - before.samples, now.elapsed_seconds - before.elapsed_seconds
                 waiting = now.waiting_seconds - before.waiting_seconds
-                _say(
+                say(
                     bar,
                     f"epoch {-(-step // len(loader))}/{EPOCHS}  loss {loss_sum / seen:.2f}  accuracy {right / seen:.0%}"
                     f"  {seen / elapsed:.0f} images/s  waiting {waiting / elapsed:.0%}",
                 )
                 before, loss_sum, right = now, 0.0, 0
             if done >= 1 and step < steps:
-                _say(bar, f"the time is up: {now.elapsed_seconds:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
+                say(bar, f"the time is up: {now.elapsed_seconds:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
                 break
     return net
 
@@ -173,8 +171,3 @@ def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Ten
         truth.append(batch["label"].cpu())
         seen.update(batch["index"].tolist())
     return torch.cat(predicted), torch.cat(truth), len(seen)
-
-
-def _say(bar: Progress, line: str) -> None:
-    """A line on stderr, above the bar where that is shown."""
-    bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)

@@ -1,13 +1,26 @@
-"""The progress bar of long work, on stderr."""
+"""The progress bar of long work, and lines above it, on stderr. rich is imported when there is one to show."""
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from collections.abc import Collection, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuloader.helpers.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Result = TypeVar("Result")
+
+_PATIENCE_SECONDS = 1.0
 
 
 def progress_bar(shown: bool) -> Progress:
     """What is done of how much, and the time that is left: a context; `add_task` and `advance` count in it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -16,3 +29,20 @@ def progress_bar(shown: bool) -> Progress:
         console=Console(stderr=True),
         disable=not shown,
     )
+
+
+def say(bar: Progress, line: str) -> None:
+    """A line, above the bar where that is shown."""
+    bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
+
+
+def follow(futures: Collection[Future[Result]], title: str, shown: bool) -> Iterator[Future[Result]]:
+    """The futures as they complete; with a progress bar where they take longer than a second."""
+    if not shown or not wait(futures, _PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
+        yield from as_completed(futures)
+        return
+    with progress_bar(True) as bar:
+        task = bar.add_task(title, total=len(futures))
+        for future in as_completed(futures):
+            bar.advance(task)
+            yield future

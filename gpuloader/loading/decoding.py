@@ -18,7 +18,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.errors import LoaderError
-from gpuloader.internals.dali import is_decode_failure
+from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import LastStep, Source, build
@@ -66,7 +66,6 @@ class DecodedBatches:
 
     Attributes:
         cursor: the place of the batch that `next` gives next; None once a step was begun and not finished.
-        pipeline: DALI's; None while there is none.
     """
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
@@ -78,7 +77,7 @@ class DecodedBatches:
         self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
         self._feed = _Feed(self._batches, min(run.plan.batch_size, run.plan.samples) if run.decoder.hw_load else 0)
         self.cursor: Cursor | None = self._batches.cursor
-        self.pipeline: Pipeline | None = None
+        self._pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]
         self._iterator: DALIGenericIterator | None = None
         self._again: EncodedBatch | None = None  # the last that was read again
@@ -109,15 +108,20 @@ class DecodedBatches:
         self._batches.close()
         if self._ahead is not None:
             self._ahead.close()
-        self._iterator = self.pipeline = None
+        self._iterator = self._pipeline = None
         ReleaseUnusedMemory()
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, which has none of the threads."""
+        if self._pipeline is not None:
+            leak_after_fork(self._pipeline)
 
     def _read_again(self, message: str) -> None:
         """Has the first batch in flight, which failed, read again with a look at the images that failed.
 
         The batches behind it are only decoded again.
         """
-        self._iterator = self.pipeline = None  # one that failed is of no use any more, and it holds the batch's bytes
+        self._iterator = self._pipeline = None  # one that failed is of no use any more, and it holds the batch's bytes
         batch = self._feed.in_flight[0]
         refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
         asked = self._suspects if batch is self._again else set()  # those of others came up after they were read
@@ -131,8 +135,8 @@ class DecodedBatches:
         """A batch's images, or why it cannot be decoded."""
         if self._iterator is None:
             self._feed.begin()
-            self.pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
-            self._iterator = DALIGenericIterator(self.pipeline, self._views, prepare_first_batch=False)
+            self._pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
+            self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
         failure: Exception
         try:

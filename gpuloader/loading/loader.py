@@ -1,8 +1,7 @@
-"""`GPULoader`: shards in, batches of tensors out. The only object that changes while it runs."""
+"""`GPULoader`: shards in, batches of tensors out. It has the place of the next batch, the loops and the state."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,9 +13,8 @@ import torch
 from torch.profiler import record_function
 from typing_extensions import Self, Unpack
 
-from gpuloader.errors import DeviceError, LoaderError, TooManyBadImagesError
+from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.internals.dali import is_out_of_memory, leak_after_fork
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -32,21 +30,18 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.iteration import Iteration
-from gpuloader.loading.memory import explain_lack_of_memory, warn_of_memory
-from gpuloader.loading.reader import EncodedBatch
+from gpuloader.loading.memory import warn_of_memory
+from gpuloader.loading.quarantine import Quarantine
+from gpuloader.loading.restarting import RestartingBatches
 from gpuloader.loading.run import Dataset, resolve_run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.state import check_identity, check_place, check_quarantine
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, Custom, LastBatch, Weighted, check_epoch
+from gpuloader.plan import Cursor, LastBatch, check_epoch
 from gpuloader.recipe import Preset
-from gpuloader.shards import write_quarantine
-
-_log = logging.getLogger("gpuloader")
 
 
 class GPULoader(Generic[B_co]):
@@ -85,7 +80,8 @@ class GPULoader(Generic[B_co]):
         seed: in [0, 2**64).
         output: "tuple", "dict", or which of the dictionary's entries to deliver under which names, such as
             `{"image": "pixel_values", "label": "labels"}`.
-        label_from: "cls", "json:NAME", "folder", or None for images only; or a `LabelFrom`, which can name the classes.
+        label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
+            None that the data has; or a `LabelFrom`, which can name the classes.
         fields: extensions of components to deliver beside the image, in a dictionary; or {extension: collator}, of
             `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
         sampling: a `Sampling`: a part of the data, weights, the steps of an epoch.
@@ -178,7 +174,6 @@ class GPULoader(Generic[B_co]):
         world: AnyWorld = None,
         **unknown: NoReturn,
     ) -> None:
-        self._stream: DecodedBatches | None = None
         self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
         self._inside: dict[str, int] = {}
@@ -201,10 +196,10 @@ class GPULoader(Generic[B_co]):
         }
         refuse_unknown(unknown, self._arguments)
         self.run = resolve_run(**self._arguments)
+        self._quarantine = Quarantine(self.run)
+        self._batches = RestartingBatches(self.run, self._quarantine)
         warn_of_memory(self.run)
         self._cursor = self._start = Cursor()
-        self._bad: dict[int, str] = {}
-        self._suspects: set[int] = set()  # the streams add to it
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
@@ -213,16 +208,7 @@ class GPULoader(Generic[B_co]):
         return self.run.plan.steps()
 
     def __repr__(self) -> str:
-        plan, preset = self.run.plan, self._arguments["preset"]
-        recipe = preset if isinstance(preset, (str, Path)) else type(preset).__name__
-        if isinstance(preset, Mapping):
-            recipe = f"{', '.join(map(str, preset))} with overrides"
-        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.shuffle)
-        return (
-            f"GPULoader({self.num_samples} samples, {len(self)} steps of {self.batch_size}, {self.device}, "
-            f"recipe {recipe}, shuffle {order}, last batch {plan.last_batch}, "
-            f"rank {plan.rank} of {plan.world_size})"
-        )
+        return f"GPULoader({self.run})"
 
     @property
     def preset(self) -> Preset:
@@ -292,7 +278,7 @@ class GPULoader(Generic[B_co]):
             **self.run.identity,
             "epoch": self._cursor.epoch,
             "delivered": self._cursor.delivered,
-            "quarantine": [[sample, cause] for sample, cause in sorted(self._bad.items())],
+            "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self.run.described,
         }
 
@@ -312,34 +298,32 @@ class GPULoader(Generic[B_co]):
         return Cursor(*place), check_quarantine(state["quarantine"], len(self.run.shards))
 
     def _restore(self, cursor: Cursor, quarantine: dict[int, str]) -> None:
-        self._close_stream()
+        self._batches.close()
         self._running = None
         self._cursor = self._start = cursor
-        self._bad = quarantine
-        self._suspects |= set(quarantine)
+        self._quarantine.restore(quarantine)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
-        return replace(self._stats, cache=self.run.shards.cache_stats(), bad=dict(self._bad))
+        return replace(self._stats, cache=self.run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
         """Writes the images that are known to be bad, those met so far and those of the file that was given.
 
         JSON Lines of shard, key, offset and cause: what to repair, or what the next run gets as `BadImages(known=...)`.
         """
-        write_quarantine(Path(path), self.run.shards, {**self.run.known_bad, **self._bad})
+        self._quarantine.write(Path(path))
 
     def close(self) -> None:
         """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
-        self._close_stream()
-        if hasattr(self, "run"):
-            self.run.shards.close()
+        self._batches.close()
+        self.run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A loader that has not begun is made again where it is unpickled, at the same place."""
         self._check_open()
-        if self._stream is not None:
+        if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
 
@@ -352,7 +336,7 @@ class GPULoader(Generic[B_co]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_stream"):
+        if hasattr(self, "_batches"):
             self.close()
 
     def _check_open(self) -> None:
@@ -371,7 +355,7 @@ class GPULoader(Generic[B_co]):
             raise StopIteration
         started = time.perf_counter()
         with record_function("gpuloader: decode"):
-            batch, images = self._decoded_batch()
+            batch, images = self._batches.decode(self._cursor)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
             result = deliver(self.run, batch, images)
@@ -386,7 +370,7 @@ class GPULoader(Generic[B_co]):
             delivering_seconds=now - decoded,
             reading_seconds=batch.reading_seconds,
             gating_seconds=batch.gating_seconds,
-            ready_batches=0 if self._stream is None else self._stream.ready_batches,
+            ready_batches=self._batches.ready_batches,
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
@@ -401,51 +385,9 @@ class GPULoader(Generic[B_co]):
         self._running = epoch.token
         epoch.begun = True
 
-    def _decoded_batch(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The batch at the cursor."""
-        # The cursor may have been set elsewhere, and an interrupt may have hit between the stream's step and ours.
-        if self._stream is not None and self._stream.cursor != self._cursor:
-            self._close_stream()
-        try:
-            batch, images = (self._stream or self._open_stream()).next()
-            self._quarantine(batch.bad)
-        except BaseException as error:
-            # Whatever was under way is lost; the cursor is not: the next call starts from it again.
-            self._close_stream()
-            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                raise DeviceError(explain_lack_of_memory(self.run, str(error))) from None
-            raise
-        return batch, images
-
-    def _quarantine(self, bad: Mapping[int, str]) -> None:
-        for sample, cause in bad.items():
-            if sample not in self._bad:
-                self._bad[sample] = cause
-                place = self.run.shards.place(sample)
-                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *place, cause)
-        if len(self._bad) > max(1, self.run.bad_images.max_share * len(self.run.shards)):
-            sample, cause = next(reversed(self._bad.items()))
-            place = self.run.shards.place(sample)
-            raise TooManyBadImagesError(
-                f"{len(self._bad)} of {len(self.run.shards)} images are bad, more than "
-                f"BadImages(max_share={self.run.bad_images.max_share}) allows; the last one is "
-                f"{place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
-            )
-
-    def _open_stream(self) -> DecodedBatches:
-        self._stream = DecodedBatches(self.run, self._cursor, self._suspects)
-        return self._stream
-
-    def _close_stream(self) -> None:
-        stream, self._stream = self._stream, None  # in this order: an interrupt must not leave a closed one behind
-        if stream is not None:
-            stream.close()
-
     def _leave_to_the_parent(self) -> None:
         """In a forked child."""
-        if self._stream is not None and self._stream.pipeline is not None:
-            leak_after_fork(self._stream.pipeline)
-        self._stream = None
+        self._batches.leave_to_the_parent()
         self.run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 

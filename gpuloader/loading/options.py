@@ -60,7 +60,8 @@ class LabelFrom:
     """Where labels are, and what they are called.
 
     Attributes:
-        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder", or None for images only.
+        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder", None for images only, or "auto" for the first of
+            "cls", "folder" and None that the data has.
         classes: the names of the labels, label i naming the i-th: they number labels that are text, and folders. None
             takes those of `classes.json` beside the shards, and the sorted names of folders.
 

@@ -43,7 +43,7 @@ from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable
-from gpuloader.plan import LastBatch, Plan
+from gpuloader.plan import Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
@@ -104,6 +104,18 @@ class Run:
     decoder: Decoder = field(default_factory=lambda: Decoder(num_threads=1))
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
+    recipe_name: str = "Preset"
+
+    def __str__(self) -> str:
+        plan = self.plan
+        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.shuffle)
+        place = None if self.labels is None else self.labels.place
+        labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
+        return (
+            f"{plan.samples} samples, {plan.steps()} steps of {plan.batch_size}, {self.device}, "
+            f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
+            f"rank {plan.rank} of {plan.world_size}"
+        )
 
     @property
     def device(self) -> torch.device:
@@ -212,13 +224,20 @@ def resolve_run(
         steps_per_epoch=chosen.steps_per_epoch,
     )
     _check_mixing(recipe, plan, labels)
-    run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here)
+    name = _name_recipe(preset)
+    run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here, name)
     if here.world_size > 1:  # naming the data goes through all of its index
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
         decoding = resolve_decoder(decoding, device)
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
+
+
+def _name_recipe(preset: AnyPreset) -> str:
+    if isinstance(preset, Mapping):
+        return f"{', '.join(map(_name_recipe, preset))} with overrides"
+    return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
 
 
 def _default_threads(run: Run) -> int:

@@ -19,8 +19,8 @@ class Stats:
         waiting_seconds: the part of it that the loop waited for the loader.
         decoding_seconds: the part of that in which decoded images were waited for.
         delivering_seconds: the part in which they were delivered: labels to the device, mixing.
-        reading_seconds, gating_seconds: time that the reading thread spent on those batches, beside the loop: on their
-            bytes; on the gate, draws, labels and fields.
+        reading_seconds: time that the reading thread spent, beside the loop, on reading those batches' bytes.
+        gating_seconds: time that it spent on the gate, draws, labels and fields.
         ready_batches: batches that are read and wait for being decoded.
         cache: what the cache of shards on stores did; None where all shards are local.
         bad: the bad images met so far that were replaced: sample id -> cause.

@@ -43,9 +43,15 @@ class ColorJitter(PixelTransform):
     On the CPU its levels are torchvision's.
 
     Attributes:
-        brightness, contrast, saturation: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the
-            given [low, high].
+        brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
+        contrast: its factor is drawn in the same way.
+        saturation: its factor is drawn in the same way.
         hue: the turn is drawn from [-hue, hue] full circles, or from the given [low, high].
+
+    Example:
+        >>> from gpuloader.transforms import ColorJitter
+        >>> ColorJitter(0.4, 0.4, 0.4, 0.1)
+        ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
     """
 
     stream: ClassVar[Stream] = Stream.JITTER
@@ -110,6 +116,11 @@ class Grayscale(PixelTransform):
     """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import Grayscale
+        >>> Grayscale()
+        Grayscale()
     """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
@@ -128,6 +139,11 @@ class RandomGrayscale(_Sometimes):
     """torchvision's `RandomGrayscale`.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomGrayscale
+        >>> RandomGrayscale(0.2)
+        RandomGrayscale(p=0.2)
     """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
@@ -148,6 +164,11 @@ class GaussianBlur(PixelTransform):
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
         sigma: the standard deviation in pixels, or [low, high] that it is drawn from.
+
+    Example:
+        >>> from gpuloader.transforms import GaussianBlur
+        >>> GaussianBlur(23, sigma=(0.1, 2))
+        GaussianBlur(kernel_size=23, sigma=(0.1, 2.0))
     """
 
     stream: ClassVar[Stream] = Stream.BLUR
@@ -196,6 +217,11 @@ class RandomSolarize(_Sometimes):
     """torchvision's `RandomSolarize`: what is at least the threshold, a level of 0 to 255, is inverted.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomSolarize
+        >>> RandomSolarize(128, p=0.2)
+        RandomSolarize(threshold=128.0, p=0.2)
     """
 
     stream: ClassVar[Stream] = Stream.SOLARIZE
@@ -222,6 +248,11 @@ class RandomPosterize(_Sometimes):
     """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomPosterize
+        >>> RandomPosterize(4)
+        RandomPosterize(bits=4, p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.POSTERIZE
@@ -239,6 +270,11 @@ class RandomEqualize(_Sometimes):
     """torchvision's `RandomEqualize`.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomEqualize
+        >>> RandomEqualize()
+        RandomEqualize(p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.EQUALIZE
@@ -255,6 +291,11 @@ class RandomAutocontrast(_Sometimes):
     """torchvision's `RandomAutocontrast`.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomAutocontrast
+        >>> RandomAutocontrast()
+        RandomAutocontrast(p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.AUTOCONTRAST
@@ -271,6 +312,11 @@ class RandomAdjustSharpness(_Sometimes):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomAdjustSharpness
+        >>> RandomAdjustSharpness(2)
+        RandomAdjustSharpness(sharpness_factor=2.0, p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.SHARPNESS
@@ -288,6 +334,11 @@ class RandomInvert(_Sometimes):
     """torchvision's `RandomInvert`.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomInvert
+        >>> RandomInvert()
+        RandomInvert(p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.INVERT

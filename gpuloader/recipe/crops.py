@@ -9,10 +9,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Interpolation, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
-    Ints,
     PaddingMode,
     Placement,
     PlacingTransform,
@@ -46,10 +45,15 @@ class Resize(PlacingTransform):
     Attributes:
         size: a side, (height, width), or sides from epochs on.
         max_size: the longer side is at most this, and the shorter one smaller accordingly.
+
+    Example:
+        >>> from gpuloader.transforms import Resize
+        >>> Resize(256, max_size=512)
+        Resize(size=256, interpolation='bilinear', max_size=512, antialias=True)
     """
 
     size: Size
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeFilter = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
 
@@ -87,12 +91,17 @@ class RandomResizedCrop(PlacingTransform):
         size: of the output.
         scale: bounds of the window's share of the image's area.
         ratio: bounds of its width over its height, drawn evenly on a logarithmic scale.
+
+    Example:
+        >>> from gpuloader.transforms import RandomResizedCrop
+        >>> RandomResizedCrop([192, 256], scale=(0.25, 1)).size
+        (192, 256)
     """
 
     size: Size
     scale: Pair = (0.08, 1.0)
     ratio: Pair = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
     stream: ClassVar[Stream] = Stream.CROP
 
@@ -130,6 +139,11 @@ class CenterCrop(_Crop):
     """The middle of the image; where that is smaller than the crop, black around it.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import CenterCrop
+        >>> CenterCrop(224)
+        CenterCrop(size=224)
     """
 
     size: Size
@@ -153,6 +167,11 @@ class RandomCrop(_Crop):
     Attributes:
         padding: pixels around the image: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
         fill: the padding's colour in levels of 0 to 255.
+
+    Example:
+        >>> from gpuloader.transforms import RandomCrop
+        >>> RandomCrop(32, padding=4)
+        RandomCrop(size=32, padding=4, fill=0.0, padding_mode='constant')
     """
 
     size: Size
@@ -197,6 +216,11 @@ class Pad(PlacingTransform):
     Attributes:
         padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
         fill: its colour in levels of 0 to 255.
+
+    Example:
+        >>> from gpuloader.transforms import Pad
+        >>> Pad([8, 0], fill=128)
+        Pad(padding=(8, 0), fill=128.0, padding_mode='constant')
     """
 
     padding: Padding
@@ -216,6 +240,11 @@ class RandomHorizontalFlip(PlacingTransform):
     """Left and right exchanged, with probability p.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomHorizontalFlip
+        >>> RandomHorizontalFlip(p=1)
+        RandomHorizontalFlip(p=1.0)
     """
 
     p: Probability = 0.5
@@ -235,6 +264,11 @@ class RandomVerticalFlip(RandomHorizontalFlip):
     """Top and bottom exchanged, with probability p.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import RandomVerticalFlip
+        >>> RandomVerticalFlip()
+        RandomVerticalFlip(p=0.5)
     """
 
     stream: ClassVar[Stream] = Stream.VERTICAL_FLIP
@@ -249,6 +283,11 @@ class CornerCrop(_Crop):
     """A corner of the image.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import CornerCrop
+        >>> CornerCrop(112, corner="top left")
+        CornerCrop(size=112, corner='top left')
     """
 
     size: Size
@@ -265,6 +304,11 @@ class FiveCrop(Transform):
     """Five views: the four corners and the middle.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import FiveCrop
+        >>> FiveCrop(224)
+        FiveCrop(size=224)
     """
 
     size: Size
@@ -280,6 +324,11 @@ class TenCrop(Transform):
     """Ten views: those of `FiveCrop`, and of the flipped image.
 
     On the CPU its levels are torchvision's.
+
+    Example:
+        >>> from gpuloader.transforms import TenCrop
+        >>> TenCrop(224, vertical_flip=True)
+        TenCrop(size=224, vertical_flip=True)
     """
 
     size: Size
@@ -348,6 +397,6 @@ def _four(padding: Padding) -> tuple[int, int, int, int]:
     return padding if len(padding) == 4 else (padding[0], padding[1], padding[0], padding[1])
 
 
-def _check_filter(interpolation: Interpolation, antialias: bool) -> None:
+def _check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
     if interpolation == "lanczos" and not antialias:
         raise ValueError("interpolation 'lanczos' is PIL's, which antialiases: leave antialias at true")

@@ -38,12 +38,18 @@ class Mix:
 
     Attributes:
         num_classes: the width of the labels.
-        mixup_alpha, cutmix_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves that one out.
+        mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out.
+        cutmix_alpha: the same for CutMix.
         p: the probability of mixing at all.
         switch_p: that of CutMix where both are there.
         per: whether each sample draws, or each global batch does, as timm calls `elem` and `batch`. With "batch" the
             draws follow the global batch, so that a run repeats exactly while that has the same size.
         label_smoothing: what is taken from the labels and spread evenly over all classes.
+
+    Example:
+        >>> from gpuloader.transforms import Mix
+        >>> Mix(1000, mixup_alpha=0.2, cutmix_alpha=1).per
+        'batch'
     """
 
     num_classes: Annotated[int, Field(ge=1, le=100_000)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gpuloader.plan import Draw, Stream
@@ -24,7 +26,11 @@ Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
 Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
 """A level of 0 to 255, or one for each channel."""
-Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+Ints: TypeAlias = NDArray[np.int64]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+"""What the graph needs beside the images, by name; one row for each sample."""
 
 
 class Transform:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Arrays, Number, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
 """The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 @part
 class Normalize(Transform):
-    """(x - mean) / std by channel, for values in [0, 1]; so they are in units of 1, not of 255."""
+    """(x - mean) / std by channel, for values in [0, 1]; so they are in units of 1, not of 255.
+
+    Example:
+        >>> from gpuloader.transforms import Normalize
+        >>> Normalize([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+        Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    """
 
     mean: Triple
     std: Triple
@@ -53,6 +57,11 @@ class RandomErasing(Transform):
         ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
         value: of the output, so 0 is the mean where it is normalised; or three of them; or "random", standard normal
             noise for each pixel and channel.
+
+    Example:
+        >>> from gpuloader.transforms import RandomErasing
+        >>> RandomErasing(p=0.25, value="random")
+        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random')
     """
 
     p: Probability = 0.5

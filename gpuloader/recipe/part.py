@@ -37,6 +37,13 @@ NOT_NEEDED = {
 }
 """torchvision's transforms that only say what an image is kept in."""
 
+_ORDER = "the order is no part of a recipe. Leave it out, and where the default does not suit you write GPULoader(..., "
+OF_THE_LOADER = {
+    "shuffle": f"{_ORDER}shuffle=...), or --shuffle for a command",
+    "last_batch": f"{_ORDER}last_batch=...)",
+}
+"""The loader's arguments that recipes are given, and what to say of them."""
+
 
 @dataclass_transform(frozen_default=True)
 def part(kind: type[Made]) -> type[Made]:
@@ -121,6 +128,8 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
     key = key.removesuffix(": ``")
     found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
+        case "unexpected_keyword_argument" if name in OF_THE_LOADER:
+            return f"{key} is not a key there: {OF_THE_LOADER[name]}"
         case "unexpected_keyword_argument":
             return f"{key} is not a key there{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":

@@ -16,9 +16,8 @@ from pydantic import AfterValidator, Field
 
 from gpuloader.errors import describe
 from gpuloader.plan import Draw
-from gpuloader.recipe.model import Interpolation, Transform, Triple
+from gpuloader.recipe.model import Ints, ResizeFilter, Transform, Triple
 
-Ints: TypeAlias = NDArray[np.int64]
 Shape: TypeAlias = tuple[int, int]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
 
@@ -45,7 +44,7 @@ class Placement:
     corner: Ints
     shape: Ints
     mirrored: NDArray[np.bool_]
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
     padding_mode: PaddingMode = "constant"
     fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -57,7 +56,7 @@ class Placement:
         zero = np.zeros_like(size)
         return cls(np.concatenate([zero, size], 1), size, zero, size, zero.astype(bool))
 
-    def resize(self, shape: Ints, interpolation: Interpolation, antialias: bool) -> Placement:
+    def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
         """All of the output resized to a shape; nothing may have been resized, cropped or padded before."""
         return replace(self, resized=shape, shape=shape, interpolation=interpolation, antialias=antialias)
 

@@ -18,12 +18,11 @@ from pydantic import Field, InstanceOf, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, PixelTransform, Probability, check_transforms
+from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, rotation, shear, translate, warp
 
-Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 OPERATIONS = {
@@ -183,7 +182,13 @@ class AutoAugment(PixelTransform):
 
     Attributes:
         policy: the data for which the pairs were found.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
+
+    Example:
+        >>> from gpuloader.transforms import AutoAugment
+        >>> AutoAugment("cifar10")
+        AutoAugment(policy='cifar10', interpolation='nearest', fill=None)
     """
 
     stream: ClassVar[Stream] = Stream.AUTO_AUGMENT
@@ -221,7 +226,13 @@ class RandAugment(PixelTransform):
         num_ops: how many.
         magnitude: from 0 to below `num_magnitude_bins`.
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
+
+    Example:
+        >>> from gpuloader.transforms import RandAugment
+        >>> RandAugment(magnitude=5)
+        RandAugment(num_ops=2, magnitude=5, num_magnitude_bins=31, interpolation='nearest', fill=None)
     """
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
@@ -259,7 +270,13 @@ class TrivialAugmentWide(PixelTransform):
 
     Attributes:
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
+
+    Example:
+        >>> from gpuloader.transforms import TrivialAugmentWide
+        >>> TrivialAugmentWide()
+        TrivialAugmentWide(num_magnitude_bins=31, interpolation='nearest', fill=None)
     """
 
     stream: ClassVar[Stream] = Stream.TRIVIAL_AUGMENT
@@ -287,7 +304,13 @@ class AugMix(PixelTransform):
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
         alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's.
         all_ops: brightness, colour, contrast and sharpness, too.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        interpolation: of the operations that move pixels; see `RandomAffine`.
+        fill: of the same operations.
+
+    Example:
+        >>> from gpuloader.transforms import AugMix
+        >>> AugMix(severity=5).mixture_width
+        3
     """
 
     stream: ClassVar[Stream] = Stream.AUG_MIX
@@ -340,7 +363,7 @@ class AugMix(PixelTransform):
         return chain([*parts, step(Op.MIX_END, n)], n)
 
 
-Transforms = Annotated[
+PixelTransforms = Annotated[
     tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1, max_length=MAX_TRANSFORMS)
 ]
 
@@ -352,11 +375,16 @@ class RandomApply(PixelTransform):
     Attributes:
         transforms: at least one.
         p: the probability.
+
+    Example:
+        >>> from gpuloader.transforms import ColorJitter, RandomApply
+        >>> RandomApply([ColorJitter(0.4)], p=0.8)
+        RandomApply(transforms=(ColorJitter(brightness=0.4, contrast=0.0, saturation=0.0, hue=0.0),), p=0.8)
     """
 
     stream: ClassVar[Stream] = Stream.APPLY
 
-    transforms: Transforms
+    transforms: PixelTransforms
     p: Probability = 0.5
 
     @model_validator(mode="after")
@@ -386,11 +414,16 @@ class RandomChoice(PixelTransform):
     Attributes:
         transforms: at least one.
         p: weights of the transforms, not negative; None is equal ones.
+
+    Example:
+        >>> from gpuloader.transforms import GaussianBlur, Grayscale, RandomChoice
+        >>> RandomChoice([GaussianBlur(9), Grayscale()], p=[1, 2])
+        RandomChoice(transforms=(GaussianBlur(kernel_size=9, sigma=(0.1, 2.0)), Grayscale()), p=(1.0, 2.0))
     """
 
     stream: ClassVar[Stream] = Stream.CHOICE
 
-    transforms: Transforms
+    transforms: PixelTransforms
     p: (
         Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
         | None

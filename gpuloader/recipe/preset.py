@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
 from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, FORMATS, MAX_PIXELS, Format
@@ -17,13 +16,11 @@ from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Transform, check_transforms
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms
 from gpuloader.recipe.part import part
-from gpuloader.recipe.placement import Ints, Shape
+from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.view import ViewPlan
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
@@ -37,7 +34,7 @@ def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
 Formats: TypeAlias = Annotated[tuple[Format, ...], Field(strict=False, min_length=1), AfterValidator(_in_order)]
 
 _SEVERAL = (FiveCrop, TenCrop)
-_NOT_PIXELS = {"layout", "shuffle", "last_batch"}
+_NOT_PIXELS = {"layout"}
 _LATER_KEYS = {"max_pixels", "formats"}
 
 
@@ -48,6 +45,11 @@ class View:
     Attributes:
         transforms: as in a recipe.
         count: how many.
+
+    Example:
+        >>> from gpuloader.transforms import RandomResizedCrop, View
+        >>> View([RandomResizedCrop(96)], count=8).count
+        8
     """
 
     transforms: Transforms
@@ -56,7 +58,7 @@ class View:
 
 @part
 class Preset:
-    """How an image becomes a tensor, and the defaults of the epoch that suit it.
+    """How an image becomes a tensor.
 
     The transforms stand in this order: those that place (resize, crop, pad, flip), which must end in a size that is the
     same for all images; those that change pixels (colours, warps, policies; flips too); `Normalize`; `RandomErasing`.
@@ -69,8 +71,6 @@ class Preset:
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others values in [0, 1] where nothing normalises.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
-        shuffle, last_batch: used where the loader is not told otherwise; None is by what the recipe is
-            for, see `default_shuffle` and `default_last_batch`.
         max_pixels: the most pixels of an image, from 1 to 100 million; one that has more, by its header, is bad.
         formats: those that images may be in, told by their content; an image of another one is bad. The default is all
             but "jpeg2000", which is decoded in a process of its own.
@@ -82,8 +82,6 @@ class Preset:
     fast_idct: bool = False
     dtype: Literal["float32", "float16", "uint8"] = "float32"
     layout: Literal["nchw", "channels_last"] = "nchw"
-    shuffle: Shuffle | None = None
-    last_batch: LastBatch | None = None
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     formats: Formats = DEFAULT_FORMATS
 
@@ -130,12 +128,12 @@ class Preset:
     @property
     def default_shuffle(self) -> Shuffle:
         """The order where the loader is not told otherwise: "full" for training, "none" for evaluation."""
-        return self.shuffle or ("full" if self.random else "none")
+        return "full" if self.random else "none"
 
     @property
     def default_last_batch(self) -> LastBatch:
         """The last batch where the loader is not told otherwise: "drop" for training, "partial" for evaluation."""
-        return self.last_batch or ("drop" if self.random else "partial")
+        return "drop" if self.random else "partial"
 
     @property
     def fingerprint(self) -> str:

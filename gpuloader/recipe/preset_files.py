@@ -13,7 +13,16 @@ from gpuloader.errors import PresetError, describe
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import NOT_NEEDED, did_you_mean, either, first_lines, key_name, make_part, not_needed
+from gpuloader.recipe.part import (
+    NOT_NEEDED,
+    OF_THE_LOADER,
+    did_you_mean,
+    either,
+    first_lines,
+    key_name,
+    make_part,
+    not_needed,
+)
 from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
@@ -195,7 +204,9 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
 
 
 def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
-    """What to write where no key of a recipe is of that name: that of a part which has it, or what is allowed."""
+    """What to write where no key of a recipe is of that name: what has it, or what is allowed."""
+    if key in OF_THE_LOADER:
+        return f": {OF_THE_LOADER[str(key)]}"
     found: list[str] = []
     _with_transform(content, "", None, found)  # changes nothing, and collects the names
     kinds = {name: TRANSFORMS[name] for name in found} | ({"mix": Mix} if content.get("mix") else {})

@@ -53,6 +53,11 @@ class TimmRandAugment(PixelTransform):
         magnitude_max: mmax.
         interpolation: of the operations that move pixels; "random" is bilinear or bicubic.
         fill: the level from 0 to 255 of what is outside, or one for each channel; None is black.
+
+    Example:
+        >>> from gpuloader.transforms import TimmRandAugment
+        >>> TimmRandAugment(magnitude=7).magnitude_std
+        0.5
     """
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
@@ -129,6 +134,11 @@ class ThreeAugment(PixelTransform):
 
     Attributes:
         color_jitter: the strength of brightness, contrast and saturation.
+
+    Example:
+        >>> from gpuloader.transforms import ThreeAugment
+        >>> ThreeAugment()
+        ThreeAugment(color_jitter=0.3)
     """
 
     stream: ClassVar[Stream] = Stream.CHOICE

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
@@ -22,13 +20,11 @@ from gpuloader.recipe.crops import (
     RandomResizedCrop,
     Resize,
 )
-from gpuloader.recipe.model import PixelTransform, Transform
+from gpuloader.recipe.model import Arrays, Ints, PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.placement import MAX_SIDE, Ints, Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
 from gpuloader.recipe.warps import mirror, warp
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 class ViewPlan:

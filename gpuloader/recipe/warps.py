@@ -145,6 +145,11 @@ class RandomRotation(PixelTransform):
         center: x and y in pixels of the point that stays; None is the middle.
         fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
+
+    Example:
+        >>> from gpuloader.transforms import RandomRotation
+        >>> RandomRotation(15)
+        RandomRotation(degrees=15.0, interpolation='nearest', center=None, fill=0.0)
     """
 
     stream: ClassVar[Stream] = Stream.ROTATION
@@ -189,6 +194,11 @@ class RandomAffine(PixelTransform):
         fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
         center: x and y in pixels of the point about which is turned, scaled and sheared; None is the middle.
+
+    Example:
+        >>> from gpuloader.transforms import RandomAffine
+        >>> RandomAffine(10, translate=(0.1, 0.1), scale=(0.9, 1.1)).interpolation
+        'nearest'
     """
 
     stream: ClassVar[Stream] = Stream.AFFINE
@@ -249,6 +259,11 @@ class RandomPerspective(PixelTransform):
         interpolation: of the input's pixels.
         fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
+
+    Example:
+        >>> from gpuloader.transforms import RandomPerspective
+        >>> RandomPerspective(0.3)
+        RandomPerspective(distortion_scale=0.3, p=0.5, interpolation='bilinear', fill=0.0)
     """
 
     stream: ClassVar[Stream] = Stream.PERSPECTIVE

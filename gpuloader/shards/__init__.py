@@ -4,7 +4,7 @@ from gpuloader.shards.array_header import admit_array, array_gate
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import IMAGE_EXTENSIONS, LeftOut, ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
-from gpuloader.shards.labels import Labels, find_class_names, make_labels
+from gpuloader.shards.labels import Labels, find_class_names, find_labels, make_labels
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -28,6 +28,7 @@ __all__ = [
     "admit_array",
     "array_gate",
     "find_class_names",
+    "find_labels",
     "index_file",
     "make_labels",
     "open_index",

@@ -163,11 +163,11 @@ class ShardIndex:
 
     def save(self, path: Path) -> None:
         """Writes the file format of the module's text, beside `path` first and then over it at once."""
-        data = self._to_bytes()
         with whole_file(path) as file:
-            file.write(data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest())
+            file.write(self.to_bytes())
 
-    def _to_bytes(self) -> bytes:
+    def to_bytes(self) -> bytes:
+        """The content of its file; `parse` makes the same index of it."""
         header = json.dumps(
             {
                 "shard_bytes": self.shard_bytes,
@@ -185,7 +185,8 @@ class ShardIndex:
         for name in _COLUMNS:
             column = getattr(self, name).astype(_DTYPES[name], copy=False).tobytes()
             parts += [column, bytes(-len(column) % 8)]
-        return b"".join(parts)
+        data = b"".join(parts)
+        return data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
 
     @classmethod
     def load(cls, path: Path, shard: Path) -> ShardIndex:

@@ -11,13 +11,13 @@ import logging
 import os
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import platformdirs
 
 from gpuloader.errors import IndexFileError
-from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.progress import follow
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.scan import scan
 
@@ -51,7 +51,7 @@ def open_index(shard: Path) -> ShardIndex:
 
 
 def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIndex]:
-    """The indexes of many shards, in parallel; with a progress bar on stderr while any is being made."""
+    """The indexes of many shards, in parallel; with a progress bar on stderr where making them takes long."""
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         indexes = list(threads.map(_load, shards))
         missing = [number for number, index in enumerate(indexes) if index is None]
@@ -61,11 +61,8 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIn
         random.Random().shuffle(missing)
         pending = {threads.submit(open_index, shards[number]): number for number in missing}
         try:
-            with progress_bar(progress) as bar:
-                task = bar.add_task("indexing shards", total=len(missing))
-                for future in as_completed(pending):
-                    indexes[pending[future]] = future.result()
-                    bar.advance(task)
+            for future in follow(pending, "indexing shards", progress):
+                indexes[pending[future]] = future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise

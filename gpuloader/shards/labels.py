@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
     'allowed are "cls" (an integer or a class name in KEY.cls), "json:NAME" (the same under NAME in KEY.json; '
-    '"json:a.b" is b within a), "folder" (the folder that the image lies in) and None (images only)'
+    '"json:a.b" is b within a), "folder" (the folder that the image lies in), None (images only) and "auto" (the first '
+    'of "cls", "folder" and None that the data has)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
@@ -35,9 +36,13 @@ class Labels(Protocol):
     """The labels of a shard set.
 
     Attributes:
+        place: where they are: "cls", "json:NAME" or "folder".
         names: the classes' names by label, where they are known.
         classes: the same, label i naming the i-th; None where the labels are not 0, 1, ... n - 1, or not known.
     """
+
+    @property
+    def place(self) -> str: ...
 
     @property
     def names(self) -> Mapping[int, str]: ...
@@ -47,6 +52,17 @@ class Labels(Protocol):
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """(b,) int64 labels of (b,) samples; InterruptedError once they are not `wanted` any more."""
+
+
+def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
+    """Where the labels of a data set are, by its index: what `label_from="auto"` stands for.
+
+    "cls" where any sample has a `.cls`, else "folder" where any lies in a folder, else None. `make_labels` refuses the
+    samples that then lack a label.
+    """
+    if (shards.cls_labels != NO_LABEL).any():
+        return "cls"
+    return "folder" if any(map(_folder, shards.all_keys())) else None
 
 
 def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str] | None = None) -> Labels | None:
@@ -62,6 +78,8 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
         DataError: several `classes.json` that name a label differently.
     """
     given = None if classes is None else _check_classes(classes)
+    if label_from == "auto":
+        label_from = find_labels(shards)
     if label_from is None:
         if given is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of the two out")
@@ -72,9 +90,8 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
         return _from_cls(shards, _names(shards, given))
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, given)
-        return _ReadLabels(
-            shards, "json", partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers)), names
-        )
+        parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
+        return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={label_from!r}: {_ALLOWED}")
 
 
@@ -96,8 +113,9 @@ class _Names:
 class _Table:
     """Labels known at the start."""
 
-    def __init__(self, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
+    def __init__(self, place: str, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
         self._table = table
+        self.place = place
         self.names = names
         self.classes = as_list(names)
 
@@ -109,12 +127,14 @@ class _ReadLabels:
     """Labels read with each sample, out of one of its components.
 
     Args:
+        place: "cls" or "json:NAME".
         parse: the component's bytes -> an integer or a class name; LabelError says what is wrong with them.
     """
 
-    def __init__(self, shards: ShardSet, extension: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
+    def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
         self._shards = shards
-        self._extension = extension
+        self.place = place
+        self._extension = extension = place.partition(":")[0]
         self._parse = parse
         self._names = names
         self.names = names.names
@@ -196,7 +216,7 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
         _refuse(shards, outside, "have a label that is none of the classes", _explain_outside(names.limit))
-    return _Table(table, names.names)
+    return _Table("cls", table, names.names)
 
 
 def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
@@ -205,7 +225,7 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
     found, table = np.unique(folders, return_inverse=True)
     classes = tuple(str(name) for name in found)
     if given is None:
-        return _Table(table.astype(np.int64), dict(enumerate(classes)))
+        return _Table("folder", table.astype(np.int64), dict(enumerate(classes)))
     numbers = {name: number for number, name in enumerate(given)}
     if unknown := [name for name in classes if name not in numbers]:
         _refuse(
@@ -214,7 +234,8 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
             "lie in unknown classes",
             _explain_unknown(unknown, given),
         )
-    return _Table(np.array([numbers[name] for name in classes], np.int64)[table], dict(enumerate(given)))
+    numbered = np.array([numbers[name] for name in classes], np.int64)
+    return _Table("folder", numbered[table], dict(enumerate(given)))
 
 
 def _folder(key: str) -> str:

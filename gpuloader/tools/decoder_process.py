@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from signal import Signals
 
@@ -19,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DeviceError, LoaderError
+from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.pipes import write_all
 from gpuloader.internals.dali import is_cuda_failure
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
 _MOST_ENDS = 50
-_STDERR_SHOWN_BYTES = 1000
 _CUDA_FAILED = 70
 
 
@@ -41,7 +40,7 @@ class Decoding:
     """
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
-        self._command = [sys.executable, "-m", __name__, json.dumps([batch_size, num_threads, device_id])]
+        self._settings = json.dumps([batch_size, num_threads, device_id])
         self._process: subprocess.Popen[bytes] | None = None
         self._ends = 0
         self._end = ""
@@ -88,33 +87,13 @@ class Decoding:
     def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is not None:
-            _stop(process)
+            end(process)
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        with tempfile.TemporaryFile() as stderr:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-            try:
-                ready = _answer(process)
-            except LoaderError:
-                _stop(process)
-                raise
-            if ready is None:
-                _stop(process)
-                stderr.seek(0)
-                said = stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
-                raise LoaderError("the process that decodes did not begin:", *said.splitlines())
+        process = start_python("-m", __name__, self._settings, is_ready=lambda process: _answer(process) is not None)
+        if isinstance(process, str):
+            raise LoaderError("the process that decodes did not begin:", *process.splitlines())
         return process
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()
 
 
 def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_shards
+from gpuloader.shards import ShardSet, Tar, find_class_names, find_labels, make_labels, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 _BINS = 8
@@ -53,6 +53,7 @@ class Info:
         shards, samples: how many.
         shard_bytes: of all tars together.
         stray_count: members that are in no sample.
+        label_from: where the labels are; None where "auto" finds none.
         classes: the labels that occur, by label.
         without_label: samples without one; a `.cls` that is no integer counts here too.
         formats: samples by their image's extension, the most frequent first.
@@ -69,6 +70,7 @@ class Info:
     samples: int
     shard_bytes: int
     stray_count: int
+    label_from: str | None
     classes: tuple[ClassCount, ...]
     without_label: int
     formats: dict[str, int]
@@ -85,7 +87,7 @@ class Info:
 def describe_shards(
     tar: Tar,
     *,
-    label_from: Literal["cls", "folder"] = "cls",
+    label_from: Literal["cls", "folder", "auto"] = "cls",
     preset: str = "imagenet_train",
     batch_size: int = 256,
     prefetch: int = 2,
@@ -95,7 +97,7 @@ def describe_shards(
 
     Args:
         tar: as GPULoader takes it.
-        label_from: "cls" or "folder", as GPULoader takes it. The names of labels from "cls" are those of
+        label_from: "cls", "folder" or "auto", as GPULoader takes it. The names of labels from "cls" are those of
             `classes.json` beside the shards, as a loader reads them.
         preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
         progress: show a bar on stderr while indexes are made.
@@ -111,7 +113,8 @@ def describe_shards(
     sizes = np.concatenate([index.image_size for index in indexes])
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    classes = _classes(shards, label_from)
+    place = find_labels(shards) if label_from == "auto" else label_from
+    classes = _classes(shards, place)
     formats: Counter[str] = Counter()
     components: Counter[str] = Counter()
     for index in indexes:
@@ -125,6 +128,7 @@ def describe_shards(
         samples=len(shards),
         shard_bytes=sum(index.shard_bytes for index in indexes),
         stray_count=sum(index.left_out_count for index in indexes),
+        label_from=place,
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
         formats=dict(formats.most_common()),
@@ -143,7 +147,7 @@ def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, in
     return {name: count for name, count in zip(names, np.bincount(numbers, minlength=len(names)).tolist()) if count}
 
 
-def _classes(shards: ShardSet, label_from: str) -> tuple[ClassCount, ...]:
+def _classes(shards: ShardSet, label_from: str | None) -> tuple[ClassCount, ...]:
     if label_from == "folder":
         labels = make_labels(shards, label_from)
         assert labels is not None

@@ -107,7 +107,7 @@ def tune(
         tar, device_id: as for `GPULoader`.
         batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
         batch_sizes: others to try.
-        seconds: how long it may take, once the kernels are compiled; it ends at most one run later.
+        seconds: how long it may take; it ends at most one run later.
         output: a YAML file to write, for `GPULoader(**yaml.safe_load(...))`.
         progress: show how far it is, on stderr.
         clock: tells the time in seconds.

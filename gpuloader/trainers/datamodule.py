@@ -27,6 +27,12 @@ class TrainingOptions(LoaderOptions, total=False):
     fields: AnyFields
 
 
+class EvaluationOptions(TrainingOptions, total=False):
+    """The same, and the batch size."""
+
+    batch_size: int
+
+
 class TrainerLoaders:
     """The hooks of a LightningDataModule: a `GPULoader` for each stage.
 
@@ -60,7 +66,7 @@ class TrainerLoaders:
         *,
         batch_size: int,
         eval_preset: AnyPreset = "imagenet_eval",
-        eval_loader: Mapping[str, Any] | None = None,
+        eval_loader: EvaluationOptions | None = None,
         **loader: Unpack[TrainingOptions],
     ) -> None:
         super().__init__()

@@ -6,7 +6,7 @@
 #include "filters.h"
 #include "warps.h"
 
-enum { PARAMETERS = 14, MOST_BLUR_TAPS = 4095 };
+enum { PARAMETERS = 14 };
 
 // As pipelines/augment.py has them.
 struct finishing {
@@ -17,15 +17,15 @@ struct finishing {
 static void apply(enum op op, const float *parameters, const uint8_t *source, uint8_t *target, int64_t height,
                   int64_t width) {
   int64_t pixels = height * width;
-  if (op == WARP) warp_image(source, target, height, width, (const struct warp *)parameters);
-  else if (op == SATURATION) saturate(source, target, pixels, parameters[0]);
-  else if (op == HUE) turn_hue(source, target, pixels, parameters[0]);
-  else if (op == SHARPNESS) sharpen(source, target, height, width, parameters[0]);
-  else if (op == GRAYSCALE) make_gray(source, target, pixels);
-  else if (op == BLUR) {
-    int64_t taps = 0 < parameters[1] && parameters[1] <= MOST_BLUR_TAPS ? (int64_t)parameters[1] : 0;
-    blur(source, target, height, width, parameters[0], taps / 2);
-  } else apply_table(source, target, pixels, op, parameters[0]);
+  switch (op) {
+    case WARP: warp_image(source, target, height, width, (const struct warp *)parameters); break;
+    case SATURATION: saturate(source, target, pixels, parameters[0]); break;
+    case HUE: turn_hue(source, target, pixels, parameters[0]); break;
+    case SHARPNESS: sharpen(source, target, height, width, parameters[0]); break;
+    case GRAYSCALE: make_gray(source, target, pixels); break;
+    case BLUR: blur(source, target, height, width, parameters[0], parameters[1]); break;
+    default: apply_table(source, target, pixels, op, parameters[0]);
+  }
 }
 
 // An image and what its steps need beside it, taken when one first does; what a step makes is the next one's source.
@@ -66,7 +66,7 @@ static void change(struct work *work, enum op op, const float *parameters, int64
 }
 
 SPECIALISED void finish_values(void *out, enum dtype dtype, const uint8_t *source, int64_t pixels,
-                                 const struct finishing *how) {
+                               const struct finishing *how) {
   if (how->channels_first != 0)
     for (int channel = 0; channel < CHANNELS; channel++)
       for (int64_t pixel = 0; pixel < pixels; pixel++)
@@ -80,9 +80,11 @@ SPECIALISED void finish_values(void *out, enum dtype dtype, const uint8_t *sourc
 }
 
 static void finish(void *out, const uint8_t *source, int64_t pixels, const struct finishing *how) {
-  if (how->dtype == FLOAT32) finish_values(out, FLOAT32, source, pixels, how);
-  else if (how->dtype == FLOAT16) finish_values(out, FLOAT16, source, pixels, how);
-  else finish_values(out, UINT8, source, pixels, how);
+  switch ((enum dtype)how->dtype) {
+    case FLOAT32: finish_values(out, FLOAT32, source, pixels, how); break;
+    case FLOAT16: finish_values(out, FLOAT16, source, pixels, how); break;
+    case UINT8: finish_values(out, UINT8, source, pixels, how);
+  }
 }
 
 // lowbias32 of Chris Wellons ("Prospecting for Hash Functions").

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -30,6 +30,11 @@ def compute_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
 
 
+def is_current(library: Path = LIBRARY) -> bool:
+    """Whether a library is there and was built from the C files as they are."""
+    return library.exists() and compute_digest().encode() in library.read_bytes()
+
+
 def build(library: Path = LIBRARY, machine: str = "") -> None:
     """Compiles kernels.c for each variant, all at once, and links them.
 
@@ -43,15 +48,18 @@ def build(library: Path = LIBRARY, machine: str = "") -> None:
     compiler = _find_compiler(machine)
     print(f"compiling the kernels: {shlex.join(compiler)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
+        # Zig waits forever for a home that is not writable, so what it keeps does not go there.
+        environment = {"ZIG_GLOBAL_CACHE_DIR": f"{folder}/zig", **os.environ}
         objects = {variant: f"{folder}/{variant}.o" for variant in VARIANTS[machine]}
         defined = {variant: [f"-DVARIANT={variant}"] for variant in objects}
         defined["baseline"].append(f'-DSOURCES="{compute_digest()}"')
-        _run_all(
+        compiling = [
             [*compiler, *_FLAGS, *defined[variant], *_choose_instructions(variant), "-c", "kernels.c", "-o", path]
             for variant, path in objects.items()
-        )
+        ]
+        _run_all(compiling, environment)
         made = library.with_suffix(f".{os.getpid()}")  # a process may use the one that is there
-        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]])
+        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]], environment)
         made.replace(library)
 
 
@@ -68,8 +76,11 @@ def _choose_instructions(variant: str) -> list[str]:
     return [name, *(["-mprefer-vector-width=512"] if variant == "v4" else [])]
 
 
-def _run_all(commands: Iterable[list[str]]) -> None:
-    running = [subprocess.Popen(command, cwd=FOLDER) for command in commands]
+def _run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str]) -> None:
+    try:
+        running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
+    except OSError as error:
+        raise SystemExit(f"{error}: CC names the compiler of the kernels; without CC it is Zig's, of PyPI") from error
     statuses = [process.wait() for process in running]
     if any(statuses):
         raise SystemExit("the kernels cannot be compiled; what the compiler says of it stands above")

@@ -9,8 +9,24 @@
 
 // The numbers of gpuloader/recipe/program.py.
 enum op {
-  IDENTITY, WARP, BRIGHTNESS, CONTRAST, SATURATION, HUE, SHARPNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, INVERT,
-  AUTOCONTRAST, EQUALIZE, GRAYSCALE, BLUR, MIX_BEGIN, MIX_ADD, MIX_END
+  IDENTITY,
+  WARP,
+  BRIGHTNESS,
+  CONTRAST,
+  SATURATION,
+  HUE,
+  SHARPNESS,
+  POSTERIZE,
+  SOLARIZE,
+  SOLARIZE_ADD,
+  INVERT,
+  AUTOCONTRAST,
+  EQUALIZE,
+  GRAYSCALE,
+  BLUR,
+  MIX_BEGIN,
+  MIX_ADD,
+  MIX_END
 };
 
 // A whole number.
@@ -73,7 +89,8 @@ static uint8_t change_level(enum op op, int x, float factor, float mean) {
 }
 
 // The operations that are a table of levels, for some of them made from the whole image.
-static void apply_table(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, enum op op, float factor) {
+static void apply_table(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, enum op op,
+                        float factor) {
   uint8_t tables[CHANNELS][256];
   if (op == AUTOCONTRAST || op == EQUALIZE) {
     int64_t counts[CHANNELS][256];

@@ -4,7 +4,10 @@
 
 #include "vectors.h"
 
-static void sharpen(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width, float factor) {
+enum { MOST_TAPS_OF_BLUR = 4095 };
+
+static void sharpen(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
+                    float factor) {
   int64_t row = CHANNELS * width;
   memcpy(target, source, height * row);
   if (height < 3 || width < 3) return;
@@ -58,9 +61,10 @@ static void weigh_places(float *sums, int64_t count, const float *rows, const in
   }
 }
 
-// Over 2 radius + 1 pixels, horizontally, then vertically: what is in between is kept as floats.
-static void blur(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width, float deviation,
-                 int64_t radius) {
+// Over so many pixels, an odd number, horizontally, then vertically: what is in between is kept as floats.
+static void blur(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
+                 float deviation, float pixels) {
+  int64_t radius = 0 < pixels && pixels <= MOST_TAPS_OF_BLUR ? (int64_t)pixels / 2 : 0;
   int64_t row = CHANNELS * width, taps = 2 * radius + 1;
   float *weights = take(taps, sizeof(float)), *rows = take(height * row, sizeof(float));
   float *line = take(row, sizeof(float)), *padded = take(row + 2 * CHANNELS * radius, sizeof(float));

@@ -1,12 +1,12 @@
 // Resize, cut, pad, flip, normalise and lay out in one pass over the image.
 //
 // The filters are PIL's and torch's, widened by the scale where `antialias` is on, cut off at the image's border and
-// weighted again there (DALI's own resize repeats the border instead, which is up to a few levels off). Index arithmetic
-// is in double precision: single precision would misplace the pixels of wide images.
+// weighted again there (DALI's own resize repeats the border instead, which is up to a few levels off). Index
+// arithmetic is in double precision: single precision would misplace the pixels of wide images.
 //
 // Vertical first, then horizontal, four output rows at a time: a vector of 16 has a pixel of each of them, so a weight
-// that is loaded serves all. The rows in between stay in the processor's first caches. The image comes from main memory,
-// so its rows are asked for beforehand; the output goes there, past the caches.
+// that is loaded serves all. The rows in between stay in the processor's first caches. The image comes from main
+// memory, so its rows are asked for beforehand; the output goes there, past the caches.
 
 #pragma once
 
@@ -68,7 +68,8 @@ static struct taps make_taps(double start, double end, int64_t source_size, int6
   double support = filter == LANCZOS ? 3 : filter == BICUBIC ? 2 : 1;
   double stretch = antialias ? fmax(scale, 1) : 1, reach = support * stretch;
   int64_t room = 2 * (int64_t)ceil(reach) + 1;
-  struct taps taps = {take(size, sizeof(int64_t)), take(size, sizeof(int64_t)), take(size * room, sizeof(float)), 1, INT64_MAX};
+  struct taps taps = {take(size, sizeof(int64_t)), take(size, sizeof(int64_t)), take(size * room, sizeof(float)), 1,
+                      INT64_MAX};
   double *exact = take(room, sizeof(double));
   for (int64_t pixel = 0; pixel < size; pixel++) {
     float *weights = taps.weights + pixel * room;
@@ -90,7 +91,7 @@ static struct taps make_taps(double start, double end, int64_t source_size, int6
         total += exact[tap - low];
       }
       for (int64_t tap = low; tap < high; tap++) // without antialiasing torch repeats the border's pixel
-        {
+      {
         float *weight = weights + clamp(tap, begin, behind - 1) - first;
         *weight = (float)(*weight + exact[tap - low] / total);
       }
@@ -131,11 +132,13 @@ SPECIALISED void weigh_rows(float *restrict row, const uint8_t *restrict source,
 
 // The numbers are written out so that each is compiled for its own.
 static void make_row(float *row, const uint8_t *source, int64_t values, int64_t count, const float *weights) {
-  if (count == 1) weigh_rows(row, source, values, 1, weights);
-  else if (count == 2) weigh_rows(row, source, values, 2, weights);
-  else if (count == 3) weigh_rows(row, source, values, 3, weights);
-  else if (count == 4) weigh_rows(row, source, values, 4, weights);
-  else weigh_rows(row, source, values, count, weights);
+  switch (count) {
+    case 1: weigh_rows(row, source, values, 1, weights); break;
+    case 2: weigh_rows(row, source, values, 2, weights); break;
+    case 3: weigh_rows(row, source, values, 3, weights); break;
+    case 4: weigh_rows(row, source, values, 4, weights); break;
+    default: weigh_rows(row, source, values, count, weights);
+  }
 }
 
 #define QUARTER(a) 4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3
@@ -161,7 +164,8 @@ static inline void interleave(float *pixels, const float *rows, int64_t row, int
   }
 }
 
-#define IN_LANES(a, b, c, d) a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
+#define IN_LANES(a, b, c, d)                                                                                           \
+  a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
 
 // Of four rows four neighbouring pixels, to `lines`, whose rows are `line` floats long: planes of `stride`, or pixels.
 static inline void store_pixels(float *lines, int64_t line, int64_t stride, int64_t pixel, int channels_first,
@@ -207,7 +211,7 @@ struct columns {
 };
 
 SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, const struct columns *columns,
-                                 floats16 scale, floats16 offset, int64_t taps, int overshoots, int channels_first) {
+                               floats16 scale, floats16 offset, int64_t taps, int overshoots, int channels_first) {
   for (int64_t pixel = 0; pixel < columns->count; pixel += 4) {
     floats16 totals[4] = {{0}, {0}, {0}, {0}};
     for (int64_t tap = 0; tap < taps; tap++)
@@ -225,16 +229,20 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
 // Four output rows, of four rows; compiled for the small numbers of taps that most images need.
 static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns, floats16 scale,
                        floats16 offset, int overshoots, int channels_first) {
-  if (overshoots) weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 1, channels_first);
-  else if (columns->taps == 1) weigh_columns(lines, line, pixels, columns, scale, offset, 1, 0, channels_first);
-  else if (columns->taps == 2) weigh_columns(lines, line, pixels, columns, scale, offset, 2, 0, channels_first);
-  else if (columns->taps == 3) weigh_columns(lines, line, pixels, columns, scale, offset, 3, 0, channels_first);
-  else if (columns->taps == 4) weigh_columns(lines, line, pixels, columns, scale, offset, 4, 0, channels_first);
-  else weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 0, channels_first);
+  switch (overshoots ? 0 : columns->taps) {
+    case 0: weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 1, channels_first); break;
+    case 1: weigh_columns(lines, line, pixels, columns, scale, offset, 1, 0, channels_first); break;
+    case 2: weigh_columns(lines, line, pixels, columns, scale, offset, 2, 0, channels_first); break;
+    case 3: weigh_columns(lines, line, pixels, columns, scale, offset, 3, 0, channels_first); break;
+    case 4: weigh_columns(lines, line, pixels, columns, scale, offset, 4, 0, channels_first); break;
+    default: weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 0, channels_first);
+  }
 }
 
 static floats16 repeat_pixel(const float *rgb) {
-  return (floats16){rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0, rgb[0], rgb[1], rgb[2], 0};
+  float one[LANES];
+  for (int lane = 0; lane < LANES; lane++) one[lane] = lane % 4 < CHANNELS ? rgb[lane % 4] : 0;
+  return load16(one);
 }
 
 // `count` floats to the output, from `place` on, as its dtype has them.
@@ -273,7 +281,8 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
   struct taps across = make_taps(roi[1], roi[3], image_width, placed[1], placed[3], width, placed[5], how);
   int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
 
-  struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)), across.most};
+  struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)),
+                            across.most};
   memset(columns.start, 0, stride * sizeof(int64_t));
   memset(columns.weights, 0, stride * across.most * sizeof(float));
   for (int64_t pixel = 0; pixel < width; pixel++) columns.start[pixel] = 4 * ROWS * across.first[pixel];

@@ -81,11 +81,12 @@ static inline uint8_t level(float value) {
   return (uint8_t)(int32_t)(value < 255 ? value : 255);
 }
 
-// Memory for `count` items of `bytes` each, to be given to `free`.
+// Memory for `count` items of `bytes` each, to be given to `free`; no more than that, so that sanitizers see its end.
 static void *take(size_t count, size_t bytes) {
-  void *memory = aligned_alloc(64, (count * bytes + 127) / 64 * 64);
-  if (!memory) { // no way to raise an error through DALI
-    fprintf(stderr, "gpuloader: no memory for %zu bytes of an image that is worked on; use a smaller batch\n", count * bytes);
+  void *memory = NULL;
+  if (posix_memalign(&memory, 64, count * bytes)) { // no way to raise an error through DALI
+    fprintf(stderr, "gpuloader: no memory for %zu bytes of an image that is worked on; use a smaller batch\n",
+            count * bytes);
     abort();
   }
   return memory;

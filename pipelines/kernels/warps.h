@@ -24,7 +24,8 @@ static inline void find_origins(float *xs, float *ys, int64_t width, int64_t y, 
   }
 }
 
-static void warp_nearest(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width, const struct warp *warp) {
+static void warp_nearest(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
+                         const struct warp *warp) {
   float *xs = take(width, sizeof(float)), *ys = take(width, sizeof(float));
   int64_t *places = take(width, sizeof(int64_t));
   uint8_t fill[CHANNELS];
@@ -75,7 +76,7 @@ static void free_neighbours(struct neighbours all, int taps) {
 }
 
 SPECIALISED void find_neighbours(struct neighbours all, const float *origins, int64_t width, int64_t size,
-                                   int32_t stride, int taps) {
+                                 int32_t stride, int taps) {
   float *restrict share = all.share;
   memset(share, 0, width * sizeof(float));
   for (int tap = 0; tap < taps; tap++) {
@@ -96,7 +97,7 @@ SPECIALISED void find_neighbours(struct neighbours all, const float *origins, in
 }
 
 SPECIALISED void warp_weighed(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
-                                const struct warp *warp, int taps) {
+                              const struct warp *warp, int taps) {
   int64_t values = CHANNELS * height * width, row = CHANNELS * width;
   float *xs = take(width, sizeof(float)), *ys = take(width, sizeof(float));
   struct neighbours columns = take_neighbours(width, taps), rows = take_neighbours(width, taps);
@@ -134,8 +135,12 @@ SPECIALISED void warp_weighed(const uint8_t *restrict source, uint8_t *restrict 
   free(line);
 }
 
-static void warp_image(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width, const struct warp *warp) {
-  if (warp->interpolation == WARP_NEAREST) warp_nearest(source, target, height, width, warp);
-  else if (warp->interpolation == WARP_BILINEAR) warp_weighed(source, target, height, width, warp, 2);
-  else warp_weighed(source, target, height, width, warp, 4);
+static void warp_image(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
+                       const struct warp *warp) {
+  if (warp->interpolation == WARP_NEAREST)
+    warp_nearest(source, target, height, width, warp);
+  else if (warp->interpolation == WARP_BILINEAR)
+    warp_weighed(source, target, height, width, warp, 2);
+  else
+    warp_weighed(source, target, height, width, warp, 4);
 }

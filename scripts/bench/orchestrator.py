@@ -185,7 +185,6 @@ def _run(command: Sequence[str], device: str) -> dict[str, Any]:
     loader, *epochs = map(json.loads, output.splitlines())
     return {
         "loader": loader,
-        "first_batch_seconds": epochs[0]["first_batch_seconds"],
         "peak_rss_bytes": max(shared_bytes, epochs[-1]["peak_rss_bytes"]),
         **gpu,
         "epochs": epochs,

@@ -19,6 +19,9 @@ AUGMENTED = ("resnet50_v2", "randaugment")
 DECODED = ("decoded-train", "decoded-serve")
 """Those on images that were decoded once, squashed to squares before: TBL files have no other shape."""
 
+PRESETS = tuple(sorted(path.stem for path in Path(__file__).resolve().parents[2].glob("configs/presets/*.yaml")))
+"""Those of this library."""
+
 _TORCH = "torch==2.13.0"
 _TRANSFORMS = (_TORCH, "numpy==2.4.6", "pillow==13.0.0", "simplejpeg==1.9.0")
 _TORCHVISION = ("torchvision==0.28.0",)
@@ -72,7 +75,10 @@ _turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy
 _spdl = Environment("spdl", ("spdl==0.8.0", *_TRANSFORMS), _TORCHVISION)
 _turbojpeg = Environment("turbojpeg", ("turbojpeg==0.0.2", "numpy==2.4.6"))
 _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
-_torchcodec = Environment("torchcodec", (_TORCH, "torchvision==0.28.0", "torchcodec==0.17.0", "numpy==2.4.6"))
+_torchcodec = Environment("torchcodec", (*_TRANSFORMS, "torchcodec==0.17.0"), _TORCHVISION)
+_litdata = Environment("litdata", (*_TRANSFORMS, *_TORCHVISION, "litdata==0.2.76"))
+_OLDER = (_TORCH, "numpy==2.1.3", "pillow==13.0.0", "simplejpeg==1.9.0")  # it allows no newer NumPy
+_streaming = Environment("streaming", (*_OLDER, *_TORCHVISION, "mosaicml-streaming==0.13.0"))
 
 PLOT = Environment("plot", ("matplotlib==3.11.2",))
 """For drawing the plots."""
@@ -108,6 +114,10 @@ SYSTEMS: dict[str, System] = {
         System(
             "torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)
         ),
+        System("torch + torchvision, TorchCodec", "torchvision_", "torchcodec", _torchcodec),
+        System("DALI's dynamic mode", "dali_dynamic"),
+        System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
+        System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
         System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
         System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
         System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),

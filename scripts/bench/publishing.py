@@ -15,6 +15,7 @@ from peers import PLOT, python_of
 from ranking import table as ranks_table
 from report import table
 from scaling import table as scale_table
+from starting import table as start_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs/benchmark"
@@ -23,6 +24,11 @@ _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "tu
 
 RESULTS_OF = ("photographs", "augmented", "decoded", "large")
 _OTHER = {
+    "start": (
+        "First batch: from the start of the process to the first 32 photographs, with nothing made of them before. "
+        "Medians of CPU time, in brackets of the time that passed, on a machine that did other work",
+        start_table,
+    ),
     "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
     "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
 }

@@ -16,7 +16,6 @@ _COLUMNS = {
     "cpu_seconds_per_1000": "CPU core-s per 1,000 images",
     "images_per_second": "images/s",
     "peak_rss_bytes": "peak memory",
-    "first_batch_seconds": "first batch",
 }
 _GPU_COLUMNS = {
     "gpu_memory_peak_bytes": "GPU memory",
@@ -46,7 +45,7 @@ def figures(run: dict[str, Any]) -> dict[str, float]:
     return {
         "cpu_seconds_per_1000": 1000 * sum(epoch["cpu_seconds"] for epoch in counted) / images,
         "images_per_second": images / seconds,
-        **{key: run[key] for key in ("peak_rss_bytes", "first_batch_seconds", *_GPU_COLUMNS) if key in run},
+        **{key: run[key] for key in ("peak_rss_bytes", *_GPU_COLUMNS) if key in run},
     }
 
 

@@ -47,7 +47,6 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     assert [epoch["images"] for epoch in run["epochs"]] == [2 * IMAGES, 2 * IMAGES]
     assert min(epoch["cpu_seconds"] for epoch in run["epochs"]) > 0
     assert run["peak_rss_bytes"] > 10**7
-    assert run["first_batch_seconds"] > 0
     assert result["systems"]["gpuloader"]["versions"]["gpuloader"]
     assert result["systems"]["gpuloader"]["settings"]
     own = result["summary"]["train"]["gpuloader"]
@@ -73,7 +72,7 @@ def test_the_systems_take_turns_and_one_that_fails_is_left_out(
             raise orchestrator.RunError("it broke")
         epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": 1}
         loader = {"settings": {}, "versions": {}}
-        return {"loader": loader, "peak_rss_bytes": 1, "first_batch_seconds": 1, "epochs": [epoch, epoch]}
+        return {"loader": loader, "peak_rss_bytes": 1, "epochs": [epoch, epoch]}
 
     monkeypatch.setattr(orchestrator, "_run", run)
     options = ["--systems", "gpuloader", "stock-dali", "floors-read", "--recipes", "train", "--rounds", "2"]
@@ -154,6 +153,38 @@ def test_scale_measures_real_and_planned_samples(tmp_path: Path) -> None:
     assert scaling._build(str(tmp_path))["index_build_seconds"] > 0
     assert scaling._load(str(tmp_path))["index_file_bytes"] > 0
     assert "1,000,000,000,000" in scaling.table([{"samples": 10**12, **scaling.planning(10**12)}])
+
+
+def test_the_start_is_measured_with_nothing_made_before(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, peers = module("starting"), module("peers")
+    made: list[list[str]] = []
+    run = starting.subprocess.run
+
+    def see(command: list[str], **options: Any) -> Any:  # noqa: ANN401
+        if "--start" not in command:
+            return run(command, **options)
+        shards = [Path(name) for name in command if name.endswith(".tar")]
+        made.append([file.name for shard in shards for file in shard.parent.iterdir() if file.is_file()])
+        assert list(Path(options["env"]["XDG_CACHE_HOME"]).iterdir()) == []
+        return run(command, **options)
+
+    monkeypatch.setattr(starting.subprocess, "run", see)
+    monkeypatch.setitem(peers.SYSTEMS, "broken", peers.System("Broken", "nothing_of_that_name"))
+    options = ["--systems", "gpuloader", "broken", "--presets", "cifar10_eval", "--rounds", "1"]
+    starting.main([*options, "--shards", str(few_shards[0]), "--output", str(tmp_path / "start.json")])
+
+    assert made == 5 * [["000000.tar"]]  # the broken one only once
+    rows = json.loads((tmp_path / "start.json").read_text())["rows"]
+    assert [row["title"] for row in rows] == ["gpuloader", "Broken", "gpuloader, `cifar10_eval`, behind torch and DALI"]
+    assert "nothing_of_that_name" in rows[1]["reason"]
+    for row in (rows[0], rows[2]):
+        [figures] = row["rounds"]
+        assert 0 < figures["imports_seconds"] <= figures["batch_seconds"]
+        assert 0 < figures["imports_cpu_seconds"] < figures["batch_cpu_seconds"]
+    lines = starting.table(rows).splitlines()
+    assert re.fullmatch(r"\| gpuloader( \| \d+\.\d\d s \(\d+\.\d\d s\)){3} \|", lines[2])
 
 
 @pytest.mark.parametrize(("page", "part"), [("README.md", "short"), ("docs/benchmark.md", "full")])

@@ -14,9 +14,8 @@ from making import jpeg
 from rich.console import Console
 
 from gpuloader import BadImageError, ConfigError, GPULoader, RemoteError, ShardNotFoundError, TarError
-from gpuloader.demo.run import _say
 from gpuloader.helpers.printable import printable
-from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.recipe import load_preset
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
@@ -96,7 +95,7 @@ def test_markup_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
     file = io.StringIO()
     bar = progress_bar(True)
     bar.live.console = Console(file=file, force_terminal=True, color_system="truecolor")
-    _say(bar, HOSTILE)
+    say(bar, HOSTILE)
     assert file.getvalue() == f"{ESCAPED}\n"
     bar.add_task("[bold red]x", total=1)
     bar.live.console.print(bar.make_tasks_table(bar.tasks))

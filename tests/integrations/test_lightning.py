@@ -117,8 +117,9 @@ def test_a_shorter_epoch_begins_as_the_whole_one(
 
 def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Path) -> None:
     run, tested = trainer(lightning, tmp_path), model(lightning)
-    module = data(tar[:1], test=tar[1:], predict=tar, fields=["json"], sampling=Sampling(steps_per_epoch=2))
-    module._eval_loader["batch_size"] = 16
+    evaluation = {**SMALL["eval_loader"], "batch_size": 16}
+    stages = {"test": tar[1:], "predict": tar, "eval_loader": evaluation}
+    module = data(tar[:1], **stages, fields=["json"], sampling=Sampling(steps_per_epoch=2))
     run.fit(tested, datamodule=module)
     run.test(tested, datamodule=module, verbose=False)
     predicted = run.predict(tested, datamodule=module)
@@ -445,6 +446,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("shuffle", "block", "block"),
         ("shuffle", "math.factorial", math.factorial),
         ("shuffle", "blocks", None),
+        ("eval_loader", "{shuffle: block}", {"shuffle": "block"}),
+        ("eval_loader", "{batch_size: many}", None),
     ],
 )
 def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument: str, given: str, taken: Any) -> None:
@@ -457,7 +460,8 @@ def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument:
     else:
         made = parser.instantiate(parser.parse_args(options)).data
         name = argument.partition(".")[0]
-        found = {"train": made._shards["train"], **made._loader}[name]
+        of_evaluation = {key: made._eval_loader[key] for key in taken} if name == "eval_loader" else {}
+        found = {"train": made._shards["train"], "eval_loader": of_evaluation, **made._loader}[name]
         if name in KINDS and isinstance(found, KINDS[name]):
             found, taken = asdict(found), asdict(KINDS[name](**taken))
         assert found == taken

@@ -13,7 +13,7 @@ from making import encoded, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import ConfigError, DeviceError, GPULoader, LoaderError, Sampling
+from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -177,6 +177,11 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
         ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
+        ({"preset": Compose.load("imagenet_eval")}, "recipe Compose, shuffle"),
+        ({"preset": {Compose.load("imagenet_eval"): {"dtype": "float16"}}}, "recipe Compose with overrides, shuffle"),
+        ({"label_from": "auto"}, "last batch partial, rank 0 of 1"),
+        ({"label_from": "json:label"}, "last batch partial, labels from json:label, rank 0 of 1"),
+        ({"label_from": None}, "last batch partial, no labels, rank 0 of 1"),
     ],
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:

@@ -80,8 +80,8 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     alive: list[bool] = []
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
-    assert loader._stream is not None
-    pipeline = weakref.ref(loader._stream.pipeline)
+    assert loader._batches._running is not None
+    pipeline = weakref.ref(loader._batches._running._pipeline)
     monkeypatch.setattr(
         "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipeline() is not None), raising=False
     )

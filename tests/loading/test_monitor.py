@@ -163,8 +163,6 @@ def test_a_loop_that_waits_is_told_from_one_that_works(
 ) -> None:
     clock.delivering_seconds = 1
     with loader(shards) as batches:
-        next(iter(batches))  # compiles the kernels if need be, which is logged too
-        caplog.clear()
         monitor = WaitMonitor(batches, every_steps=5)
         waiting = [monitor.step() for _ in range(2) for _ in batches]
         assert waiting == [None, None, None, None, 1.0] * 4

@@ -27,8 +27,6 @@ TWO_SIZES = Preset(
         View([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5,) * 3, (0.2,) * 3)]),
         View([RandomResizedCrop((16, 24)), ColorJitter(0.4)], count=2),
     ],
-    shuffle="full",
-    last_batch="drop",
 )
 
 

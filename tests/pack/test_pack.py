@@ -22,7 +22,6 @@ from warm import Program
 
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
-from gpuloader.helpers.whole_files import write_once
 from gpuloader.pack import LeftOutPicture, pack
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import Sample
@@ -336,12 +335,6 @@ def test_two_that_write_the_same_shard_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"another process writes .*/a\.tar as well: let one of them end first"):
         write_shard(task)
     assert content(tmp_path) == {}
-
-
-def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
-    assert write_once(tmp_path / "a", b"first") == b"first"
-    assert write_once(tmp_path / "a", b"second") == b"first"
-    assert content(tmp_path) == {"a": b"first"}
 
 
 # --- what does not belong together

@@ -125,3 +125,9 @@ def test_a_decoder_that_gives_black_or_ends_the_process_is_found_out(
     assert whole == ""
     assert engine.startswith("an image is off by 1")  # more than 100 levels
     assert regions == "it ends the process (SIGSEGV)"
+
+
+def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.pipelines.probe._MOST_SECONDS", 0)
+    with pytest.raises(DeviceError, match=r"it ends the process \(stopped after 0 seconds\)"):
+        probe(None)

@@ -14,7 +14,6 @@ from running import as_arrays, draw
 
 from gpuloader.errors import DeviceError
 from gpuloader.pipelines import build, find_undecodable, gate
-from gpuloader.pipelines.triage import _refused_by_graph, _refused_on_cpu
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
@@ -48,7 +47,7 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
 
-def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
+def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]]) -> None:
     """Every kind of image that the gate lets pass, in several windows."""
     kinds = [CUT_TIFF, *(kind.data for kind in zoo())]
     images = [data for data in kinds if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
@@ -56,8 +55,10 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses() -> None:
     refused = []
     for epoch in range(4):
         arrays = draw(preset, images, epoch)
-        refused.append(list(_refused_on_cpu(as_arrays(images), arrays, num_threads=2)))
-        assert refused[-1] == list(_refused_by_graph(preset, as_arrays(images), arrays, None, {}, True))
+        refused.append(list(find_undecodable(preset, as_arrays(images), arrays, None, num_threads=2)))
+        assert asked == []
+        assert refused[-1] == list(find_undecodable(preset, as_arrays(images), arrays, device_id=0))
+        asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
 

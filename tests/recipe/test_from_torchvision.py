@@ -270,7 +270,7 @@ def test_levels_behind_a_conversion_are_of_255(theirs: ModuleType) -> None:
 
 
 def test_options_are_those_of_the_recipe() -> None:
-    options = {"layout": "channels_last", "shuffle": "full", "views": 2, "dtype": "float16"}
+    options = {"layout": "channels_last", "views": 2, "dtype": "float16"}
     assert translated(v2.RandomResizedCrop(9), **options) == Preset([RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from gpuloader.recipe.policies import RandomApply
 
 v1, v2 = transforms, transforms.v2
 CROP = CenterCrop(8)
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch, max_pixels, formats"
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats"
 FROM_TORCHVISION = (
     "allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those of torchvision"
 )
@@ -30,8 +30,8 @@ FROM_TORCHVISION = (
     [
         # Names.
         (
-            lambda: Compose([CROP], shufle="full"),
-            f"`Compose.shufle` is not a key there (did you mean shuffle?); allowed are {KEYS}",
+            lambda: Compose([CROP], layuot="nchw"),
+            f"`Compose.layuot` is not a key there (did you mean layout?); allowed are {KEYS}",
         ),
         (
             lambda: CenterCrop(3, sise=3),

@@ -24,7 +24,7 @@ from gpuloader.recipe.crops import (
     Resize,
     random_windows,
 )
-from gpuloader.recipe.model import Interpolation
+from gpuloader.recipe.model import ResizeFilter
 from gpuloader.recipe.placement import (
     PaddingMode,
     Placement,
@@ -174,7 +174,7 @@ INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
     ids=str,
 )
 def test_the_output_depends_on_the_needed_pixels_alone(
-    interpolation: Interpolation, antialias: bool, behind: list[PlacingTransform]
+    interpolation: ResizeFilter, antialias: bool, behind: list[PlacingTransform]
 ) -> None:
     heights, widths = RNG.integers(3, 60, (2, 25))
     for resize in (
@@ -202,7 +202,7 @@ def test_the_output_depends_on_the_needed_pixels_alone(
     ],
 )
 def test_no_more_is_needed_than_the_filter_reaches(
-    interpolation: Interpolation, antialias: bool, needed: list[int]
+    interpolation: ResizeFilter, antialias: bool, needed: list[int]
 ) -> None:
     at = folded([Resize((96, 96), interpolation, antialias=antialias), CenterCrop(32)], [96], [960])
     assert at.needed()[0, [1, 3]].tolist() == needed

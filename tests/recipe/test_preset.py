@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,13 @@ from gpuloader.recipe.crops import (
     Resize,
     TenCrop,
 )
-from gpuloader.recipe.model import Interpolation, Transform
+from gpuloader.recipe.model import ResizeFilter, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
-TRAINING: dict[str, Any] = {"shuffle": "full", "last_batch": "drop"}
 FLIP = RandomHorizontalFlip(0.5)
 IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR10 = Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -52,14 +52,14 @@ BICUBIC = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bicubic")
 PADDED = [Resize((32, 32)), RandomCrop(32, 4, 0.0, "constant"), FLIP]
 
 
-def evaluation(resize: int, interpolation: Interpolation = "bilinear") -> Preset:
+def evaluation(resize: int, interpolation: ResizeFilter = "bilinear") -> Preset:
     return Preset([Resize(resize, interpolation), CenterCrop(224), IMAGENET])
 
 
 def timm(size: int, magnitude: float, mixup_alpha: float, label_smoothing: float) -> Preset:
     mix = Mix(1000, mixup_alpha, 1.0, 1.0, 0.5, "batch", label_smoothing)
     crop = RandomResizedCrop(size, interpolation="bicubic")
-    return Preset([crop, FLIP, TimmRandAugment(magnitude, 2, 0.5, True, 0.5), IMAGENET], mix=mix, **TRAINING)
+    return Preset([crop, FLIP, TimmRandAugment(magnitude, 2, 0.5, True, 0.5), IMAGENET], mix=mix)
 
 
 def colours(*strengths: float) -> list[Transform]:
@@ -76,9 +76,9 @@ SHIPPED = {
     "a1_eval": evaluation(int(224 / 0.95), "bicubic"),
     "a2": timm(224, 7, 0.1, 0.0),
     "a3": timm(160, 6, 0.1, 0.0),
-    "cifar10": Preset([*PADDED, CIFAR10], **TRAINING),
+    "cifar10": Preset([*PADDED, CIFAR10]),
     "cifar10_eval": Preset([Resize((32, 32)), CIFAR10]),
-    "cifar100": Preset([*PADDED, CIFAR100], **TRAINING),
+    "cifar100": Preset([*PADDED, CIFAR100]),
     "cifar100_eval": Preset([Resize((32, 32)), CIFAR100]),
     "deit": Preset(
         [
@@ -89,10 +89,9 @@ SHIPPED = {
             RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random"),
         ],
         mix=Mix(1000, 0.8, 1.0, 1.0, 0.5, "batch", 0.1),
-        **TRAINING,
     ),
     "deit_eval": evaluation(256, "bicubic"),
-    "deit3": Preset([BICUBIC, FLIP, ThreeAugment(0.3), IMAGENET], mix=Mix(1000, 0.8, 1.0), **TRAINING),
+    "deit3": Preset([BICUBIC, FLIP, ThreeAugment(0.3), IMAGENET], mix=Mix(1000, 0.8, 1.0)),
     "deit3_eval": evaluation(224, "bicubic"),
     "dino": Preset(
         views=[
@@ -100,12 +99,11 @@ SHIPPED = {
             View(dino(224, (0.4, 1.0), RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.1), RandomSolarize(128, 0.2))),
             View(dino(96, (0.05, 0.4), RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.5)), 8),
         ],
-        **TRAINING,
     ),
     "imagenet_eval": evaluation(256),
-    "imagenet_randaugment": Preset([CROP, FLIP, RandAugment(2, 9, 31, "nearest"), IMAGENET], **TRAINING),
-    "imagenet_train": Preset([CROP, FLIP, IMAGENET], **TRAINING),
-    "imagenet_train_jitter": Preset([CROP, FLIP, ColorJitter(0.4, 0.4, 0.4, 0.1), IMAGENET], **TRAINING),
+    "imagenet_randaugment": Preset([CROP, FLIP, RandAugment(2, 9, 31, "nearest"), IMAGENET]),
+    "imagenet_train": Preset([CROP, FLIP, IMAGENET]),
+    "imagenet_train_jitter": Preset([CROP, FLIP, ColorJitter(0.4, 0.4, 0.4, 0.1), IMAGENET]),
     "moco_v2": Preset(
         [
             RandomResizedCrop(224, (0.2, 1.0)),
@@ -115,20 +113,17 @@ SHIPPED = {
             IMAGENET,
         ],
         views=2,
-        **TRAINING,
     ),
     "raw_uint8": Preset([Resize(256), CenterCrop(224)], dtype="uint8"),
-    "resnet50_v1": Preset([CROP, FLIP, IMAGENET], **TRAINING),
+    "resnet50_v1": Preset([CROP, FLIP, IMAGENET]),
     "resnet50_v2": Preset(
         [RandomResizedCrop(176), FLIP, TrivialAugmentWide(31, "bilinear"), IMAGENET, RandomErasing(0.1)],
         mix=Mix(1000, 0.2, 1.0),
-        **TRAINING,
     ),
     "resnet50_v2_eval": evaluation(232),
     "simclr": Preset(
         [BICUBIC, FLIP, *colours(0.8, 0.8, 0.8, 0.2), RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.5)],
         views=2,
-        **TRAINING,
     ),
 }
 SMALL: dict[str, Any] = {"transforms": [{"RandomResizedCrop": {"size": 32}}, "RandomHorizontalFlip"]}
@@ -291,8 +286,6 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         "fast_idct": False,
         "dtype": "float32",
         "layout": "nchw",
-        "shuffle": None,
-        "last_batch": None,
         "max_pixels": 50_000_000,
         "formats": ["jpeg", "png", "webp", "tiff", "bmp", "pnm"],
     }
@@ -325,15 +318,13 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         (
             "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
             "RandomErasing: {value: random}]\nviews: 2\nfast_idct: true\ndtype: float16\nlayout: channels_last\n"
-            "shuffle: block\nlast_batch: pad\nmax_pixels: 9\nformats: [webp, jpeg, webp]\n",
+            "max_pixels: 9\nformats: [webp, jpeg, webp]\n",
             Preset(
                 [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
                 views=2,
                 fast_idct=True,
                 dtype="float16",
                 layout="channels_last",
-                shuffle="block",
-                last_batch="pad",
                 max_pixels=9,
                 formats=["jpeg", "webp"],
             ),
@@ -350,7 +341,7 @@ def test_a_transforms_name_is_its_class() -> None:
     assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
 
 
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, shuffle, last_batch, max_pixels, formats"
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 
@@ -516,9 +507,6 @@ def test_a_wrong_value_is_said_with_what_is_allowed(
         ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float32', 'float16' or 'uint8'"),
         ({"dtype": 32}, "dtype", "32", "'float32', 'float16' or 'uint8'"),
         ({"layout": "nhwc"}, "layout", "'nhwc' (did you mean nchw?)", "'nchw' or 'channels_last'"),
-        ({"shuffle": "ful"}, "shuffle", "'ful' (did you mean full?)", "'none', 'full', 'block' or 'shards'"),
-        ({"shuffle": True}, "shuffle", "True", "'none', 'full', 'block' or 'shards'"),
-        ({"last_batch": "keep"}, "last_batch", "'keep'", "'drop', 'pad' or 'partial'"),
         ({"fast_idct": "on"}, "fast_idct", "'on'", "boolean"),
         ({"max_pixels": 0}, "max_pixels", "0", "greater than or equal to 1"),
         ({"max_pixels": 100_000_001}, "max_pixels", "100000001", "less than or equal to 100000000"),
@@ -699,11 +687,29 @@ def test_one_view_that_draws_and_mixing_are_for_training() -> None:
     assert Preset([CenterCrop(8)], mix=Mix(9, 1.0)).random
 
 
-@pytest.mark.parametrize("said", ["none", "full", "block", "shards"])
-def test_a_recipe_that_says_its_order_has_it(tmp_path: Path, said: str) -> None:
-    for transforms in (["RandomHorizontalFlip", {"CenterCrop": {"size": 8}}], [{"CenterCrop": {"size": 8}}]):
-        preset = preset_of(tmp_path, transforms=transforms, shuffle=said, last_batch="pad")
-        assert (preset.default_shuffle, preset.default_last_batch) == (said, "pad")
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [
+        ("shuffle", "block", "GPULoader(..., shuffle=...), or --shuffle for a command"),
+        ("shuffle", None, "GPULoader(..., shuffle=...), or --shuffle for a command"),
+        ("last_batch", "pad", "GPULoader(..., last_batch=...)"),
+    ],
+)
+@pytest.mark.parametrize("made", ["file", "overrides", "Python", "loader"])
+def test_a_recipe_that_says_the_order_is_told_where_it_goes(
+    tmp_path: Path, made: str, key: str, value: str | None, instead: str
+) -> None:
+    makers: dict[str, tuple[str, Callable[[], object]]] = {
+        "file": (f"`{key}` is not a key there", lambda: preset_of(tmp_path, **{key: value})),
+        "overrides": (f"`{key}` is no key of a recipe", lambda: load_preset("imagenet_train", {key: value})),
+        "Python": (f"`Preset.{key}` is not a key there", lambda: Preset([CROP], **{key: value})),  # type: ignore[arg-type]
+        "loader": (f"`{key}` is no key of a recipe", lambda: load_preset({"imagenet_train": {key: value}})),
+    }
+    wrong, make = makers[made]
+    with pytest.raises(PresetError) as caught:
+        make()
+    message = f"{wrong}: the order is no part of a recipe. Leave it out, and where the default does not suit you write "
+    assert str(caught.value).endswith(message + instead)
 
 
 # Overrides.
@@ -770,7 +776,7 @@ def test_overrides_reach_transforms_within_transforms_and_views() -> None:
 
 def test_what_has_no_transforms_left_is_left_out() -> None:
     preset = load_preset("moco_v2", {"ColorJitter": None, "RandomGrayscale": None, "GaussianBlur": None})
-    assert preset == Preset([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2, **TRAINING)
+    assert preset == Preset([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2)
 
 
 def test_a_transform_within_one_of_its_name_is_meant_too(tmp_path: Path) -> None:
@@ -879,8 +885,6 @@ def test_overrides_of_what_is_wrong_say_what_is_wrong(tmp_path: Path, wrong: obj
     "same",
     [
         {},
-        {"shuffle": "block"},
-        {"last_batch": "pad"},
         {"layout": "channels_last"},
         {"RandomHorizontalFlip": {"p": 0.5}},
         {"RandomResizedCrop": {"size": 224, "antialias": True}},
@@ -972,7 +976,6 @@ def test_a_recipe_is_written_without_its_defaults() -> None:
         ],
         mix=Mix(9, 1.0),
         dtype="float16",
-        last_batch="drop",
     )
     assert (
         preset_yaml(preset)
@@ -995,7 +998,6 @@ transforms:
     std: [1.0, 1.0, 1.0]
 mix: {num_classes: 9, mixup_alpha: 1.0}
 dtype: float16
-last_batch: drop
 """
     )
     assert (

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -128,13 +129,19 @@ def test_a_shard_that_is_no_tar_is_an_error_that_names_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("progress", [True, False])
-def test_progress_is_shown_on_stderr_while_any_index_is_made(
-    shard: Path, capfd: pytest.CaptureFixture[str], progress: bool
+def test_progress_is_shown_on_stderr_while_making_indexes_takes_long(
+    shard: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool
 ) -> None:
+    def scan_slowly(path: Path) -> ShardIndex:
+        time.sleep(0.3)
+        return scan(path)
+
+    monkeypatch.setattr("gpuloader.shards.index_files.scan", scan_slowly)
+    monkeypatch.setattr("gpuloader.helpers.progress._PATIENCE_SECONDS", 0.01)
     open_indexes([shard], progress)
-    shown = capfd.readouterr()
-    assert shown.out == ""
-    assert ("indexing shards" in shown.err and "1/1" in shown.err) == progress
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert ("indexing shards" in printed.err and "1/1" in printed.err) == progress
     open_indexes([shard], progress)
     assert capfd.readouterr() == ("", "")
 

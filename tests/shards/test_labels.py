@@ -14,7 +14,8 @@ import pytest
 from making import tar_by_command, write_shard
 
 from gpuloader.errors import ConfigError, DataError, LabelError
-from gpuloader.shards import ShardSet, make_labels
+from gpuloader.shards import ShardSet, find_labels, make_labels
+from gpuloader.tools.info import describe_shards
 
 
 def shard_set(folder: Path, *samples: dict[str, bytes | str]) -> ShardSet:
@@ -55,6 +56,43 @@ def test_an_unknown_source_is_an_error_that_names_those_there_are(tmp_path: Path
     text = str(caught.value)
     assert text.startswith(f"label_from={label_from!r}: allowed are")
     assert all(part in text for part in ('"cls"', '"json:NAME"', '"folder"', "None (images only)"))
+
+
+# auto.
+
+
+@pytest.mark.parametrize(
+    ("samples", "place", "labels"),
+    [
+        ([{"cls": b"3"}, {"cls": b"1"}], "cls", [3, 1]),
+        ([{"__key__": "dog/1", "cls": b"3"}, {"__key__": "cat/1", "cls": b"1"}], "cls", [3, 1]),  # before folders
+        ([{"__key__": "dog/1"}, {"__key__": "cat/1"}], "folder", [1, 0]),
+        ([{"__key__": "./dog/1"}, {"__key__": "./cat/1"}], "folder", [1, 0]),  # as `tar -C folder .` names them
+        ([{"__key__": "./1"}, {"__key__": "./2"}], None, None),
+        ([{"json": b'{"label": 1}'}, {"txt": b"cat"}], None, None),  # nothing says which of the keys is the label
+    ],
+)
+def test_auto_takes_what_the_data_has(
+    tmp_path: Path, samples: list[dict[str, bytes | str]], place: str | None, labels: list[int] | None
+) -> None:
+    shards = shard_set(tmp_path, *samples)
+    assert find_labels(shards) == place
+    found = make_labels(shards, "auto")
+    assert (found and found.place, found and found.of(np.arange(2)).tolist()) == (place, labels)
+    info = describe_shards([shard for shard, _ in shards.indexes], label_from="auto")
+    assert (info.label_from, info.without_label) == (place, 0 if labels else 2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "says"),
+    [
+        ([{"cls": b"3"}, {"__key__": "cat/1"}], "1 of 2 samples lack a label: they have no .cls component"),
+        ([{"__key__": "cat/1"}, {"__key__": "2"}], "1 of 2 samples lie in no folder"),
+    ],
+)
+def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str, bytes | str]], says: str) -> None:
+    with pytest.raises(LabelError, match=says):
+        make_labels(shard_set(tmp_path, *samples), "auto")
 
 
 # cls.

@@ -18,9 +18,9 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 import torch
+from browsing import open_browser
 from making import damaged_jpeg, jpeg, write_shard
 from PIL import Image
-from selenium import webdriver
 from selenium.common import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -317,27 +317,7 @@ def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pyt
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for option in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "disable-dev-shm-usage",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1360,900",
-        f"user-data-dir={tmp_path_factory.mktemp('browser')}",
-    ):
-        options.add_argument(f"--{option}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as found:
+    with open_browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
@@ -618,25 +598,25 @@ def test_a_long_key_keeps_its_end(browser: WebDriver, tmp_path: Path) -> None:
 
 
 def test_a_line_says_what_is_going_on_until_the_first_picture(browser: WebDriver, gallery: Gallery) -> None:
-    compiled = Event()
+    made = Event()
 
     class Slow(Gallery):
-        """One whose kernels are compiled when the event says so."""
+        """One whose pictures are made when the event says so."""
 
         def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
-            assert compiled.wait(60)
+            assert made.wait(60)
             return super().tensors(compose, sample, seed, epoch)
 
     with served(Slow(gallery.sample(0).shard, device_id=None)) as port:
         page = Page(browser, port)
         page.wait(lambda: len(page.keys) == PER_PAGE)
-        assert "kernels are compiled first, once: up to 40 s" in page.one("#detail").text
-        compiled.set()
+        assert "Making the pictures" in page.one("#detail").text
+        made.set()
         page.wait(lambda: page.title == "0000")
-        assert "kernels" not in page.one("#detail").text
-        compiled.clear()  # those of another recipe
+        assert "Making" not in page.one("#detail").text
+        made.clear()  # those of another recipe
         page.choose("#preset", "dino")
-        page.wait(lambda: "kernels are compiled first" in page.one("#detail").text)
-        compiled.set()
+        page.wait(lambda: "Making the pictures" in page.one("#detail").text)
+        made.set()
         page.wait(lambda: len(page.all("#views button")) == 10)
-        assert "kernels" not in page.one("#detail").text
+        assert "Making" not in page.one("#detail").text

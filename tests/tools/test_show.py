@@ -28,7 +28,6 @@ COLOURS = Compose(
         T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         T.RandomErasing(0.5, value="random"),
     ],
-    shuffle="full",
 )
 
 

@@ -52,6 +52,8 @@ def any_loader(loader: GPULoader) -> None:
 def stages(configured: dict[str, Any]) -> None:
     TrainerLoaders("a.tar", val="b.tar", batch_size=8, preset="deit", output="dict", fields=["json"])
     TrainerLoaders(batch_size=8, **configured)
+    TrainerLoaders(batch_size=8, eval_loader={"batch_size": 16, "decoder": {"num_threads": 2}, "output": "dict"})
+    TrainerLoaders(batch_size=8, eval_loader={"seed": "first"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     TrainerLoaders(batch_size=8, world=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -14,7 +14,7 @@ import pytest
 from gpuloader import GPULoader
 from gpuloader.loading.argument_types import LoaderOptions
 from gpuloader.recipe import PresetName, preset_names
-from gpuloader.trainers.datamodule import TrainingOptions
+from gpuloader.trainers.datamodule import EvaluationOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def test_the_names_of_presets_are_those_of_the_files() -> None:
 
 def test_the_options_are_the_arguments_that_no_overload_names() -> None:
     arguments = get_type_hints(GPULoader.__init__)
-    for name, kind in get_type_hints(TrainingOptions).items():
+    for name, kind in get_type_hints(EvaluationOptions).items():
         assert arguments[name] == kind, name
     named = {"tar", "batch_size", "device_id", "output", "fields", "world"}
     assert {*named, *LoaderOptions.__annotations__} == {

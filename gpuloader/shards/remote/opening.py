@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TypeVar
 
-from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.progress import follow
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
@@ -24,7 +24,7 @@ _SHOWN = 100
 def open_remote(
     shards: Sequence[RemoteShard], cache: ShardCache, progress: bool = False
 ) -> list[tuple[Entry, ShardIndex]]:
-    """What the stores have of the shards, with the indexes; with progress bars on stderr.
+    """What the stores have of the shards, with the indexes; with progress bars on stderr where that takes long.
 
     Raises:
         ShardNotFoundError: a shard is not there.
@@ -93,11 +93,8 @@ def _each(
     pool = ThreadPoolExecutor(min(threads, len(items)))
     try:
         futures = [pool.submit(work, item, lambda: not given_up) for item in items]
-        with progress_bar(progress) as bar:
-            task = bar.add_task(title, total=len(items))
-            for future in as_completed(futures):
-                future.result()
-                bar.advance(task)
+        for future in follow(futures, title, progress):
+            future.result()
         return [future.result() for future in futures]
     finally:
         given_up.append(True)

@@ -28,11 +28,6 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any, TypeAlias, TypeVar
 
-import fsspec
-from fsspec.asyn import AsyncFileSystem
-from fsspec.core import strip_protocol
-from fsspec.utils import get_protocol
-
 from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, ShardNotFoundError
 from gpuloader.internals import fsspec as internals
 
@@ -227,7 +222,7 @@ class RemoteShard:
     @property
     def _streams(self) -> bool:
         """Whether an answer is read as it comes."""
-        return get_protocol(self.url) in ("http", "https", "s3")
+        return _protocol(self.url) in ("http", "https", "s3")
 
     @contextmanager
     def _answer(
@@ -237,7 +232,7 @@ class RemoteShard:
         headers: Mapping[str, str],
         wanted: Wanted,
     ) -> Iterator[internals.Answer]:
-        get = internals.get_from_s3 if get_protocol(self.url) == "s3" else internals.get
+        get = internals.get_from_s3 if _protocol(self.url) == "s3" else internals.get
         answer = _await(store, get(store, path, {**_PLAIN, **headers}), wanted, _REQUEST_SECONDS)
         try:
             yield answer
@@ -274,6 +269,8 @@ class RemoteShard:
         self, request: Callable[[Any, str], Answer], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
     ) -> Answer:
         """What a request to the store gives, tried again while that may help, and while more and more is here."""
+        from fsspec.core import strip_protocol
+
         store = file_system(self.url)
         path = strip_protocol(self.url)
         tries, counted_bytes = 0, here_bytes()
@@ -330,7 +327,7 @@ def remote_protocol(source: str) -> str | None:
     Raises:
         ConfigError: a URL that is not read.
     """
-    protocol: str = get_protocol(source)
+    protocol = _protocol(source)
     if protocol == "file":
         return None
     if protocol not in PROTOCOLS or "::" in source:
@@ -341,13 +338,19 @@ def remote_protocol(source: str) -> str | None:
     return protocol
 
 
+def _protocol(url: str) -> str:
+    """As fsspec reads it: that before the first :: or ://; "file" where there is none."""
+    first, *rest = re.split("::|://", url, maxsplit=1)
+    return first if rest else "file"
+
+
 def list_shards(pattern: str) -> list[RemoteShard]:
     """The objects that match a glob, by name.
 
     Raises:
         RemoteError: the store cannot be asked.
     """
-    protocol = get_protocol(pattern)
+    protocol = _protocol(pattern)
     shard = RemoteShard(pattern)
     found = shard._try(lambda store, path: store.glob(path, detail=True), lambda: True)
     files = sorted(path for path, info in found.items() if info.get("type") != "directory")
@@ -378,17 +381,19 @@ def pause(seconds: float, wanted: Wanted) -> None:
 
 def file_system(url: str) -> Any:  # noqa: ANN401
     """fsspec's file system for a URL, one for each protocol and process."""
-    return _file_system(get_protocol(url), os.getpid())
+    return _file_system(_protocol(url), os.getpid())
 
 
 def forget_listings(shards: Iterable[RemoteShard]) -> None:
     """Has the stores asked again what is there; that of Hugging Face keeps what it listed, whatever it is told."""
-    for protocol in {get_protocol(shard.url) for shard in shards}:
+    for protocol in {_protocol(shard.url) for shard in shards}:
         file_system(f"{protocol}://").invalidate_cache()
 
 
 @lru_cache
 def _file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
+    import fsspec  # here, so that who reads local shards need not wait for it
+
     # Its own would be one for each thread, and would keep what it listed: see `forget_listings`.
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
@@ -459,6 +464,8 @@ def _strong(tag: str) -> str:
 
 def _ask(store: Any, what: str, path: str, wanted: Wanted, **options: Any) -> Any:  # noqa: ANN401
     """Calls a method of a file system."""
+    from fsspec.asyn import AsyncFileSystem
+
     if isinstance(store, AsyncFileSystem):
         return _await(store, internals.begin(store, what, path, **options), wanted, _REQUEST_SECONDS)
     return getattr(store, what)(path, **options)

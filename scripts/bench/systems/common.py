@@ -83,23 +83,30 @@ class Loader:
 
 
 def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> None:
-    """Runs the loader as the command line says: a line of JSON on the loader, then one for each epoch."""
+    """Runs the loader as the command line says: a line of JSON on the loader, then one for each epoch, or the start."""
+    imported = {"imports_seconds": seconds_since_start(), "imports_cpu_seconds": time.process_time()}
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", nargs="+", type=Path, required=True)
     parser.add_argument("--recipe", choices=RECIPES, default="train")
     parser.add_argument("--antialias", action="store_true")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--start", action="store_true", help="only the first batch, and when it was there")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prefetch", type=int)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--variant", choices=variants, default=variants[0])
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="a folder for what is made of the shards")
     arguments = vars(parser.parse_args())
-    epochs = arguments.pop("epochs")
+    epochs, start = arguments.pop("epochs"), arguments.pop("start")
     task = Task(**arguments)
     loader = make(task)
     _print({"settings": loader.settings, "versions": versions(loader.packages)})
+    if start:
+        batches = iter(loader.epoch(0))
+        next(batches)
+        _print({**imported, "batch_seconds": seconds_since_start(), "batch_cpu_seconds": tree_cpu_seconds()})
+        return
     for number in range(epochs):
         _print(_measure(loader, number))
 
@@ -107,10 +114,8 @@ def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> N
 def _measure(loader: Loader, number: int) -> dict[str, float]:
     """One epoch: its images, its time, its CPU time; and what the process took until now."""
     images, checksum = 0, 0.0
-    first_batch_seconds = 0.0
     cpu, started = tree_cpu_seconds(), time.monotonic()
     for batch in loader.epoch(number):
-        first_batch_seconds = first_batch_seconds or seconds_since_start()
         images += len(batch)
         checksum += consume(batch)
     ended = time.monotonic()
@@ -120,7 +125,6 @@ def _measure(loader: Loader, number: int) -> dict[str, float]:
         "started_at_seconds": started,
         "ended_at_seconds": ended,
         "cpu_seconds": tree_cpu_seconds() - cpu,
-        "first_batch_seconds": first_batch_seconds,
         "peak_rss_bytes": peak_rss_bytes(),
         "checksum": checksum,
     }
@@ -132,6 +136,13 @@ def consume(batch: Images) -> float:
         return float(sum(int(image[::256].sum(dtype=np.int64)) for image in batch))
     values = batch[:, :, ::56, ::56]
     return float(values.sum() if getattr(values, "is_cuda", False) else np.asarray(values).sum())
+
+
+def normalise(images: Any, device: str) -> Images:  # noqa: ANN401 - torch's tensor; not every environment has torch
+    """Levels (B, 3, h, w), on the device, with the recipes' mean and standard deviation."""
+    moved = images.to(device, non_blocking=True).float()
+    mean, std = (255 * moved.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return moved.sub_(mean).div_(std)
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

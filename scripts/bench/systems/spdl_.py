@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from spdl.pipeline import PipelineBuilder
 
-from systems.common import MEAN, STD, Images, Loader, Task, main
+from systems.common import Images, Loader, Task, main, normalise
 from systems.torchvision_ import Pictures
 
 _STEP = 16
@@ -24,13 +24,12 @@ def make(task: Task) -> Loader:
     torch.set_num_threads(1)
     prefetch, threads = task.prefetch or 2, task.threads + 1
     pictures = Pictures(replace(task, variant="simplejpeg"))
-    mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
 
     def decode(numbers: list[int]) -> list[torch.Tensor]:
         return [pictures[number] for number in numbers]
 
     def batch(images: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack(images).float().sub_(mean).div_(std)
+        return normalise(torch.stack(images), "cpu")
 
     def epoch(number: int) -> Iterator[Images]:
         order = list(range(len(pictures)))

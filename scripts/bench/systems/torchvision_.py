@@ -2,6 +2,7 @@
 
     pil          Pillow, transforms on its images; Pillow always antialiases
     decode_jpeg  torchvision.io.decode_jpeg, transforms on tensors
+    torchcodec   torchcodec.decoders.decode_jpeg, which replaces it, transforms on tensors
     simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors: where decode_jpeg cannot be loaded
 
 Workers hand over uint8 batches, and the loop normalises: a quarter of the bytes go through shared memory.
@@ -22,7 +23,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from systems import tars
-from systems.common import MEAN, RESIZE, SIZE, STD, Images, Loader, Task, main
+from systems.common import MEAN, RESIZE, SIZE, STD, Images, Loader, Task, main, normalise
 
 try:
     import torchvision
@@ -36,7 +37,7 @@ except RuntimeError:  # its compiled operators need CUDA's libraries; its transf
 
 from torchvision.transforms import v2
 
-DECODERS = ("pil", "decode_jpeg", "simplejpeg")
+DECODERS = ("pil", "decode_jpeg", "torchcodec", "simplejpeg")
 
 
 def make(task: Task) -> Loader:
@@ -52,15 +53,13 @@ def make(task: Task) -> Loader:
         pin_memory=task.device == "cuda",
         collate_fn=_mixed if task.recipe == "resnet50_v2" else None,
     )
-    mean, std = (255 * torch.tensor(values, device=task.device).view(3, 1, 1) for values in (MEAN, STD))
 
     def epoch(number: int) -> Iterator[Images]:
         for images in loader:
-            moved = images.to(task.device, non_blocking=True)
-            yield moved if moved.is_floating_point() else moved.float().sub_(mean).div_(std)
+            yield images.to(task.device) if images.is_floating_point() else normalise(images, task.device)
 
     settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
-    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg"))
+    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg", "torchcodec"))
 
 
 def _mixed(samples: list[torch.Tensor]) -> torch.Tensor:
@@ -82,7 +81,11 @@ class Pictures(Dataset[torch.Tensor]):
         return len(self._images)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        return self._transform(self._decode(self._images[number])).contiguous()
+        return self.transform(self._images[number])
+
+    def transform(self, encoded: bytes) -> torch.Tensor:
+        """An image of encoded bytes."""
+        return self._transform(self._decode(encoded)).contiguous()
 
 
 def _transforms(task: Task) -> list[torch.nn.Module]:
@@ -99,17 +102,38 @@ def _transforms(task: Task) -> list[torch.nn.Module]:
     return [v2.Resize(RESIZE, antialias=task.antialias), v2.CenterCrop(SIZE), *to_tensor]
 
 
-def _decoder(variant: str) -> Callable[[bytes], Image.Image | torch.Tensor]:
-    if variant == "pil":
-        return lambda data: Image.open(io.BytesIO(data)).convert("RGB")
-    if variant == "simplejpeg":
-        import simplejpeg
+def _decode_pil(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
 
-        return lambda data: torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
-    ctypes.CDLL(str(Path(torchvision.__file__).with_name("image.so")))  # says why, where it cannot be loaded
+
+def _decode_simplejpeg(data: bytes) -> torch.Tensor:
+    import simplejpeg
+
+    return torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
+
+
+def _decode_torchcodec(data: bytes) -> torch.Tensor:
+    from torchcodec.decoders import decode_jpeg
+
+    return decode_jpeg(data, mode="RGB")
+
+
+def _decode_torchvision(data: bytes) -> torch.Tensor:
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    return lambda data: decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+    return decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+
+
+def _decoder(variant: str) -> Callable[[bytes], Image.Image | torch.Tensor]:
+    """A function of a module, which other processes can be given."""
+    if variant == "decode_jpeg":
+        ctypes.CDLL(str(Path(torchvision.__file__).with_name("image.so")))  # says why, where it cannot be loaded
+    return {
+        "pil": _decode_pil,
+        "decode_jpeg": _decode_torchvision,
+        "torchcodec": _decode_torchcodec,
+        "simplejpeg": _decode_simplejpeg,
+    }[variant]
 
 
 if __name__ == "__main__":

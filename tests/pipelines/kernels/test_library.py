@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,14 +79,33 @@ def test_the_numbers_in_c_are_those_of_the_program() -> None:
     source = (build.FOLDER / "colours.h").read_text()
     operations = source.partition("enum op {")[2].partition("}")[0]
     assert [name.strip() for name in operations.split(",")] == [op.name for op in Op]
-    assert f"PARAMETERS = {PARAMETERS}," in (build.FOLDER / "augment.h").read_text()
+    assert f"PARAMETERS = {PARAMETERS} }}" in (build.FOLDER / "augment.h").read_text()
 
 
-def test_a_compiler_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "false")
-    with pytest.raises(SystemExit, match="the kernels cannot be compiled"):
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [("false", "the kernels cannot be compiled"), ("no-such-cc", "No such file .*'no-such-cc': CC names the compiler")],
+)
+def test_a_compiler_that_fails_is_said(
+    compiler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(SystemExit, match=message):
         build.build(tmp_path / "kernels.so")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_keeps_nothing_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\necho "$ZIG_GLOBAL_CACHE_DIR" >>{tmp_path}/kept\nexit 1')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    with pytest.raises(SystemExit):
+        build.build(tmp_path / "kernels.so")
+    [kept] = set((tmp_path / "kept").read_text().splitlines())
+    assert Path(kept).is_relative_to(tempfile.gettempdir())  # Zig waits forever for a home that is not writable
+    assert not Path(kept).parent.exists()
 
 
 def test_other_machines_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""turboloader's DataLoader: batches as lists of samples, with images whole, as arrays in main memory."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn
+
+from numpy.typing import NDArray
+
+from gpuloader.errors import BadImageError, ConfigError, LabelError
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.selection import Sources
+from gpuloader.loading.world import World
+from gpuloader.pipelines import WholeDecoder
+from gpuloader.plan import Cursor
+from gpuloader.shards import Arena
+
+_log = logging.getLogger("gpuloader")
+
+
+class Sample(dict[str, Any]):
+    """A sample.
+
+    image   (height, width, 3), RGB: uint8, whole, as stored; of a `Pipeline` what its `TransformConfig` makes of it
+    label   its number, where the data has labels
+    index   its number in the data
+    key     WebDataset's `__key__`
+    """
+
+    def get_image(self) -> NDArray[Any]:
+        """The image."""
+        image: NDArray[Any] = self["image"]
+        return image
+
+    def __missing__(self, name: str) -> NoReturn:
+        if name == "label":
+            raise LabelError(
+                f"{self['key']!r} has no label: the tar has neither KEY.cls nor folders, as `tar -C folder .` keeps "
+                f"them. Make it again with labels, or take sample.get('label', 0) where they mean nothing"
+            )
+        raise ConfigError(f"a sample has no {name!r}: it has {', '.join(self)}")
+
+
+def threads_of(num_workers: int | None) -> int | None:
+    """Threads of a decoder; None for this process's share of the cores."""
+    check_at_least(0, "num_workers", num_workers or 0)
+    return num_workers or None
+
+
+def check_at_least(least: int, name: str, value: object) -> None:
+    """Sees that it is an integer of at least that."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least {least}")
+
+
+class DataLoader:
+    """Batches of samples, lists of `Sample`. Each loop over it is the next epoch, with an order of its own.
+
+    Order, labels, sharing between ranks and errors are `GPULoader`'s. Labels are those of `.cls`, else the folders,
+    numbered by name, else there are none.
+
+    Args:
+        data_path: tars, as `GPULoader` takes them.
+        batch_size: samples of this rank in a step.
+        num_workers: threads that decode; None or 0 for this process's share of the cores.
+        shuffle: whether an epoch has an order drawn over all of the data.
+        enable_distributed: whether ranks share the data; else each has all of it. It needs torch.distributed to be
+            initialised before, or torchrun.
+        drop_last: whether a last batch that is short is left out. On several ranks it is else split evenly.
+
+    Raises:
+        GPULoaderError: one of `gpuloader.errors`, which says what to do; also in the loop.
+    """
+
+    def __init__(
+        self,
+        data_path: Sources,
+        batch_size: int = 32,
+        num_workers: int | None = None,
+        shuffle: bool = False,
+        *,
+        enable_distributed: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        # Of the recipe nothing is used but what it says of bad images: whole images need no size.
+        self._loader = GPULoader(
+            data_path,
+            batch_size,
+            "cpu",
+            preset="raw_uint8",
+            shuffle=bool(shuffle),
+            last_batch="drop" if drop_last else "partial",
+            label_from="auto",
+            decoder={"num_threads": threads_of(num_workers)},
+            world=None if enable_distributed else World(0, 1),
+        )
+        if enable_distributed and self._loader.world.world_size == 1:
+            _log.warning(
+                "enable_distributed=True, and this process is rank 0 of 1, which has all of the data: if there are "
+                "others, call torch.distributed.init_process_group before making the DataLoader, or start by torchrun"
+            )
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """The batches of an epoch, the same on every rank."""
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        iter(self._loader)  # begins nothing, and raises in a forked process, which would give all samples again
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._batches(epoch)
+
+    def _batches(self, epoch: int) -> Iterator[list[Sample]]:
+        """The batches of an epoch, of which one is made beforehand."""
+        plan = self._loader.run.plan
+        decoder = WholeDecoder(plan.batch_size, self._loader.run.num_threads, None)
+        cursor = Cursor(epoch)
+        under_way: deque[Future[list[Sample]]] = deque()
+        thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
+        try:
+            while plan.steps(cursor.delivered):
+                under_way.append(thread.submit(self._read, cursor, decoder))
+                cursor = plan.after(cursor)
+                if len(under_way) > 1:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            thread.shutdown(cancel_futures=True)
+
+    def _read(self, cursor: Cursor, decoder: WholeDecoder) -> list[Sample]:
+        run = self._loader.run
+        batch = Reader(run).read(cursor, Arena())
+        labels = (
+            [{}] * len(batch.ids) if batch.labels is None else [{"label": label} for label in batch.labels.tolist()]
+        )
+        return [
+            Sample(image=image, index=number, key=run.shards.key(number), **label)
+            for image, number, label in zip(self._decoded(batch, decoder), batch.ids.tolist(), labels, strict=True)
+        ]
+
+    def _decoded(self, batch: EncodedBatch, decoder: WholeDecoder) -> list[NDArray[Any]]:
+        run = self._loader.run
+        if run.decoded or not len(batch.ids):
+            return list(batch.images)
+        images = decoder.decode(batch.images)
+        if isinstance(images, dict):
+            row = min(images)
+            raise BadImageError(*run.shards.place(int(batch.ids[row])), images[row])
+        return images

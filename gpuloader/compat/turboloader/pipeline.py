@@ -1,0 +1,139 @@
+"""turboloader's Pipeline: samples on demand, transformed as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+
+from gpuloader.compat.turboloader.data_loader import DataLoader, Sample, check_at_least, threads_of
+from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
+from gpuloader.errors import ConfigError, LoaderError
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.world import World
+
+_MOST_IN_A_BATCH = 64
+
+
+class ResizeMethod(Enum):
+    """The filter by which a `TransformConfig` resizes."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+@dataclass(slots=True)
+class TransformConfig:
+    """What a `Pipeline` does to each image: as in its `compose`.
+
+    Attributes:
+        enable_resize: else images keep their sizes.
+        enable_normalize: by `mean` and `std` of values in [0, 1]: float32.
+        output_float: values in [0, 1], float32, where nothing normalises; else levels, uint8.
+    """
+
+    enable_resize: bool = False
+    resize_width: int = 224
+    resize_height: int = 224
+    resize_method: ResizeMethod = ResizeMethod.BILINEAR
+    enable_normalize: bool = False
+    mean: Sequence[float] = (0.485, 0.456, 0.406)
+    std: Sequence[float] = (0.229, 0.224, 0.225)
+    output_float: bool = False
+
+    @property
+    def compose(self) -> Compose:
+        """The same as transforms; with `enable_resize` its `preset` is for a `GPULoader`."""
+        transforms: list[Transform] = []
+        if self.enable_resize:
+            method = getattr(self.resize_method, "value", self.resize_method)
+            transforms.append(Resize(self.resize_width, self.resize_height, method))
+        if self.enable_normalize:
+            transforms.append(Normalize(self.mean, self.std))
+        elif self.output_float:
+            transforms.append(Normalize((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
+        return Compose(transforms)
+
+
+class Pipeline:
+    """Samples on demand: `start()` begins the next epoch, `next_batch(n)` gives its next samples, `stop()` ends it.
+
+    Where images are resized, `GPULoader` makes them, on a GPU if there is one; else they come whole, as of a
+    `DataLoader`. Each process has all of the data.
+
+    Args:
+        tar_paths: as `GPULoader` takes them.
+        num_workers: threads that decode; None or 0 for this process's share of the cores.
+        queue_size: images that are decoded before they are asked for, in batches of up to 64.
+        shuffle: whether an epoch has an order drawn over all of the data.
+        decode_jpeg: must be True: samples are images.
+        enable_simd_transforms: changes nothing: what the processor has is used in any case.
+        transform_config: what is done to each image; None leaves them as they are.
+
+    Raises:
+        GPULoaderError: one of `gpuloader.errors`, which says what to do; also in `next_batch`.
+    """
+
+    def __init__(
+        self,
+        tar_paths: Sequence[str],
+        num_workers: int | None = None,
+        queue_size: int = 256,
+        shuffle: bool = False,
+        decode_jpeg: bool = True,
+        enable_simd_transforms: bool = True,
+        transform_config: TransformConfig | None = None,
+    ) -> None:
+        if not decode_jpeg:
+            raise ConfigError("decode_jpeg=False: samples are images here; for a tar's bytes take webdataset")
+        check_at_least(1, "queue_size", queue_size)
+        batch_size = min(queue_size, _MOST_IN_A_BATCH)
+        self._transform = (transform_config or TransformConfig()).compose
+        self._loader: GPULoader | DataLoader
+        if self._transform.sized:
+            self._loader = GPULoader(
+                tar_paths,
+                batch_size,
+                preset=self._transform.preset,
+                shuffle=bool(shuffle),
+                last_batch="partial",
+                output="dict",
+                label_from="auto",
+                decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
+                world=World(0, 1),
+            )
+        else:
+            self._loader = DataLoader(tar_paths, batch_size, num_workers, shuffle)
+        self._samples: Iterator[Sample] | None = None
+
+    def start(self) -> None:
+        """Begins the next epoch, whatever is left of the one before."""
+        self._samples = self._epoch()
+
+    def next_batch(self, batch_size: int) -> list[Sample]:
+        """The next samples: as many as asked for, fewer at the epoch's end, and then none."""
+        check_at_least(1, "batch_size", batch_size)
+        if self._samples is None:
+            raise LoaderError(
+                "next_batch() of a pipeline that is not running: call start() at the beginning of an epoch"
+            )
+        return list(islice(self._samples, batch_size))
+
+    def stop(self) -> None:
+        """Ends the epoch; `start` begins another."""
+        self._samples = None
+
+    def _epoch(self) -> Iterator[Sample]:
+        if isinstance(self._loader, DataLoader):
+            for samples in self._loader:
+                for sample in samples:
+                    yield Sample(sample, image=self._transform.apply(sample.get_image()))
+            return
+        for batch in self._loader:
+            images = batch["image"].permute(0, 2, 3, 1).cpu().numpy()
+            labels = [{}] * len(images) if batch["label"] is None else [{"label": n} for n in batch["label"].tolist()]
+            rows = zip(images, batch["index"].tolist(), batch["key"], labels, strict=True)
+            yield from (Sample(image=image, index=number, key=key, **label) for image, number, key, label in rows)

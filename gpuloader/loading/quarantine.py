@@ -1,0 +1,55 @@
+"""`Quarantine`: the bad images that a loader met."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuloader.errors import TooManyBadImagesError
+from gpuloader.loading.run import Run
+from gpuloader.shards import write_quarantine
+
+_log = logging.getLogger("gpuloader")
+
+
+class Quarantine:
+    """The bad images that a loader met and replaced.
+
+    Attributes:
+        bad: sample id -> cause.
+        suspects: the reader's, samples to try one by one.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.bad: dict[int, str] = {}
+        self.suspects: set[int] = set()
+
+    def add(self, bad: Mapping[int, str]) -> None:
+        """Notes those of a batch, and logs each once.
+
+        Raises:
+            TooManyBadImagesError: they are more than the run allows.
+        """
+        shards, max_share = self._run.shards, self._run.bad_images.max_share
+        for sample, cause in bad.items():
+            if sample not in self.bad:
+                self.bad[sample] = cause
+                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *shards.place(sample), cause)
+        if len(self.bad) > max(1, max_share * len(shards)):
+            sample, cause = next(reversed(self.bad.items()))
+            place = shards.place(sample)
+            raise TooManyBadImagesError(
+                f"{len(self.bad)} of {len(shards)} images are bad, more than BadImages(max_share={max_share}) allows; "
+                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
+            )
+
+    def restore(self, bad: dict[int, str]) -> None:
+        """Takes those of a state in the place of its own."""
+        self.bad = bad
+        self.suspects |= set(bad)
+
+    def write(self, path: Path) -> None:
+        """Writes those met and those that were known before, as JSON Lines; see `write_quarantine`."""
+        write_quarantine(path, self._run.shards, {**self._run.known_bad, **self.bad})

@@ -1,0 +1,28 @@
+"""This library's presets where torch and DALI are imported before it: what it adds itself to the start."""
+
+from __future__ import annotations
+
+import nvidia.dali.fn
+import nvidia.dali.plugin.pytorch  # noqa: F401
+import torch  # noqa: F401
+from peers import PRESETS
+
+from systems.common import Loader, Task, main
+
+
+def make(task: Task) -> Loader:
+    """The preset that the task's variant names, as it is."""
+    from gpuloader import Decoder, GPULoader
+
+    loader = GPULoader(
+        [str(shard) for shard in task.shards],
+        task.batch,
+        None if task.device == "cpu" else "auto",
+        preset=task.variant,
+        decoder=Decoder(num_threads=task.threads),
+    )
+    return Loader(lambda number: (images for images, _ in loader), {}, ("gpuloader",))
+
+
+if __name__ == "__main__":
+    main(make, PRESETS)

@@ -1,0 +1,82 @@
+"""What is imported and read from the start of a process to its first batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+START = """
+import json, sys
+opened, said = [], {}
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+
+import gpuloader
+said["gpuloader"] = sorted(sys.modules)
+import torch
+said["torch"] = sorted(sys.modules)
+loader = gpuloader.GPULoader(sys.argv[1], 8, "cpu")
+said["GPULoader"] = sorted(sys.modules)
+next(iter(loader))
+said["a batch"] = sorted(sys.modules)
+said["opened"] = opened
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def start(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The modules that are there after each step, and the files opened, where there is no index and no cache yet."""
+    folder = tmp_path_factory.mktemp("start")
+    for shard in shards:
+        shutil.copy(shard, folder)
+    done = subprocess.run([sys.executable, "-c", START, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""  # no progress bar for work that takes no time
+    said: dict[str, list[str]] = json.loads(done.stdout)
+    said["opened"] = [path for path in said["opened"] if path.endswith((".yaml", ".tar"))]
+    return said
+
+
+def imported(start: dict[str, list[str]], step: str, before: str = "") -> set[str]:
+    names = set(start[step]) - set(start.get(before, []))
+    return {name.partition(".")[0] for name in names} | names
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch", "nvidia", "numpy", "rich", "typer", "fsspec", "pydantic", "yaml", "lightning", "pytorch_lightning"],
+)
+def test_the_package_alone_imports_nothing_large(start: dict[str, list[str]], name: str) -> None:
+    assert name not in imported(start, "gpuloader")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("rich", "typer", "click"),  # the command line, and work that takes long
+        *("fsspec", "aiohttp", "s3fs"),  # shards on stores
+        *("PIL", "webdataset", "pandas", "scipy", "numba", "matplotlib"),
+        *("torch._dynamo", "torch._inductor", "torch.distributed.checkpoint", "sympy"),  # what torch itself leaves out
+    ],
+)
+@pytest.mark.parametrize("step", ["GPULoader", "a batch"])
+def test_a_first_batch_of_local_tars_imports_only_what_it_needs(
+    start: dict[str, list[str]], step: str, name: str
+) -> None:
+    assert name not in imported(start, step, before="torch")
+
+
+def test_making_the_loader_imports_all_of_the_library_that_a_batch_needs(start: dict[str, list[str]]) -> None:
+    own = {name for name in imported(start, "a batch", before="GPULoader") if name.startswith("gpuloader")}
+    assert own == set()
+
+
+def test_a_start_reads_its_own_preset_and_each_shard_twice(start: dict[str, list[str]], shards: list[Path]) -> None:
+    """Once for the index, once for the images."""
+    names = [Path(path).name for path in start["opened"]]
+    assert [name for name in names if name.endswith(".yaml")] == ["imagenet_train.yaml"]
+    assert sorted(name for name in names if name.endswith(".tar")) == sorted(2 * [shard.name for shard in shards])

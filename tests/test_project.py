@@ -1,0 +1,61 @@
+"""What hosts and registries read of the project: its metadata, the citation, forms and hooks."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FORMS = [path for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if path.stem != "config"]
+
+
+def read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def test_each_python_has_a_classifier() -> None:
+    said = [re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", each) for each in PROJECT["classifiers"]]
+    minors = [int(match[1]) for match in said if match]
+    assert minors == list(range(10, 15))
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+    assert sys.version_info[1] in minors
+
+
+def test_the_citation_is_of_this_project() -> None:
+    citation = read(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # those that its schema requires
+    assert citation["title"].startswith(PROJECT["name"])
+    assert citation["license"] == PROJECT["license"]
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_asks_for_what_its_fields_say(path: Path) -> None:
+    form = read(path)
+    assert form.keys() == {"name", "description", "labels", "body"}
+    asked = [field for field in form["body"] if field["type"] != "markdown"]
+    assert all(field["type"] == "textarea" and field["attributes"]["label"] for field in asked)
+    assert len({field["id"] for field in asked}) == len(asked) > 0
+
+
+def test_the_hooks_before_a_commit_do_what_the_check_does() -> None:
+    [repository] = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    check = (ROOT / "scripts/check").read_text()
+    for hook in repository["hooks"]:
+        command = hook["entry"].removeprefix(".venv/bin/").removesuffix(" --force-exclude")
+        assert re.search(rf"^{command}\b", check, re.MULTILINE), command
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md"])
+def test_the_links_of_a_policy_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / name).read_text())
+    assert targets
+    assert all((ROOT / target).is_file() for target in targets)
