@@ -3,7 +3,7 @@
     GPULoaderError
     ├── ConfigError (ValueError)          an invalid argument
     │   └── PresetError                   a recipe with a wrong key, type or range
-    ├── DeviceError (RuntimeError)        a GPU that is not there, cannot be used, or lacks memory
+    ├── DeviceError (RuntimeError)        a device that is not there, cannot be used or decode, or lacks memory
     ├── KernelError (ImportError)         the CPU's compiled kernels are missing or older than their sources
     ├── StateError (ValueError)           a state that belongs to another run
     ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator is over
@@ -102,7 +102,7 @@ class PresetError(ConfigError):
 
 
 class DeviceError(GPULoaderError, RuntimeError):
-    """The asked device is not on this machine, cannot be used in this process, or has no memory left.
+    """The device is not on this machine, cannot be used in this process, cannot decode, or has no memory left.
 
     Example:
         >>> from gpuloader import DeviceError, GPULoader

@@ -3,7 +3,8 @@
 from gpuloader.pipelines.admission import admit
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, build
+from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
-__all__ = ["LastStep", "Source", "WholeDecoder", "admit", "build", "find_undecodable", "gate"]
+__all__ = ["LastStep", "Source", "WholeDecoder", "admit", "build", "check_for_gpu", "find_undecodable", "gate"]

@@ -27,6 +27,7 @@ from gpuloader.pipelines.operators import (
     view_on_cpu,
     view_on_gpu,
 )
+from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.recipe import Preset
 from gpuloader.recipe.view import ViewPlan
 
@@ -53,6 +54,7 @@ def build(
     prefetch: int,
     largest_image: tuple[int, int] = (0, 0),
     decoder_options: Mapping[str, float] | None = None,
+    region: bool = True,
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
@@ -66,14 +68,20 @@ def build(
         batch_size: the largest batch; smaller ones are fine.
         device_id: a GPU; None for the CPU.
         prefetch: batches that are worked on before they are asked for.
-        largest_image: (height, width) that the GPU decoder sets memory aside for at the start, if the gate would let
-            such an image pass; 0 for none.
+        largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
             there are DALI's own.
+        region: whether only the region of an image is decoded; else all of it, and then it is cut to the region, which
+            gives the same pixels.
         decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
         last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
             each image there.
+
+    Raises:
+        ConfigError: a GPU cannot do what the recipe asks for.
     """
+    if device_id is not None:
+        check_for_gpu(preset)
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=batch_size,
@@ -94,14 +102,13 @@ def build(
         if last_step != "all":  # DALI warns of inputs that nothing takes
             rest = [fn.copy(node, preserve=True) for node in rest]
         inputs: Nodes = dict(zip(drawn, rest))
-        hint = largest_image if largest_image[0] * largest_image[1] <= preset.max_pixels else (0, 0)
         device = "cpu" if device_id is None else "gpu"
         if not decoded:
-            region = decode_region(image, inputs, device, preset, hint, decoder_options)
+            cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
         else:
-            region = image if device_id is None else cut_region(image, inputs)
+            cut = image if device_id is None else cut_region(image, inputs).gpu()
         one_view = _VIEWS[last_step, device]
-        return tuple(one_view(region, of_view(inputs, view.number), view, preset) for view in preset.each_view)
+        return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
     return graph()
 

@@ -40,26 +40,32 @@ def decode_region(
     preset: Preset,
     size_hint: tuple[int, int] = (0, 0),
     knobs: Mapping[str, Any] | None = None,
+    by_decoder: bool = True,
 ) -> DataNode:
-    """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision."""
-    return fn.decoders.image_slice(
-        encoded,
-        start=drawn["region_start"],
-        shape=drawn["region_shape"],
-        axes=(0, 1),
-        device="cpu" if device == "cpu" else "mixed",
-        output_type=types.RGB,
-        adjust_orientation=False,
-        use_fast_idct=preset.fast_idct,
-        preallocate_height_hint=size_hint[0],
-        preallocate_width_hint=size_hint[1],
+    """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision.
+
+    The decoder itself leaves the others out, or else decodes all of the image, which is then cut. To resize a part of
+    it instead of cutting would give other pixels: at the part's border DALI's filter takes in those behind it.
+    """
+    options = {
+        "device": "cpu" if device == "cpu" else "mixed",
+        "output_type": types.RGB,
+        "adjust_orientation": False,
+        "use_fast_idct": preset.fast_idct,
+        "preallocate_height_hint": size_hint[0],
+        "preallocate_width_hint": size_hint[1],
         **(knobs or {}),
+    }
+    if not by_decoder:
+        return cut_region(fn.decoders.image(encoded, **options), drawn)
+    return fn.decoders.image_slice(
+        encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
     )
 
 
 def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
-    """The same of an image that is decoded already, for a GPU: the CPU's kernel takes the whole image."""
-    return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1)).gpu()
+    """The same of an image that is decoded already."""
+    return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
 def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

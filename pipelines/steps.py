@@ -12,11 +12,31 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.errors import ConfigError
+from gpuloader.recipe import Preset
+from gpuloader.recipe.colors import GaussianBlur
+from gpuloader.recipe.model import with_inner
 from gpuloader.recipe.program import NEAREST, Op
 
 _GRAY = [0.2989, 0.587, 0.114]
 _SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+_MOST_BLUR_TAPS = 171  # DALI's convolution on a GPU refuses windows of which half, times 3 channels, is 256 or more
 _WHITE = types.Constant(255, dtype=types.UINT8)
+
+
+def check_for_gpu(preset: Preset) -> None:
+    """Sees that DALI's operators for a GPU take what the recipe asks for.
+
+    Raises:
+        ConfigError: a blur's kernel is too large for them.
+    """
+    for view in preset.each_view:
+        for each in with_inner(view.pixels):
+            if isinstance(each, GaussianBlur) and each.kernel_size > _MOST_BLUR_TAPS:
+                raise ConfigError(
+                    f"GaussianBlur's kernel_size {each.kernel_size}: allowed is up to {_MOST_BLUR_TAPS} on a GPU, "
+                    f"which DALI's blur can do; take a smaller kernel, or device_id=None for the CPU"
+                )
 
 
 def run_steps(image: DataNode, ops: DataNode, parameters: DataNode, choices: Sequence[frozenset[Op]]) -> DataNode:

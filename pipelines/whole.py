@@ -13,7 +13,8 @@ from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.pipelines.triage import cause_of
+from gpuloader.pipelines.blame import good_jpeg, machine_error
+from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
 
 
 class WholeDecoder:
@@ -45,10 +46,14 @@ class WholeDecoder:
         DALI's error loses the batch and does not always name the image, so a batch that fails is halved. On a GPU its
         images then come one by one, each into a new pipeline: nvJPEG's decoders may keep what they read of the image
         before.
+
+        Raises:
+            DeviceError: a good JPEG fails as well.
         """
         message = self._run(images) if images else None
         if not isinstance(message, str):
             return {}
+        self.check_machine()
         if len(images) == 1:
             return {0: cause_of(message)}
         size = (len(images) + 1) // 2 if self._on_cpu else 1
@@ -57,6 +62,16 @@ class WholeDecoder:
             part = self.failures(images[first : first + size])
             causes.update((first + row, cause) for row, cause in part.items())
         return causes
+
+    def check_machine(self) -> None:
+        """Decodes a good JPEG.
+
+        Raises:
+            DeviceError: that fails, so no image is to blame.
+        """
+        message = self._run([good_jpeg()])
+        if isinstance(message, str):
+            raise machine_error(message)
 
     def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error's words
         if self._pipeline is None or (len(images) == 1 and not self._on_cpu):
@@ -80,5 +95,7 @@ class WholeDecoder:
 def _graph(on_cpu: bool) -> tuple[DataNode, DataNode]:
     encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
     device = "cpu" if on_cpu else "mixed"
-    image = fn.decoders.image(encoded, device=device, output_type=types.RGB, adjust_orientation=False)
+    image = fn.decoders.image(
+        encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES
+    )
     return image, image.shape()

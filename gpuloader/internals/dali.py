@@ -55,6 +55,14 @@ def is_out_of_memory(message: str) -> bool:
     )
 
 
+def is_cuda_failure(message: str) -> bool:
+    """Whether an error is CUDA's own and not for a lack of memory: CUDA is of no use in the process any more.
+
+    Relies on the words of DALI's errors, as in 2.4, as above.
+    """
+    return re.search("CUDA (runtime|driver) API error", message, re.I) is not None and not is_out_of_memory(message)
+
+
 def call_compiled(
     run: int,
     setup: int,

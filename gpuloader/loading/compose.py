@@ -15,6 +15,9 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
+from gpuloader.loading.decoding import fill
+from gpuloader.loading.options import Decoder
+from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import admit, build, find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
@@ -97,16 +100,15 @@ class Compose(Preset):
         drawn = self.arrays(draws, sizes[:, 0], sizes[:, 1], whole=not encoded and device_id is None)
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
+        graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
         try:
-            graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
             views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
-            causes = (
-                find_undecodable(self, arrays, drawn, device_id) if encoded and is_decode_failure(str(error)) else {}
-            )
-            if causes:
-                bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
-                raise DataError("; ".join(bad)) from None
+            if encoded and is_decode_failure(str(error)):
+                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding)
+                if causes:
+                    bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
+                    raise DataError("; ".join(bad)) from None
             raise
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
@@ -125,13 +127,20 @@ class Compose(Preset):
 
 
 class _Graph:
-    """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe."""
+    """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe.
+
+    Attributes:
+        decoding: how it decodes, as `build` takes it.
+    """
 
     def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
         self._batch: list[Any] = []
         self._lock = Lock()
         self._pipeline: Any = None
+        decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
+        self.decoding = decoder.graph_options
         self._options: dict[str, Any] = {
+            **self.decoding,
             "batch_size": batch_size,
             "num_threads": min(batch_size, available_cores()),
             "device_id": device_id,
@@ -144,11 +153,14 @@ class _Graph:
         self, preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]
     ) -> list[torch.Tensor]:
         with self._lock:
-            batch = self._batch
+            batch, rows = self._batch, len(images)
+            if self._pipeline is None and self.decoding["decoder_options"].get("hw_decoder_load"):
+                images, arrays = fill(images, arrays, self._options["batch_size"])
             batch[:] = [list(images), *arrays.values()]
             self._pipeline = self._pipeline or build(preset, arrays, lambda: tuple(batch), **self._options)
             try:
-                return [torch.utils.dlpack.from_dlpack(output.as_tensor()).clone() for output in self._pipeline.run()]
+                outputs = self._pipeline.run()
+                return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
             except BaseException:
                 self._pipeline = None  # one that failed is of no use any more
                 raise

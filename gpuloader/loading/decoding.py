@@ -6,12 +6,14 @@ An image that cannot be decoded does not end it: its batch is read again, with a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -24,6 +26,8 @@ from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
 
+_MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
+
 
 def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
     """The run's graph, which takes its batches from `source`; see `gpuloader.pipelines.build`."""
@@ -35,11 +39,23 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch=run.decoder.prefetch,
-        largest_image=run.shards.largest_image,
-        decoder_options=run.decoder.dali_options,
+        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
         decoded=run.decoded,
         last_step=last_step,
+        **run.decoder.graph_options,
     )
+
+
+def fill(
+    images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], rows: int
+) -> tuple[Sequence[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]:
+    """A batch for the graph with its samples again and again, up to so many rows.
+
+    The first batch of a pipeline says to nvImageCodec how many JPEGs of each later one the GPU's engines get at most.
+    Unless it is a whole one, an image's decoder would depend on where the run was resumed.
+    """
+    again = np.resize(np.arange(len(images)), rows)
+    return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}
 
 
 class DecodedBatches:
@@ -59,7 +75,7 @@ class DecodedBatches:
         self._ahead = run.shards.ahead(run.plan)
         self._reader = Reader(run, suspects, self._ahead)
         self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
-        self._feed = _Feed(self._batches)
+        self._feed = _Feed(self._batches, min(run.plan.batch_size, run.plan.samples) if run.decoder.hw_load else 0)
         self.cursor: Cursor | None = self._batches.cursor
         self._pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]
@@ -88,11 +104,12 @@ class DecodedBatches:
         return self._batches.ready
 
     def close(self) -> None:
-        """Ends the threads and drops the pipeline."""
+        """Ends the threads, drops the pipeline, and gives the memory that DALI's pools keep back to the machine."""
         self._batches.close()
         if self._ahead is not None:
             self._ahead.close()
         self._iterator = self._pipeline = None
+        ReleaseUnusedMemory()
 
     def leave_to_the_parent(self) -> None:
         """In a forked child, which has none of the threads."""
@@ -117,6 +134,7 @@ class DecodedBatches:
     def _decode(self) -> list[torch.Tensor] | str:
         """A batch's images, or why it cannot be decoded."""
         if self._iterator is None:
+            self._feed.begin()
             self._pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
             self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
@@ -130,7 +148,8 @@ class DecodedBatches:
                 return str(error)
             failure = error.with_traceback(None)
         else:
-            return [outputs[view] for view in self._views]
+            rows = len(self._feed.in_flight[0].images)
+            return [outputs[view][:rows] for view in self._views]
         failure.__context__ = None
         raise failure
 
@@ -138,13 +157,19 @@ class DecodedBatches:
 class _Feed:
     """What the pipeline calls for its next batch. Apart from `DecodedBatches`, so that no cycle holds the pipeline.
 
+    Args:
+        first_rows: the rows that the first batch of a pipeline is filled up to, see `fill`; 0 for those that it has.
+
     Attributes:
         in_flight: the batches that were read and not delivered yet, in order.
         failure: what ended the feed.
     """
 
-    def __init__(self, batches: ReadAhead) -> None:
+    def __init__(self, batches: ReadAhead, first_rows: int) -> None:
         self._batches = batches
+        self._first_rows = first_rows
+        self._begins = False
+        self._filled: Any = None  # must live until it is out
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
         self._given = 0  # of those in flight
@@ -159,11 +184,20 @@ class _Feed:
             self.in_flight.append(self._next())
         self._given += 1
         batch = self.in_flight[self._given - 1]
-        return (batch.images, *batch.arrays.values())
+        images, arrays = batch.images, batch.arrays
+        if self._begins and len(images) < self._first_rows:
+            images, arrays = self._filled = fill(images, arrays, self._first_rows)
+        self._begins = False
+        return (images, *arrays.values())
+
+    def begin(self) -> None:
+        """A new pipeline comes."""
+        self._begins = True
 
     def pop(self) -> EncodedBatch:
         """The first in flight, which came out."""
         self._given -= 1
+        self._filled = None
         return self.in_flight.popleft()
 
     def put_back(self, batch: EncodedBatch) -> None:

@@ -44,6 +44,9 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, as `output` asks."""
 
 
+_STAGED_BYTES = 64 << 10
+
+
 def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  # noqa: ANN401 - as `output` asks
     """What the loop gets of a batch and the images of each view, (b, 3, h, w) or channels last.
 
@@ -76,7 +79,7 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
+        return _moved(device, value)
     if not isinstance(value, np.ndarray):
         return value
     try:
@@ -86,5 +89,13 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
 
 
 def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
-    # CUDA stages a small copy from pageable memory before it returns, so this one needs no waiting.
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    return _moved(device, torch.from_numpy(array))
+
+
+def _moved(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    # CUDA stages a small copy from pageable memory before it returns, so that one needs no waiting. A large one might
+    # wait for the stream, and the training with it; torch keeps pinned memory until the copy is done.
+    plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if device.type == "cuda" and plain and tensor.nbytes > _STAGED_BYTES:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

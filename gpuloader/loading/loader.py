@@ -315,7 +315,7 @@ class GPULoader(Generic[B_co]):
         self._quarantine.write(Path(path))
 
     def close(self) -> None:
-        """Ends threads and closes files; the loader cannot be used again. Closing twice is fine."""
+        """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
         self._batches.close()
         self.run.shards.close()

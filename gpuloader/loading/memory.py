@@ -79,8 +79,8 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
 
 def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_bytes: int) -> str | None:
     """What to lower, where the decoded images of one batch can take over half of so much memory."""
-    height, width = shards.largest_image
-    if 6 * batch_size * min(height * width, recipe.max_pixels) <= memory_bytes:
+    height, width = shards.largest_image(recipe.max_pixels)
+    if 6 * batch_size * height * width <= memory_bytes:
         return None
     taken_bytes = _largest_images_bytes(shards, recipe, batch_size)
     if 2 * sum(taken_bytes) <= memory_bytes:
@@ -107,13 +107,13 @@ def warn_of_memory(run: Run) -> None:
 
 def explain_lack_of_memory(run: Run, message: str) -> str:
     """What took the memory, and what to lower, for an error of DALI's that `is_out_of_memory`."""
-    height, width = run.shards.largest_image
+    height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
     said = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
-        f"up to {width}x{height} pixels, the decoder's size hint: this loader needs about "
+        f"up to {width}x{height} pixels: this loader needs about "
         f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
         f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
         f"DALI says: {said.strip()}"

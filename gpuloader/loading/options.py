@@ -112,10 +112,17 @@ class Decoder:
     Attributes:
         num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
         prefetch: batches decoded before they are asked for, 1 to 64; one more than that are read ahead of those.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes
-            DALI's default, 0.65. It plays no part on a CPU.
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes 1,
+            or 0 where engines decode wrongly. Between them an image's decoder depends on the batch that it is in, and
+            decoders may round differently. It plays no part on a CPU.
         hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
-            engine decodes; None takes DALI's default, 1,000,000. It plays no part on a CPU.
+            engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
+            1,000,000. It plays no part on a CPU.
+        region: whether only that part is decoded that a crop needs; else the whole image, which is then cut. Pixels are
+            the same. None is True, but on a GPU where that fails.
+
+    On a GPU, what None stands for is tried at the first loader, in a process of its own, and kept in the user's cache
+    folder for that kind of GPU, the driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder
@@ -127,6 +134,7 @@ class Decoder:
     prefetch: int = 2
     hw_load: float | None = None
     hybrid_huffman_threshold: int | None = None
+    region: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch", "hybrid_huffman_threshold"):
@@ -136,6 +144,8 @@ class Decoder:
         _check_one_to(_MOST_PREFETCH, "Decoder(prefetch=", self.prefetch)
         if self.hw_load is not None and not _is_share(self.hw_load):
             raise ConfigError(f"Decoder(hw_load={self.hw_load!r}): allowed is a share in [0, 1], or None")
+        if not isinstance(self.region, (bool, np.bool_, type(None))):
+            raise ConfigError(f"Decoder(region={self.region!r}): allowed are True, False and None")
         threshold = self.hybrid_huffman_threshold
         if threshold is not None and not is_integer(threshold, 2**31):
             raise ConfigError(
@@ -147,6 +157,11 @@ class Decoder:
         """Those of DALI's decoder that are given, by DALI's names."""
         options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
         return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def graph_options(self) -> dict[str, Any]:
+        """What `gpuloader.pipelines.build` takes of it."""
+        return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,11 @@ from gpuloader.loading.arguments import (
     resolve_shuffle,
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
+from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, describe_run
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import admit, find_undecodable
+from gpuloader.pipelines import admit, check_for_gpu, find_undecodable
 from gpuloader.plan import Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
@@ -81,7 +82,7 @@ class Run:
         names: the names in a batch by what stands under them; None for a tuple.
         bad_images: what happens to those.
         known_bad: samples that are replaced, whatever their bytes are, with the causes.
-        decoder: its settings, with the number of threads.
+        decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: which rank of how many this is.
 
@@ -144,7 +145,9 @@ class Run:
 
     def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
         """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
-        return find_undecodable(self.recipe, images, arrays, self.device_id, self.num_threads)
+        return find_undecodable(
+            self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
+        )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -193,6 +196,8 @@ def resolve_run(
     recipe = load_preset(preset)
     here = World.detect() if world is None else as_value(World, "world", world)
     device = resolve_device(as_python_integer(device_id), here)
+    if device is not None:
+        check_for_gpu(recipe)
     bad_images = resolve_bad_images(on_error)
     labelling = resolve_label_from(label_from)
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
@@ -224,6 +229,8 @@ def resolve_run(
     if here.world_size > 1:  # naming the data goes through all of its index
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
+    if not run.decoded:
+        decoding = resolve_decoder(decoding, device)
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
 
 

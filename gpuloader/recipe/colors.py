@@ -162,7 +162,7 @@ class GaussianBlur(PixelTransform):
     On the CPU its levels are torchvision's within 1.
 
     Attributes:
-        kernel_size: pixels of the kernel's side, odd; half of it must fit into the image.
+        kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
         sigma: the standard deviation in pixels, or [low, high] that it is drawn from.
 
     Example:

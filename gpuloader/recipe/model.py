@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -72,6 +72,13 @@ def check_transforms(transforms: Sequence[Transform]) -> None:
         if not level:
             return
     raise ValueError(f"more than {MAX_NESTED} transforms within each other: nest fewer transforms")
+
+
+def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
+    """The transforms, each followed by those within it."""
+    for each in transforms:
+        yield each
+        yield from with_inner(getattr(each, "transforms", ()))
 
 
 def check_range(name: str, values: tuple[float, float], least: float, most: float) -> None:

@@ -45,6 +45,7 @@ _Row: TypeAlias = "tuple[tuple[int, int, int], EncodedImage]"
 """(shard, offset, size), and where the bytes go."""
 
 _MOST_OPEN_FILES = 256
+_SIDES = ("height", "width")
 
 
 class Arena:
@@ -163,12 +164,12 @@ class ShardSet:
             )
         return bool(decoded[0])
 
-    @cached_property
-    def largest_image(self) -> tuple[int, int]:
-        """The largest height and the largest width in pixels among the images whose index knows them."""
-        return max(int(index.height.max(initial=0)) for index in self._indexes), max(
-            int(index.width.max(initial=0)) for index in self._indexes
-        )
+    def largest_image(self, most_pixels: int) -> tuple[int, int]:
+        """(height, width) of the largest of the images that have at most so many pixels; (0, 0) where none is known."""
+        heights, widths = (np.concatenate([getattr(index, side) for index in self._indexes]) for side in _SIDES)
+        pixels = heights.astype(np.int64) * widths
+        row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
+        return (int(heights[row]), int(widths[row])) if 0 < pixels[row] <= most_pixels else (0, 0)
 
     @cached_property
     def too_large(self) -> dict[int, str]:

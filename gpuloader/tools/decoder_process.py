@@ -2,7 +2,7 @@
 
 The process gets batches on stdin, each a line of JSON with the images' sizes in bytes and then the images one behind
 the other, and answers each by a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} where something
-else than an image is to blame. It says {"bad": {}} when it is ready.
+else than an image is to blame. It says {"bad": {}} when it is ready. Where CUDA is of no use in it any more, it ends.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from signal import Signals
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import LoaderError
+from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.pipes import write_all
+from gpuloader.internals.dali import is_cuda_failure
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
 _MOST_ENDS = 50
+_CUDA_FAILED = 70
 
 
 class Decoding:
@@ -118,6 +120,8 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
 
 
 def _end(status: int) -> str:
+    if status == _CUDA_FAILED:
+        return "an error of CUDA"
     return Signals(-status).name if status < 0 else f"exit status {status}"
 
 
@@ -148,6 +152,11 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     decoder = WholeDecoder(batch_size, num_threads, device_id)
+    try:
+        decoder.check_machine()
+    except RuntimeError as error:
+        print(json.dumps({"error": str(error)}), file=answers)
+        return
     print(json.dumps({"bad": {}}), file=answers)
     # What libraries in C write is a line or more for each bad image, and not for which.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
@@ -158,6 +167,8 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
         try:
             print(json.dumps({"bad": bad(images)}), file=answers)
         except RuntimeError as error:
+            if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
+                os._exit(_CUDA_FAILED)  # an image broke what decoded before it; to clean up would fail as well
             print(json.dumps({"error": str(error)}), file=answers)
 
 

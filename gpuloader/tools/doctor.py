@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError, KernelError
+from gpuloader.errors import ConfigError, DeviceError, KernelError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -81,6 +81,8 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     ]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
+    if torch is not None and torch.cuda.is_available() and dali is not None:
+        findings.append(_decoding())
     if torch is not None and len(flavours) == 1 and (torch.version.cuda or (nvidia is not None and nvidia.gpus)):
         findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
     findings += [
@@ -229,6 +231,26 @@ def _jpeg_engines() -> str:
     except (OSError, AttributeError) as error:
         return f"unknown: {error}"
     return "unknown: nvJPEG does not say" if failed else f"{engines.value}, each of {per_engine.value} cores, on GPU 0"
+
+
+def _decoding() -> Finding:
+    """How the first GPU decodes, which is tried where it was not yet."""
+    probing, reason = _import("gpuloader.loading.probing")
+    if probing is None:
+        return Finding("decoding", f"not looked at: {reason}", "warning", "make DALI importable first")
+    try:
+        found = probing.probed(0)
+    except DeviceError as error:
+        return Finding("decoding", str(error), "failure", "install the driver and DALI again, or decode on the CPU")
+    return decoding(found.problems, str(found))
+
+
+def decoding(problems: Sequence[str], found: str) -> Finding:
+    """What came of trying: each problem is one."""
+    if any(problems):
+        advice = "loaders decode in a way that works, maybe slower: look for a newer driver, or a newer DALI"
+        return Finding("decoding", found, "warning", advice)
+    return Finding("decoding", found)
 
 
 # --- the machine

@@ -30,7 +30,7 @@ LEAST_GAIN = 0.02
 _RUNS = 40
 _LONGEST_RUN_SECONDS = 5.0
 _PREFETCH = (2, 1, 3, 4, 8)
-_ON_A_GPU = {"hw_load": (0.65, 0.0, 0.5, 0.8, 1.0), "hybrid_huffman_threshold": (10**6, 0, 10**5, 10**9)}
+_THRESHOLDS = (10**6, 0, 10**5, 10**9)
 """DALI's defaults first."""
 
 Settings: TypeAlias = dict[str, float]
@@ -132,14 +132,14 @@ def tune(
     sizes = tuple(dict.fromkeys([batch_size, *(fitting_batch_size(each, samples) for each in batch_sizes)]))
     for each in reversed(sizes):  # which checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
-            device, threads, on_gpu = str(loader.device), loader.run.num_threads, loader.device.type == "cuda"
+            device, threads, decoder = str(loader.device), loader.run.num_threads, loader.run.decoder
             if each == batch_size:
                 next(iter(loader), None)  # starts what needs long to start
     started = clock()
     choices: dict[str, Sequence[float]] = {
         "num_threads": thread_choices(threads, machine.cores),
         "prefetch": _PREFETCH,
-        **(_ON_A_GPU if on_gpu else {}),
+        **gpu_choices(decoder.hw_load),
         "batch_size": sizes,
     }
     run_seconds = min(seconds / _RUNS, _LONGEST_RUN_SECONDS)
@@ -182,6 +182,16 @@ def thread_choices(default: int, cores: int) -> tuple[int, ...]:
     """Numbers of threads to try, the default first: around it, and all cores."""
     around = (default, default // 4, default // 2, default - 1, 2 * default, cores)
     return tuple(dict.fromkeys(threads for threads in around if 1 <= threads <= cores))
+
+
+def gpu_choices(hw_load: float | None) -> dict[str, Sequence[float]]:
+    """Settings of a GPU's decoder to try, the default first: `hw_load` as a loader found it, None on the CPU.
+
+    No share between all and none, as pixels would depend on the batch, and no engines that decode wrongly.
+    """
+    if hw_load is None:
+        return {}
+    return {"hw_load": (1.0, 0.0) if hw_load else (0.0,), "hybrid_huffman_threshold": _THRESHOLDS}
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from making import damaged_jpeg
 from nvidia.dali import fn, pipeline_def, types
 
-from gpuloader.internals.dali import call_compiled, decoder_cause, is_decode_failure, is_out_of_memory
+from gpuloader.internals.dali import call_compiled, decoder_cause, is_cuda_failure, is_decode_failure, is_out_of_memory
 from gpuloader.pipelines.kernels.library import address_of
 from gpuloader.recipe.program import PARAMETERS, Op
 
@@ -112,6 +112,19 @@ def test_what_an_error_is_of(graph: Callable[[], Any], of_an_image: bool, of_mem
 )
 def test_errors_that_say_that_memory_is_out(message: str, expected: bool) -> None:
     assert is_out_of_memory(message) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [  # as DALI's sources have them: none was seen here
+        ("encountered:\n\nCUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access", True),
+        ("CUDA driver API error CUDA_ERROR_ILLEGAL_ADDRESS (700)", True),
+        ("CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory", False),
+        ("encountered:\n\nFailed to decode sample #0 : nvImageCodec failure: '#8'", False),
+    ],
+)
+def test_errors_that_leave_cuda_of_no_use(message: str, expected: bool) -> None:
+    assert is_cuda_failure(message) == expected
 
 
 def test_a_decoder_that_lacks_memory_blames_no_image() -> None:

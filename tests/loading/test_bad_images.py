@@ -12,7 +12,7 @@ from bad_images import TIFF
 from loaders import CUT, SAMPLES, evaluation, loader, spoilt
 from making import damaged_jpeg
 
-from gpuloader import BadImageError, BadImages, Decoder, StateError, TooManyBadImagesError, World
+from gpuloader import BadImageError, BadImages, Decoder, DeviceError, StateError, TooManyBadImagesError, World
 from gpuloader.plan import Draws, Stream
 
 CUT_TIFF = TIFF[:-1000]  # the gate lets it pass, and only windows that need the last rows fail
@@ -34,6 +34,20 @@ def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: b
             file.seek(caught.value.offset)
             assert file.read(len(bad)) == bad
         assert batches.state_dict()["delivered"] == 16
+
+
+@pytest.mark.parametrize("on_error", ["raise", BadImages(replace=True, max_share=1)], ids=["raise", "replace"])
+def test_where_a_good_jpeg_fails_too_no_image_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str | BadImages, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
+    with evaluation(spoilt(tmp_path, {5: damaged_jpeg()}), 4, on_error=on_error) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        with pytest.raises(DeviceError, match=r"not the images: .* \(driver .*, DALI .*, nvImageCodec .*\)"):
+            next(epoch)
+        assert batches.stats().bad == {}
+    assert caplog.text == ""
 
 
 def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401

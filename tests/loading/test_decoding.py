@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
+import torch
 from making import damaged_jpeg, jpeg, write_shard
+from nvidia.dali import fn
 
-from gpuloader import BadImageError, GPULoader
+from gpuloader import BadImageError, Decoder, GPULoader
+from gpuloader.pipelines import build
 
 
 def frames(error: BaseException) -> Iterator[FrameType]:
@@ -21,6 +26,37 @@ def frames(error: BaseException) -> Iterator[FrameType]:
             yield frame
             frame = frame.f_back
         trace = trace.tb_next
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each decoder in a graph."""
+    asked, decode = [], fn.decoders.image_slice
+
+    def noted(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        asked.append(options)
+        return decode(*args, **options)
+
+    monkeypatch.setattr(fn.decoders, "image_slice", noted)
+    return asked
+
+
+@pytest.mark.parametrize(("most", "expected"), [(16_000_000, (60, 30)), (1799, (20, 80)), (1000, (0, 0))])
+def test_the_decoder_is_told_the_largest_image_within_a_bound(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decoders: list[dict[str, Any]],
+    most: int,
+    expected: tuple[int, int],
+) -> None:
+    """Never the height of one and the width of another, which no image has."""
+    monkeypatch.setattr("gpuloader.loading.decoding._MOST_HINTED_PIXELS", most)
+    samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
+    shard = write_shard(tmp_path / "a.tar", samples)
+    with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:
+        next(iter(loader))
+    [options] = decoders
+    assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == expected
 
 
 @pytest.mark.parametrize("bad", [jpeg(64, 64)[:100], damaged_jpeg()], ids=["the gate refuses", "DALI refuses"])
@@ -35,3 +71,49 @@ def test_an_error_holds_no_frames_of_dalis_which_hold_the_pipeline(tmp_path: Pat
     assert any("gpuloader" in name for name in held)
     assert [name for name in held if "nvidia" in name] == []
     assert caught.value.__context__ is None
+
+
+def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pools keep what pipelines freed, and torch would not get it."""
+    alive: list[bool] = []
+    loader = GPULoader(shards, 8, None, preset="cifar10_eval")
+    next(iter(loader))
+    assert loader._batches._running is not None
+    pipeline = weakref.ref(loader._batches._running._pipeline)
+    monkeypatch.setattr(
+        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipeline() is not None), raising=False
+    )
+    loader.close()
+    assert alive == [False]
+
+
+@pytest.mark.parametrize(("hw_load", "first"), [(None, 4), (0.0, 4), (1.0, 12)])
+def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, hw_load: float | None, first: int
+) -> None:
+    """nvImageCodec gives its engines at most as many of a batch as the first had: here that would be 4."""
+    given: list[int] = []
+
+    def noting(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        preset, drawn, source = args
+
+        def noted() -> tuple[Any, ...]:
+            batch = source()
+            assert {len(each) for each in batch} == {len(batch[0])}
+            given.append(len(batch[0]))
+            return batch
+
+        return build(preset, drawn, noted, **options)
+
+    arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": Decoder(hw_load=hw_load)}
+    with GPULoader(shards, 12, None, **arguments) as loader:
+        whole = [images for _ in range(2) for images, _ in loader]
+    monkeypatch.setattr("gpuloader.loading.decoding.build", noting)
+    with GPULoader(shards, 12, None, **arguments) as loader:
+        loader.load_state_dict({**loader.state_dict(), "delivered": 36})
+        rest = [images for _ in range(2) for images, _ in loader]
+    assert given[:3] == [first, 12, 12]
+    assert [len(images) for images in rest] == [4, 12, 12, 12, 4]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(rest, whole[3:], strict=True))

@@ -13,6 +13,7 @@ from making import jpeg, tar_by_command, write_shard
 from running import draw, run_graph
 
 from gpuloader import Decoder
+from gpuloader.loading.delivery import _deliver_field
 
 
 def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
@@ -116,11 +117,31 @@ def test_fields_come_beside_the_image(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["npy"][1], array)
 
 
+@pytest.mark.parametrize(
+    ("device", "size_bytes", "pinned"),
+    [("cuda", 65_537, True), ("cuda", 65_536, False), ("cuda", 0, False), ("cpu", 1_000_000, False)],
+)
+@pytest.mark.parametrize("kind", ["array", "tensor", "in a mapping", "sparse"])
+def test_what_is_large_goes_to_a_gpu_by_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch, kind: str, device: str, size_bytes: int, pinned: bool
+) -> None:
+    """There is no GPU here: what is done with the tensor is noted."""
+    array, done = np.zeros(size_bytes, np.uint8), []
+    tensor = torch.from_numpy(array)
+    values = {"array": array, "tensor": tensor, "in a mapping": {"a": array}, "sparse": tensor.to_sparse()}
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: done.append("pinned") or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda _, to, non_blocking: done.append((to.type, non_blocking)))
+    _deliver_field(torch.device(device), "npy", values[kind])
+    assert done == ["pinned"] * (pinned and kind != "sparse") + [(device, True)]
+
+
 def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:
     with loader(shards) as batches:
         expected = torch.cat([images for images, _ in batches])
     with loader(shards, decoder=Decoder(hw_load=0.375, hybrid_huffman_threshold=123_456)) as batches:
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
+    with loader(shards, decoder=Decoder(region=False)) as batches:
+        assert torch.equal(torch.cat([images for images, _ in batches]), expected)
     with loader(shards, decoder=Misspelt()) as batches, pytest.raises(KeyError, match="hw_decoder_lode"):
         next(iter(batches))  # DALI knows the others
 

@@ -27,6 +27,7 @@ THREADS = r"Decoder\(num_threads={}\): allowed is an integer from 1 to 1024"
 PREFETCH = r"Decoder\(prefetch={}\): allowed is an integer from 1 to 64"
 HW_LOAD = r"Decoder\(hw_load={}\): allowed is a share in \[0, 1\], or None"
 THRESHOLD = r"Decoder\(hybrid_huffman_threshold={}\): allowed is an integer from 0 to 2\*\*31 - 1, or None"
+REGION = r"Decoder\(region={}\): allowed are True, False and None"
 SHARE = r"BadImages\(max_share={}\): allowed is a share of the data in \[0, 1\]"
 KNOWN = r"BadImages\(known={}\): allowed is the path of a file, or None"
 MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or None"
@@ -59,6 +60,8 @@ MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or Non
         (Decoder, {"hybrid_huffman_threshold": -1}, THRESHOLD.format("-1")),
         (Decoder, {"hybrid_huffman_threshold": 2**31}, THRESHOLD.format("2147483648")),
         (Decoder, {"hybrid_huffman_threshold": 1e6}, THRESHOLD.format("1000000.0")),
+        (Decoder, {"region": 1}, REGION.format("1")),
+        (Decoder, {"region": "no"}, REGION.format("'no'")),
         (Cache, {"folder": 3}, r"Cache\(folder=3\): allowed is the path of a folder, or None"),
         (Cache, {"max_bytes": 0}, MAX_BYTES.format("0")),
         (Cache, {"max_bytes": -1}, MAX_BYTES.format("-1")),
@@ -101,7 +104,7 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
         ({"decoder": {1: 2}}, "decoder: Decoder has no 1; allowed are num_threads"),
         (
             {"decoder": 4},
-            "decoder=4: allowed is a Decoder(num_threads=, prefetch=, hw_load=, hybrid_huffman_threshold=)",
+            "decoder=4: allowed is a Decoder(num_threads=, prefetch=, hw_load=, hybrid_huffman_threshold=, region=)",
         ),
         ({"decoder": 0}, "decoder=0: allowed is a Decoder("),  # not "none given"
         ({"sampling": []}, "sampling=[]: allowed is a Sampling("),
@@ -135,6 +138,7 @@ def test_a_mapping_has_the_fields_of_its_value(shards: list[Path], given: dict[s
         ("prefetch", "decoder=Decoder(prefetch=...)"),
         ("hw_load", "decoder=Decoder(hw_load=...)"),
         ("hybrid_huffman_threshold", "decoder=Decoder(hybrid_huffman_threshold=...)"),
+        ("region", "decoder=Decoder(region=...)"),
         ("subset", "sampling=Sampling(subset=...)"),
         ("weights", "sampling=Sampling(weights=...)"),
         ("replacement", "sampling=Sampling(replacement=...)"),
@@ -180,7 +184,13 @@ def test_what_is_not_said_is_at_its_default() -> None:
     assert asdict(Sampling()) == {"subset": None, "weights": None, "replacement": True, "steps_per_epoch": None}
     assert asdict(LabelFrom()) == {"place": "cls", "classes": None}
     assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None}
-    assert asdict(Decoder()) == {"num_threads": None, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None}
+    assert asdict(Decoder()) == {
+        "num_threads": None,
+        "prefetch": 2,
+        "hw_load": None,
+        "hybrid_huffman_threshold": None,
+        "region": None,
+    }
     assert asdict(Cache()) == {"folder": None, "max_bytes": None}
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
+from gpuloader.errors import ConfigError
 from gpuloader.pipelines import build
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, View, load_preset, preset_names
@@ -267,6 +268,33 @@ def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -
 
 
 # --- decoding
+
+
+@pytest.mark.parametrize(
+    "placing",
+    [
+        [RandomResizedCrop((48, 64))],
+        [RandomResizedCrop(48, interpolation="bicubic"), RandomHorizontalFlip()],
+        [Resize(64), CenterCrop((24, 30))],
+        [Resize((40, 40)), Pad(5, padding_mode="reflect"), RandomCrop(32)],
+    ],
+    ids=lambda placing: "-".join(type(each).__name__ for each in placing),
+)
+@pytest.mark.parametrize("run", [run_views, run_gpu_operators], ids=["the CPU's graph", "the GPU's graph"])
+def test_whole_images_give_the_pixels_of_their_regions(run: Any, placing: list[Transform]) -> None:  # noqa: ANN401
+    """Not if DALI's `resize` were told the region: at its border that takes in the pixels behind it."""
+    others = [
+        encoded(picture(90, 120), "PNG"),
+        encoded(picture(90, 120), "TIFF"),
+        encoded(picture(90, 120), "WEBP"),
+        encoded(picture(90, 120).convert("L"), "JPEG"),
+        encoded(picture(91, 123), "JPEG", progressive=True),
+    ]
+    preset, images = in_levels(*placing), photos()[:4] + others
+    for epoch in range(2):
+        arrays = draw(preset, images, epoch)
+        [regions], [whole] = (run(preset, images, arrays, region=region) for region in (True, False))
+        assert torch.equal(regions, whole)
 
 
 def test_the_fast_idct_is_off_by_what_the_recipes_page_says() -> None:
@@ -615,3 +643,23 @@ def test_a_gpus_graph_of_a_preset_makes_the_same_of_it(name: str) -> None:
         run_gpu_operators(preset, small(4), arrays), run_views(preset, small(4), arrays), strict=True
     ):
         assert ((one - other).abs() * scale).mean((1, 2, 3)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [GaussianBlur(173)],
+        [RandomInvert(), RandomApply([RandomChoice([RandomInvert(), GaussianBlur(201)])])],
+    ],
+    ids=["alone", "within others"],
+)
+def test_a_blur_that_dali_lacks_on_a_gpu_is_refused_there(transforms: list[Transform]) -> None:
+    def graph(device_id: int | None, changed: list[Transform]) -> None:
+        preset = Preset([RandomResizedCrop(224), *changed])
+        arrays = draw(preset, small(1))
+        build(preset, arrays, lambda: (), batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+
+    with pytest.raises(ConfigError, match=r"kernel_size (173|201): allowed is up to 171 on a GPU"):
+        graph(0, transforms)
+    graph(None, transforms)
+    graph(0, [GaussianBlur(171)])

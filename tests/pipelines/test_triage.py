@@ -1,5 +1,9 @@
 """Triage: which samples of a batch DALI cannot decode."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +12,26 @@ from bad_images import TIFF, zoo
 from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
+from gpuloader.errors import DeviceError
 from gpuloader.pipelines import build, find_undecodable, gate
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
 CUT_TIFF = TIFF[:-1000]  # only windows that need the last rows fail
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What pipelines are asked for. There is no GPU here: they are built for the CPU."""
+    options = []
+
+    def build_on_cpu(*args: Any, device_id: int | None, decoder_options: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        options.append({"device_id": device_id, "decoder_options": decoder_options})
+        return build(*args, device_id=None, decoder_options=decoder_options, **kwargs)
+
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
+    return options
 
 
 def test_the_damaged_image_passes_the_gate() -> None:
@@ -29,20 +47,7 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """There is no GPU here: the pipelines that are asked for, in this list, are built for the CPU."""
-    devices = []
-
-    def build_on_cpu(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        devices.append(device_id)
-        return build(*args, device_id=None, **kwargs)
-
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
-    return devices
-
-
-def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[int | None]) -> None:
+def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]]) -> None:
     """Every kind of image that the gate lets pass, in several windows."""
     kinds = [CUT_TIFF, *(kind.data for kind in zoo())]
     images = [data for data in kinds if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
@@ -58,17 +63,71 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[int | None]) -
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
 
 
+@pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
+def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(region: bool, bad: list[int]) -> None:
+    preset, images = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 8}}), [TIFF, CUT_TIFF]
+    causes = find_undecodable(preset, as_arrays(images), draw(preset, images), None, region=region)
+    assert list(causes) == bad
+
+
 @pytest.mark.parametrize(
     ("device_id", "bad", "pipelines"),
     [
         (None, [2, 4], 0),
         (None, [], 1),  # what fails then fails in the graph alone, if at all
-        (0, [2, 4], 5),
+        (0, [2, 4], 7),  # and so has the good one that is decoded before one is blamed
     ],
 )
 def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
-    asked: list[int | None], device_id: int | None, bad: list[int], pipelines: int
+    asked: list[dict[str, Any]], device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
-    assert list(find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)) == bad
-    assert asked == pipelines * [device_id]
+    given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
+    drawn = draw(PRESET, images)
+    assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
+    options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
+    assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("device_id", [None, 0])
+def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch, device_id: int | None
+) -> None:
+    monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
+    images = [jpeg(60, 80), damaged_jpeg()]
+    with pytest.raises(DeviceError, match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+\)"):
+        find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)
+    assert find_undecodable(PRESET, as_arrays(images[:1]), draw(PRESET, images[:1]), device_id) == {}
+
+
+BROKEN = """
+import sys
+import numpy as np
+from gpuloader.errors import DeviceError
+from gpuloader.pipelines import WholeDecoder, find_undecodable
+from gpuloader.pipelines.triage import _refused_by_graph
+from gpuloader.plan import Draws
+from gpuloader.recipe import load_preset
+
+preset, size = load_preset("cifar10_eval"), np.array([64])
+arrays = preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), size, size)
+image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
+for blame in (
+    lambda: find_undecodable(preset, [image], arrays, None),
+    lambda: _refused_by_graph(preset, [image], arrays, None, {}, True),
+    lambda: WholeDecoder(1, 1, None).failures([image]),
+):
+    try:
+        print(blame())
+    except DeviceError as error:
+        print(str(error).partition(":")[0])
+"""
+
+
+def test_an_installation_without_decoders_is_not_blamed_on_the_images(tmp_path: Path) -> None:
+    environment = {**os.environ, "NVIMGCODEC_EXTENSIONS_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", BROKEN, jpeg(64, 64).hex()]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    said = "the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images"
+    assert result.stdout.splitlines() == [said] * 3

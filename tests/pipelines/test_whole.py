@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from making import damaged_jpeg, encoded, jpeg, picture
+from nvidia.dali import fn
 from PIL import Image
 from running import as_arrays
 
@@ -39,7 +40,7 @@ def test_it_gives_whole_images_that_are_the_callers_or_names_the_bad_rows() -> N
     assert len(decoder.decode(as_arrays(files))) == 3
 
 
-@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 4), (0, 5)])
+@pytest.mark.parametrize(("device_id", "pipelines"), [(None, 4), (0, 7)])
 def test_on_a_gpu_each_image_of_a_batch_that_fails_has_a_pipeline_of_its_own(
     monkeypatch: pytest.MonkeyPatch, device_id: int | None, pipelines: int
 ) -> None:
@@ -57,3 +58,13 @@ def test_on_a_gpu_each_image_of_a_batch_that_fails_has_a_pipeline_of_its_own(
     assert list(decoder.failures(batch)) == [2]
     assert list(decoder.failures(as_arrays([jpeg(8, 8)] * 4))) == []
     assert asked == pipelines * [(device_id is None, device_id)]
+
+
+def test_no_jpeg_engine_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails in a batch of training fails here too: no place in a batch gives it to an engine."""
+    asked, decode = [], fn.decoders.image
+    monkeypatch.setattr(
+        fn.decoders, "image", lambda *args, **options: asked.append(options) or decode(*args, **options)
+    )
+    WholeDecoder(batch_size=1, num_threads=1, device_id=None).failures(as_arrays([jpeg(8, 8)]))
+    assert [options["hw_decoder_load"] for options in asked] == [0]

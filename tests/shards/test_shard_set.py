@@ -120,13 +120,19 @@ def test_no_samples_at_all_is_an_error(tmp_path: Path, samples: list[dict[str, b
         ShardSet.open(shards)
 
 
-def test_the_largest_image_is_the_largest_height_and_the_largest_width(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("most_pixels", "expected"),
+    [(10_000, (40, 30)), (1200, (40, 30)), (1199, (10, 70)), (700, (10, 70)), (699, (20, 30)), (599, (0, 0))],
+)
+def test_the_largest_image_is_one_of_them_within_the_bound(
+    tmp_path: Path, most_pixels: int, expected: tuple[int, int]
+) -> None:
     sizes = [(10, 70), (20, 30), (40, 30)]
     samples = [{"__key__": str(i), "jpg": jpeg(*size)} for i, size in enumerate(sizes)]
     shards = [write_shard(tmp_path / "a.tar", samples[:2]), write_shard(tmp_path / "b.tar", samples[2:])]
-    assert ShardSet.open(shards).largest_image == (40, 70)
+    assert ShardSet.open(shards).largest_image(most_pixels) == expected
     unknown = write_shard(tmp_path / "c.tar", [{"__key__": "a", "jpg": b"no image"}])
-    assert ShardSet.open([unknown]).largest_image == (0, 0)
+    assert ShardSet.open([unknown]).largest_image(most_pixels) == (0, 0)
 
 
 # The arena.

@@ -18,7 +18,7 @@ _DTYPES = {"int32": types.INT32, "float32": types.FLOAT, "float64": types.FLOAT6
 
 
 def run_gpu_operators(
-    preset: Preset, images: Sequence[bytes], arrays: Mapping[str, np.ndarray[Any, Any]]
+    preset: Preset, images: Sequence[bytes], arrays: Mapping[str, np.ndarray[Any, Any]], region: bool = True
 ) -> list[torch.Tensor]:
     """Each view's images, float32 (n, 3, h, w), decoded as on the CPU."""
 
@@ -31,8 +31,8 @@ def run_gpu_operators(
             ndim=[1, *(array.ndim - 1 for array in arrays.values())],
         )
         drawn = dict(zip(arrays, rest))
-        region = decode_region(encoded, drawn, "cpu", preset)
-        return tuple(view_on_gpu(region, of_view(drawn, view.number), view, preset) for view in preset.each_view)
+        cut = decode_region(encoded, drawn, "cpu", preset, by_decoder=region)
+        return tuple(view_on_gpu(cut, of_view(drawn, view.number), view, preset) for view in preset.each_view)
 
     outputs = [torch.from_numpy(np.array(output.as_array())).float() for output in graph().run()]
     return [output.permute(0, 3, 1, 2) if preset.layout == "channels_last" else output for output in outputs]

@@ -42,6 +42,7 @@ def run_views(
     arrays: dict[str, np.ndarray] | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
+    region: bool = True,
 ) -> list[torch.Tensor]:
     """The same for each view of the recipe."""
     arrays = draw(preset, images) if arrays is None else arrays
@@ -54,6 +55,7 @@ def run_views(
         num_threads=num_threads,
         device_id=device_id,
         prefetch=1,
+        region=region,
     )
     names = [str(view.number) for view in preset.each_view]
     [outputs] = next(DALIGenericIterator(pipeline, names, prepare_first_batch=False))

@@ -15,6 +15,7 @@ from gpuloader.tools.decoder_process import Decoding, runs
 
 GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
 KILLER = b"KILL" + bytes(100)
+BREAKER = b"CUDA" + bytes(100)
 
 
 @pytest.fixture
@@ -26,6 +27,8 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "admit = pipelines.admit\n"
         "def killing(image):\n"
         "    if image[:4].tobytes() == b'KILL': os.kill(os.getpid(), 11)\n"
+        "    if image[:4].tobytes() == b'CUDA':\n"
+        "        raise RuntimeError('CUDA runtime API error cudaErrorIllegalAddress (700)')\n"
         "    return admit(image)\n"
         "pipelines.admit = killing\n"
     )
@@ -51,6 +54,24 @@ def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]
     with Decoding(20, 2, None) as decoding:
         assert decoding.bad(as_arrays(images)) == dict.fromkeys(killers, "decoding it ends the process (SIGSEGV)")
         assert decoding.bad(as_arrays(GOOD)) == {}
+
+
+@pytest.mark.usefixtures("killing")
+def test_an_image_that_breaks_cuda_for_the_process_is_named_and_no_other() -> None:
+    with Decoding(20, 2, None) as decoding:
+        causes = decoding.bad(as_arrays([GOOD[0], BREAKER]))
+    assert causes == {1: "decoding it ends the process (an error of CUDA)"}
+
+
+def test_a_machine_that_decodes_nothing_is_said_before_any_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVIMGCODEC_EXTENSIONS_PATH", str(tmp_path))
+    with (
+        Decoding(8, 2, None) as decoding,
+        pytest.raises(LoaderError, match="fails on a JPEG that is good"),
+    ):
+        decoding.bad(as_arrays(GOOD))
 
 
 def test_damaged_jpeg_2000_takes_no_good_image_with_it() -> None:

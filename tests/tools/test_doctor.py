@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from making import write_samples
 
-from gpuloader.errors import ShardNotFoundError
+from gpuloader.errors import DeviceError, ShardNotFoundError
+from gpuloader.pipelines.probe import Found
 from gpuloader.tools.doctor import (
     Nvidia,
     cores,
     cuda_versions,
     dali_flavours,
+    decoding,
     examine,
     memory,
     open_files,
@@ -157,6 +160,32 @@ def test_cuda_versions_go_together(driver: str | None, torch: str | None, dali: 
     assert finding.status == status
     assert advice in finding.advice
     assert bool(finding.advice) == (status != "ok")
+
+
+@pytest.mark.parametrize(("problems", "status"), [(("", "", "", ""), "ok"), (("", "", "fails", "fails"), "warning")])
+def test_how_the_gpu_decodes(problems: tuple[str, ...], status: str) -> None:
+    finding = decoding(problems, "what was found")
+    assert (finding.name, finding.found, finding.status) == ("decoding", "what was found", status)
+    assert bool(finding.advice) == (status != "ok")
+
+
+def fails(gpu: int) -> Found:
+    raise DeviceError(f"GPU {gpu} decodes nothing")
+
+
+@pytest.mark.parametrize(
+    ("probed", "status", "said"),
+    [(lambda gpu: Found(("",) * 4), "ok", "regions; by engines"), (fails, "failure", "GPU 0 decodes nothing")],
+    ids=["all works", "nothing works"],
+)
+def test_where_there_is_a_gpu_how_it_decodes_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, probed: Callable[[int], Found], status: str, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("gpuloader.loading.probing.probed", probed)
+    [finding] = [each for each in examine() if each.name == "decoding"]
+    assert finding.status == status
+    assert said in finding.found
 
 
 NVIDIA_SMI = """<?xml version="1.0" ?>

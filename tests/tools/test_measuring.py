@@ -36,5 +36,5 @@ def test_arguments_are_told_as_yaml_has_them() -> None:
     assert told == {
         "tar": ["a.tar"],
         "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl"},
-        "decoder": {"num_threads": 2, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None},
+        "decoder": {"num_threads": 2, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None, "region": None},
     }

@@ -16,6 +16,7 @@ from gpuloader.tools.tune import (
     Search,
     Settings,
     TuneResult,
+    gpu_choices,
     search,
     thread_choices,
     tune,
@@ -171,3 +172,10 @@ def test_the_yaml_makes_a_loader(shards: list[Path], tmp_path: Path) -> None:
 def test_mistakes(shards: list[Path], arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tune(shards, 8, None, **{"seconds": 1, **arguments})
+
+
+@pytest.mark.parametrize(("hw_load", "loads"), [(1.0, (1.0, 0.0)), (0.0, (0.0,)), (None, None)])
+def test_no_share_of_the_engines_is_tried_that_pixels_would_depend_on(
+    hw_load: float | None, loads: tuple[float, ...] | None
+) -> None:
+    assert gpu_choices(hw_load).get("hw_load") == loads

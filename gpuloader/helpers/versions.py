@@ -1,0 +1,26 @@
+"""The versions of what decodes images: where it fails, an error names them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_DRIVER = Path("/sys/module/nvidia/version")
+_DISTRIBUTIONS = {
+    "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+    "nvImageCodec": ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+}
+
+
+def decoder_versions() -> dict[str, str]:
+    """Those of NVIDIA's driver, DALI and nvImageCodec; "none" where it is not there."""
+    versions = {"driver": _DRIVER.read_text().strip() if _DRIVER.exists() else "none"}
+    return versions | {name: _installed(names) for name, names in _DISTRIBUTIONS.items()}
+
+
+def _installed(distributions: tuple[str, ...]) -> str:
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return "none"

@@ -1,0 +1,62 @@
+"""How a GPU of this machine decodes: found out at the first loader, and kept for the versions that decode."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from gpuloader.helpers.versions import decoder_versions
+from gpuloader.helpers.whole_files import whole_file
+from gpuloader.loading.options import Decoder
+from gpuloader.pipelines.probe import TRIALS, Found, probe
+
+_log = logging.getLogger("gpuloader")
+
+
+def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
+    """What a decoder's settings leave open, as `probed` found it; on the CPU nothing is.
+
+    Raises:
+        DeviceError: the GPU cannot decode.
+    """
+    if device_id is None or None not in (decoder.region, decoder.hw_load):
+        return decoder
+    found = probed(device_id)
+    hw_load = found.hw_load if decoder.hw_load is None else decoder.hw_load
+    return replace(decoder, hw_load=hw_load, region=found.region(hw_load) if decoder.region is None else decoder.region)
+
+
+def probed(device_id: int) -> Found:
+    """What was found for a GPU like this with the driver, DALI and nvImageCodec that are here; else it is found now.
+
+    Raises:
+        DeviceError: the GPU cannot decode.
+    """
+    key = {"GPU": torch.cuda.get_device_name(device_id), **decoder_versions()}
+    file = _file(key)
+    with suppress(OSError, ValueError, LookupError, TypeError):  # none is there, or it is damaged
+        kept = json.loads(file.read_text())
+        problems = tuple(str(kept["problems"][place]) for place in range(len(TRIALS)))
+        if kept["key"] == key:
+            return Found(problems)
+    _log.info("trying once how %s decodes JPEGs, for some seconds; %s keeps what is found", key["GPU"], file)
+    found = probe(device_id)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as kept_file:
+            kept_file.write(json.dumps({"key": key, "problems": found.problems}, indent=1).encode())
+    except OSError as error:
+        _log.warning("%s cannot be written (%s): each loader tries again how the GPU decodes", file, error.strerror)
+    return found
+
+
+def _file(key: dict[str, str]) -> Path:
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    return platformdirs.user_cache_path("gpuloader") / f"decoding-{digest}.json"

@@ -1,0 +1,39 @@
+"""Whose fault it is that nothing can be decoded: a good JPEG tells."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpuloader.errors import DeviceError
+from gpuloader.helpers.versions import decoder_versions
+from gpuloader.internals.dali import decoder_cause, is_decode_failure
+
+GOOD_SIZE = (48, 64)
+"""(height, width)."""
+
+
+@cache
+def good_jpeg() -> NDArray[np.uint8]:
+    """A JPEG that any decoder takes, (bytes,)."""
+    height, width = GOOD_SIZE
+    rows, columns = np.mgrid[:height, :width]
+    levels = np.stack([4 * columns, 5 * rows, 2 * (rows + columns)], 2).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "JPEG")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def machine_error(message: str) -> DeviceError:
+    """For a decoder that fails on a good JPEG, with the error's message."""
+    versions = ", ".join(f"{name} {version}" for name, version in decoder_versions().items())
+    said = decoder_cause(message) if is_decode_failure(message) else message
+    return DeviceError(
+        f"the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images: "
+        f"{said or 'it gives no reason'} ({versions}). See `gpuloader doctor`; beside a GPU, device_id=None decodes on "
+        f"the CPU"
+    )

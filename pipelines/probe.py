@@ -1,0 +1,195 @@
+"""Which ways of decoding JPEGs work on a GPU: tried in a process of its own, as some versions of nvImageCodec end it.
+
+The process, `python -m gpuloader.pipelines.probe DEVICE`, decodes good JPEGs in one way after the other, and writes a
+line of JSON for each: {"levels": the worst image's mean difference to Pillow's} or {"error": message}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from signal import Signals
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.data_node import DataNode
+from PIL import Image
+
+from gpuloader.errors import DeviceError
+from gpuloader.helpers.child_processes import start_python
+from gpuloader.helpers.versions import decoder_versions
+from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.pipelines.operators import decode_region
+from gpuloader.pipelines.triage import cause_of
+from gpuloader.recipe import load_preset
+
+_MOST_LEVELS = 10.0  # decoders differ by 1 or 2; an image that was not decoded is off by 60
+_MOST_SECONDS = 180
+_STDERR_SHOWN_CHARACTERS = 500
+_IMAGES = 24
+_BATCHES = 3
+_SIZES = [(375, 500), (500, 375), (224, 224), (600, 800), (97, 131)]
+_SAMPLINGS = ("4:2:0", "4:4:4", "4:2:2", "gray")
+
+
+class Trial(NamedTuple):
+    """A way of decoding: whether the decoder leaves out what the region does not need; `hw_decoder_load`."""
+
+    region: bool
+    hw_load: float
+
+
+TRIALS = (Trial(False, 0.0), Trial(False, 1.0), Trial(True, 0.0), Trial(True, 1.0))
+"""The safest first: behind one that ends the process, none is tried."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of the trials.
+
+    Attributes:
+        problems: of each of `TRIALS`; empty where it works.
+    """
+
+    problems: tuple[str, ...]
+
+    @property
+    def hw_load(self) -> float:
+        """All or none: with a share between, an image's decoder depends on the others in its batch."""
+        return 0.0 if self.problems[1] else 1.0
+
+    def region(self, hw_load: float) -> bool:
+        """Whether regions are decoded right by all decoders that get a part of the batch."""
+        return not ((hw_load < 1 and self.problems[2]) or (hw_load > 0 and self.problems[3]))
+
+    def __str__(self) -> str:
+        engines = f"no engine: {self.problems[1]}" if self.problems[1] else "by engines, where there are any"
+        region = f"not regions: {self.problems[3 if self.hw_load else 2]}"
+        return f"{'regions' if self.region(self.hw_load) else f'whole images, {region}'}; {engines}"
+
+
+def probe(device_id: int | None) -> Found:
+    """Tries all on a GPU, or on the CPU, which takes some seconds.
+
+    Raises:
+        DeviceError: not even whole images can be decoded without engines, or memory is lacking.
+    """
+    return decide(*_run(device_id))
+
+
+def decide(said: str, end: str) -> Found:
+    """What the lines of the process and its end tell; raises what `probe` does."""
+    lines = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    problems = [_problem(line) for line in lines]
+    problems += [f"it ends the process ({end})", *["not tried, as the process had ended"] * len(TRIALS)]
+    lacking = [line["error"] for line in lines if is_out_of_memory(line.get("error", ""))]
+    if problems[0] or lacking:
+        versions = ", ".join(f"{name} {version}" for name, version in decoder_versions().items())
+        raise DeviceError(
+            f"a process that decodes good JPEGs on the GPU, to find out how, fails: {[*lacking, problems[0]][0]} "
+            f"({versions}). See `gpuloader doctor`; Decoder(region=False, hw_load=0) goes without it, and "
+            f"device_id=None without the GPU"
+        )
+    return Found(tuple(problems[: len(TRIALS)]))
+
+
+def _problem(line: dict[str, Any]) -> str:
+    if "error" in line:
+        return cause_of(line["error"])
+    return "" if line["levels"] <= _MOST_LEVELS else f"an image is off by {line['levels']:.0f} of 255 levels"
+
+
+def _run(device_id: int | None) -> tuple[str, str]:
+    """What the process writes, and how it ends."""
+    said, status = b"", 0
+
+    def waited(process: subprocess.Popen[bytes]) -> bool:
+        nonlocal said, status
+        said, _ = process.communicate(timeout=_MOST_SECONDS)
+        status = process.returncode
+        return False
+
+    try:
+        errors = start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
+    except subprocess.TimeoutExpired as expired:
+        return (expired.stdout or b"").decode(), f"stopped after {_MOST_SECONDS} seconds"
+    assert isinstance(errors, str)
+    errors = errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
+    end = Signals(-status).name if status < 0 else f"exit status {status}"
+    return said.decode(), f"{end}: {errors}" if errors and status > 0 else end
+
+
+# --- in the process
+
+
+def _serve(device_id: int | None) -> None:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries in C write is no answer
+    images = [_jpeg(number) for number in range(_IMAGES)]
+    for trial in TRIALS:
+        try:
+            line: dict[str, Any] = {"levels": _worst_levels(images, trial, device_id)}
+        except RuntimeError as error:
+            line = {"error": str(error)}
+        print(json.dumps(line), file=answers)
+
+
+def _jpeg(number: int) -> NDArray[np.uint8]:
+    """A smooth picture with some texture, encoded."""
+    rng = np.random.default_rng(number)
+    (height, width), sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
+    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    picture = Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+    file = io.BytesIO()
+    if sampling == "gray":
+        picture.convert("L").save(file, "JPEG", quality=90)
+    else:
+        picture.save(file, "JPEG", quality=90, subsampling=sampling)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: int | None) -> float:
+    """The mean difference to what Pillow decodes, in levels, of the image for which it is largest."""
+    whole = [np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.int16) for image in images]
+    rng = np.random.default_rng(0)
+    sizes = np.array([image.shape[:2] for image in whole])
+    shapes = (sizes * rng.uniform(0.3, 0.9, sizes.shape)).astype(np.int32)
+    starts = ((sizes - shapes) * rng.uniform(0, 1, sizes.shape)).astype(np.int32)
+    orders = [rng.permutation(len(images)) for _ in range(_BATCHES)]
+    batches = iter(orders)
+
+    def source() -> tuple[Any, ...]:
+        order = next(batches)
+        return [images[row] for row in order], starts[order], shapes[order]
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+    def graph() -> DataNode:
+        encoded, start, shape = fn.external_source(
+            source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1]
+        )
+        drawn = {"region_start": start, "region_shape": shape}
+        device, knobs = "cpu" if device_id is None else "gpu", {"hw_decoder_load": trial.hw_load}
+        largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
+        return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, knobs, trial.region)
+
+    pipeline, worst = graph(), 0.0
+    for order in orders:
+        [output] = pipeline.run()
+        on_host = output.as_cpu()
+        for place, row in enumerate(order):
+            (top, left), (height, width) = starts[row], shapes[row]
+            expected = whole[row][top : top + height, left : left + width]
+            worst = max(worst, float(np.abs(np.asarray(on_host.at(place), np.int16) - expected).mean()))
+    return worst
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

@@ -1,0 +1,28 @@
+"""The versions that errors of decoders name."""
+
+from pathlib import Path
+
+import nvidia.dali
+import nvidia.nvimgcodec
+import pytest
+
+from gpuloader.helpers import versions
+
+
+@pytest.mark.parametrize(("file", "driver"), [("550.127.05\n", "550.127.05"), (None, "none")])
+def test_versions_are_those_that_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, driver: str
+) -> None:
+    path = tmp_path / "version"
+    if file is not None:
+        path.write_text(file)
+    monkeypatch.setattr(versions, "_DRIVER", path)
+    found = versions.decoder_versions()
+    assert found["driver"] == driver
+    assert found["DALI"] == nvidia.dali.__version__
+    assert found["nvImageCodec"].startswith(nvidia.nvimgcodec.__version__)  # the distribution's has the build, too
+
+
+def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "_DISTRIBUTIONS", {"DALI": ("nvidia-dali-cuda999",)})
+    assert versions.decoder_versions()["DALI"] == "none"

@@ -1,0 +1,133 @@
+"""Which ways of decoding work: what is made of what the process said, and the process itself, on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuloader.errors import DeviceError
+from gpuloader.pipelines.probe import Found, decide, probe
+
+GOOD = {"levels": 1.4}
+BLACK = {"levels": 117.0}
+FAILS = {"error": "Error in Mixed operator `fn.decoders.image_slice`,\n\nencountered:\n\nnvImageCodec failure: '#8'"}
+LACKS = {"error": "Error in Mixed operator `fn.decoders.image`,\n\nencountered:\n\nCUDA allocation failed"}
+WELL = "exit status 0"
+
+
+def lines(*answers: dict[str, Any]) -> str:
+    return "".join(json.dumps(answer) + "\n" for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("said", "end", "region", "hw_load", "text"),
+    [  # in the order of TRIALS: whole without, whole with engines, regions without, regions with engines
+        (lines(GOOD, GOOD, GOOD, GOOD), WELL, True, 1, "regions; by engines, where there are any"),
+        (
+            lines(GOOD, GOOD),
+            "SIGSEGV",
+            False,
+            1,
+            "whole images, not regions: not tried, as the process had ended; by engines, where there are any",
+        ),
+        (lines(GOOD, GOOD) + '{"lev', "SIGSEGV", False, 1, None),  # it ended while it wrote
+        (
+            lines(GOOD, GOOD, FAILS, FAILS),
+            WELL,
+            False,
+            1,
+            "whole images, not regions: DALI's decoder fails on it: nvImageCodec failure: '#8'; by engines, where ...",
+        ),
+        (
+            lines(GOOD, BLACK, GOOD, GOOD),
+            WELL,
+            True,
+            0,
+            "regions; no engine: an image is off by 117 of 255 levels",
+        ),
+        (lines(GOOD, BLACK, FAILS, GOOD), WELL, False, 0, None),  # regions by engines alone are of no use then
+        (lines(GOOD, GOOD, FAILS, GOOD), WELL, True, 1, None),
+        (lines(GOOD, GOOD, GOOD), "SIGABRT", False, 1, None),
+        (
+            lines(GOOD),
+            "stopped after 180 seconds",
+            False,
+            0,
+            "whole images, not regions: not tried, as the process had ended; "
+            "no engine: it ends the process (stopped after 180 seconds)",
+        ),
+    ],
+)
+def test_what_is_taken_is_what_works(said: str, end: str, region: bool, hw_load: int, text: str | None) -> None:
+    found = decide(said, end)
+    assert (found.region(found.hw_load), found.hw_load) == (region, hw_load)
+    assert text is None or str(found).startswith(text.removesuffix("..."))
+
+
+@pytest.mark.parametrize(
+    ("said", "end", "message"),
+    [
+        ("", "SIGSEGV", r"it ends the process \(SIGSEGV\)"),
+        ("", "exit status 1: no CUDA-capable device is detected", "no CUDA-capable device"),
+        (lines(FAILS, GOOD, GOOD, GOOD), WELL, "nvImageCodec failure: '#8'"),
+        (lines(BLACK, GOOD, GOOD, GOOD), WELL, "off by 117"),
+        (lines(GOOD, GOOD, LACKS), WELL, "CUDA allocation failed"),  # which says nothing of the decoder
+    ],
+)
+def test_where_nothing_can_be_found_out_the_machine_is_to_blame(said: str, end: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=rf"(?s){message}.*driver .*DALI .*Decoder\(region=False, hw_load=0\)"):
+        decide(said, end)
+
+
+@pytest.mark.parametrize(
+    ("problems", "hw_load", "region"),
+    [
+        (("", "", "", ""), 0.65, True),
+        (("", "", "x", ""), 0.65, False),  # a part of the batch goes to each
+        (("", "", "", "x"), 0.65, False),
+        (("", "", "x", ""), 0.0, False),
+        (("", "", "", "x"), 0.0, True),
+    ],
+)
+def test_regions_must_work_with_the_share_that_is_asked_for(
+    problems: tuple[str, ...], hw_load: float, region: bool
+) -> None:
+    assert Found(problems).region(hw_load) == region
+
+
+def test_all_works_on_the_cpu() -> None:
+    assert probe(None) == Found(("", "", "", ""))
+
+
+BROKEN = """
+import os
+from nvidia.dali import fn
+
+image, image_slice = fn.decoders.image, fn.decoders.image_slice
+
+def black(*args, hw_decoder_load, **options):
+    return image(*args, **options) * (0 if hw_decoder_load else 1)
+
+fn.decoders.image = black
+fn.decoders.image_slice = lambda *args, **options: os.kill(os.getpid(), 11)
+"""
+
+
+def test_a_decoder_that_gives_black_or_ends_the_process_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    whole, engine, regions, _ = probe(None).problems
+    assert whole == ""
+    assert engine.startswith("an image is off by 1")  # more than 100 levels
+    assert regions == "it ends the process (SIGSEGV)"
+
+
+def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.pipelines.probe._MOST_SECONDS", 0)
+    with pytest.raises(DeviceError, match=r"it ends the process \(stopped after 0 seconds\)"):
+        probe(None)
