@@ -51,7 +51,7 @@ def test_the_hooks_before_a_commit_do_what_the_check_does() -> None:
     check = (ROOT / "scripts/check").read_text()
     for hook in repository["hooks"]:
         command = hook["entry"].removeprefix(".venv/bin/").removesuffix(" --force-exclude")
-        assert re.search(rf"^{command}\b", check, re.MULTILINE), command
+        assert re.search(rf"^ *{command}\b", check, re.MULTILINE), command
 
 
 @pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md"])

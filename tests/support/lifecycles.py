@@ -249,8 +249,6 @@ def trained_under_kills(tar: list[list[str]], folder: str, kills: int, steps: in
     """
     # What takes long at the start is done here, once; no loader may be made here: children do not inherit its threads.
     import_late("gpuloader.loading.loader")
-    resample = import_late("gpuloader.pipelines.resample")
-    resample._compile("float32", resample._SOURCES)
     random_ = random.Random(seed)
     record_of: list[str] = []
     kills_of: list[int] = []
