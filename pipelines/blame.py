@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from gpuloader.errors import DeviceError
 from gpuloader.helpers.versions import decoder_versions
@@ -20,6 +19,8 @@ GOOD_SIZE = (48, 64)
 @cache
 def good_jpeg() -> NDArray[np.uint8]:
     """A JPEG that any decoder takes, (bytes,)."""
+    from PIL import Image  # which no start needs
+
     height, width = GOOD_SIZE
     rows, columns = np.mgrid[:height, :width]
     levels = np.stack([4 * columns, 5 * rows, 2 * (rows + columns)], 2).astype(np.uint8)

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
-from PIL import Image
 
 from gpuloader.errors import DeviceError
 from gpuloader.helpers.child_processes import start_python
@@ -143,6 +142,8 @@ def _serve(device_id: int | None) -> None:
 
 def _jpeg(number: int) -> NDArray[np.uint8]:
     """A smooth picture with some texture, encoded."""
+    from PIL import Image  # in the process alone: no start needs it
+
     rng = np.random.default_rng(number)
     (height, width), sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
     few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
@@ -158,6 +159,8 @@ def _jpeg(number: int) -> NDArray[np.uint8]:
 
 def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: int | None) -> float:
     """The mean difference to what Pillow decodes, in levels, of the image for which it is largest."""
+    from PIL import Image
+
     whole = [np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.int16) for image in images]
     rng = np.random.default_rng(0)
     sizes = np.array([image.shape[:2] for image in whole])
