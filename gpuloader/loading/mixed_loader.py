@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, cycle, islice
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeAlias, get_args
@@ -62,7 +62,7 @@ class MixedLoader(Generic[B_co]):
 
     def __init__(
         self,
-        loaders: Mapping[str, GPULoader[B_co] | Any],
+        loaders: Mapping[str, Iterable[B_co]],
         strategy: Strategy = "round_robin",
         *,
         weights: Mapping[str, float] | None = None,
