@@ -18,7 +18,7 @@ from gpuloader.errors import (
     DeviceError,
     GPULoaderError,
     IndexFileError,
-    KernelError,
+    InstallationError,
     LabelError,
     LoaderError,
     NoSamplesError,
@@ -61,7 +61,7 @@ __all__ = [
     "GPULoader",
     "GPULoaderError",
     "IndexFileError",
-    "KernelError",
+    "InstallationError",
     "LabelError",
     "LabelFrom",
     "LoaderError",
@@ -101,4 +101,7 @@ _LATE = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _LATE:
         raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")
+    from gpuloader.loading.installation import check_dali
+
+    check_dali()
     return getattr(import_late(_LATE[name]), name)

@@ -4,7 +4,7 @@
     ├── ConfigError (ValueError)          an invalid argument
     │   └── PresetError                   a recipe with a wrong key, type or range
     ├── DeviceError (RuntimeError)        a device that is not there, cannot be used or decode, or lacks memory
-    ├── KernelError (ImportError)         the CPU's compiled kernels are missing or older than their sources
+    ├── InstallationError (ImportError)   DALI or the compiled kernels are missing, or do not fit
     ├── StateError (ValueError)           a state that belongs to another run
     ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator is over
     └── DataError
@@ -33,7 +33,7 @@ __all__ = [
     "DeviceError",
     "GPULoaderError",
     "IndexFileError",
-    "KernelError",
+    "InstallationError",
     "LabelError",
     "LoaderError",
     "NoSamplesError",
@@ -114,8 +114,8 @@ class DeviceError(GPULoaderError, RuntimeError):
     """
 
 
-class KernelError(GPULoaderError, ImportError):
-    """The compiled kernels of the CPU are missing, damaged, or older than their sources."""
+class InstallationError(GPULoaderError, ImportError):
+    """DALI is missing, or there twice; or the CPU's compiled kernels are missing or older than their sources."""
 
 
 class StateError(GPULoaderError, ValueError):

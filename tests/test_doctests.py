@@ -26,7 +26,7 @@ EXAMPLES = {
 }
 WITHOUT = {
     *("__version__", "Collator", "REFUSALS"),  # values
-    *("IndexFileError", "KernelError"),  # reach no user: an index is made again, kernels come with the package
+    *("IndexFileError", "InstallationError"),  # reach no user: an index is made again, kernels come with the package
     "TooManyBadImagesError",  # takes many bad images
     # Of gpuloader.data and gpuloader.training: the pages "coming from ..." show them, and tests/seeds runs those.
     *("DataModuleProtocol", "DefaultCollator", "LanguageModelingDataCollator", "MultiDataLoaderConfig"),

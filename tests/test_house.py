@@ -26,7 +26,8 @@ BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests
 PUBLIC = {
     "gpuloader": """
         BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError GPULoader
-        GPULoaderError IndexFileError KernelError LabelError LabelFrom LoaderError MixedLoader NoSamplesError PackError
+        GPULoaderError IndexFileError InstallationError LabelError LabelFrom LoaderError MixedLoader NoSamplesError
+        PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,
@@ -46,7 +47,8 @@ PUBLIC = {
         set_reproducible_training worker_init_fn
     """,
     "gpuloader.errors": """
-        BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError KernelError LabelError LoaderError
+        BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError InstallationError LabelError
+        LoaderError
         NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
         TarError TooManyBadImagesError
     """,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError, DeviceError, KernelError
+from gpuloader.errors import ConfigError, DeviceError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -175,7 +175,7 @@ def dali_flavours(distributions: Sequence[str]) -> list[str]:
 
 def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Finding:
     if dali is None:
-        advice = "pip install 'nvidia-dali-cuda120>=2.4,<3', or nvidia-dali-cuda130 for CUDA 13"
+        advice = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
         return Finding("DALI", f"cannot be imported: {error}", "failure", advice)
     found = f"{dali.__version__}, for CUDA {' and '.join(flavours) or 'unknown'}"
     if len(flavours) > 1:
@@ -309,7 +309,7 @@ def _kernels() -> Finding:
         return Finding("kernels", f"not looked at: {reason}", "warning", "make DALI importable first")
     try:
         library.load()
-    except KernelError as error:
+    except InstallationError as error:
         found, advice = str(error).split("\n", 1)
         return Finding("kernels", found, "failure", advice)
     variants = ", ".join(library.runnable_variants())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gpuloader.errors import KernelError
+from gpuloader.errors import InstallationError
 from gpuloader.pipelines.kernels.build import LIBRARY, compute_digest
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -38,19 +38,21 @@ def load() -> ctypes.CDLL:
     """The library, once in a process.
 
     Raises:
-        KernelError: It is missing, cannot be loaded, or was built from other sources than those beside it.
+        InstallationError: It is missing, cannot be loaded, or was built from other sources than those beside it.
     """
     build_it = "In a source checkout, build it: pip install -e ."
     try:
         library = ctypes.CDLL(str(LIBRARY))
         built_from = ctypes.c_char_p.in_dll(library, "sources").value or b""
     except (OSError, ValueError) as error:
-        raise KernelError(
+        raise InstallationError(
             f"The CPU's kernels cannot be loaded: {error}.", f"Reinstall gpuloader. {build_it}"
         ) from error
     digest = compute_digest()
     if digest and digest != built_from.decode():
-        raise KernelError(f"The C files in {LIBRARY.parent} have changed since {LIBRARY.name} was built.", build_it)
+        raise InstallationError(
+            f"The C files in {LIBRARY.parent} have changed since {LIBRARY.name} was built.", build_it
+        )
     return library
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader import KernelError
+from gpuloader import InstallationError
 from gpuloader.pipelines.kernels import build, library
 from gpuloader.pipelines.kernels.library import list_variants, runnable_variants
 from gpuloader.recipe.program import PARAMETERS, Op
@@ -71,7 +71,7 @@ def test_a_library_without_its_sources_is_loaded(elsewhere: Path) -> None:
 )
 def test_a_library_that_is_of_no_use_is_an_error(elsewhere: Path, harm: Callable[[Path], object], message: str) -> None:
     harm(elsewhere)
-    with pytest.raises(KernelError, match=rf"{message}(.|\n)*pip install -e \."):
+    with pytest.raises(InstallationError, match=rf"{message}(.|\n)*pip install -e \."):
         library.load()
 
 
