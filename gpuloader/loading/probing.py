@@ -46,7 +46,7 @@ def probed(device_id: int) -> Found:
         problems = tuple(str(kept["problems"][place]) for place in range(len(TRIALS)))
         if kept["key"] == key:
             return Found(problems)
-    _log.info("trying once how %s decodes JPEGs, for some seconds; %s keeps what is found", key["GPU"], file)
+    _log.warning("trying once how %s decodes JPEGs, for some seconds; %s keeps what is found", key["GPU"], file)
     found = probe(device_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
