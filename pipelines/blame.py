@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DeviceError
-from gpuloader.helpers.versions import decoder_versions
+from gpuloader.helpers.versions import describe_decoder_versions
 from gpuloader.internals.dali import decoder_cause, is_decode_failure
 
 GOOD_SIZE = (48, 64)
@@ -31,10 +31,9 @@ def good_jpeg() -> NDArray[np.uint8]:
 
 def machine_error(message: str) -> DeviceError:
     """For a decoder that fails on a good JPEG, with the error's message."""
-    versions = ", ".join(f"{name} {version}" for name, version in decoder_versions().items())
     said = decoder_cause(message) if is_decode_failure(message) else message
     return DeviceError(
         f"the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images: "
-        f"{said or 'it gives no reason'} ({versions}). See `gpuloader doctor`; beside a GPU, device_id=None decodes on "
-        f"the CPU"
+        f"{said or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; beside a GPU, "
+        f"device_id=None decodes on the CPU"
     )

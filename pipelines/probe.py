@@ -23,7 +23,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.errors import DeviceError
 from gpuloader.helpers.child_processes import start_python
-from gpuloader.helpers.versions import decoder_versions
+from gpuloader.helpers.versions import describe_decoder_versions
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.pipelines.operators import decode_region
 from gpuloader.pipelines.triage import cause_of
@@ -90,11 +90,10 @@ def decide(said: str, end: str) -> Found:
     problems += [f"it ends the process ({end})", *["not tried, as the process had ended"] * len(TRIALS)]
     lacking = [line["error"] for line in lines if is_out_of_memory(line.get("error", ""))]
     if problems[0] or lacking:
-        versions = ", ".join(f"{name} {version}" for name, version in decoder_versions().items())
         raise DeviceError(
             f"a process that decodes good JPEGs on the GPU, to find out how, fails: {[*lacking, problems[0]][0]} "
-            f"({versions}). See `gpuloader doctor`; Decoder(region=False, hw_load=0) goes without it, and "
-            f"device_id=None without the GPU"
+            f"({describe_decoder_versions()}). See `gpuloader doctor`; Decoder(region=False, hw_load=0) goes "
+            f"without it, and device_id=None without the GPU"
         )
     return Found(tuple(problems[: len(TRIALS)]))
 

@@ -19,6 +19,11 @@ def decoder_versions() -> dict[str, str]:
     return versions | {name: _installed(names) for name, names in _DISTRIBUTIONS.items()}
 
 
+def describe_decoder_versions() -> str:
+    """The same as text, for an error."""
+    return ", ".join(f"{name} {version}" for name, version in decoder_versions().items())
+
+
 def _installed(distributions: tuple[str, ...]) -> str:
     for name in distributions:
         with suppress(PackageNotFoundError):

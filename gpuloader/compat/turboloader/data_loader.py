@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -43,6 +43,19 @@ class Sample(dict[str, Any]):
                 f"them. Make it again with labels, or take sample.get('label', 0) where they mean nothing"
             )
         raise ConfigError(f"a sample has no {name!r}: it has {', '.join(self)}")
+
+
+def make_samples(
+    images: Iterable[NDArray[Any]], numbers: Iterable[int], keys: Iterable[str], labels: Sequence[int] | None
+) -> list[Sample]:
+    """Those of a batch; without a label where there are none."""
+    samples = [
+        Sample(image=image, index=number, key=key) for image, number, key in zip(images, numbers, keys, strict=True)
+    ]
+    if labels is not None:
+        for sample, label in zip(samples, labels, strict=True):
+            sample["label"] = label
+    return samples
 
 
 def threads_of(num_workers: int | None) -> int | None:
@@ -135,13 +148,9 @@ class DataLoader:
     def _read(self, cursor: Cursor, decoder: WholeDecoder) -> list[Sample]:
         run = self._loader.run
         batch = Reader(run).read(cursor, Arena())
-        labels = (
-            [{}] * len(batch.ids) if batch.labels is None else [{"label": label} for label in batch.labels.tolist()]
-        )
-        return [
-            Sample(image=image, index=number, key=run.shards.key(number), **label)
-            for image, number, label in zip(self._decoded(batch, decoder), batch.ids.tolist(), labels, strict=True)
-        ]
+        numbers = batch.ids.tolist()
+        labels = None if batch.labels is None else batch.labels.tolist()
+        return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.key, numbers), labels)
 
     def _decoded(self, batch: EncodedBatch, decoder: WholeDecoder) -> list[NDArray[Any]]:
         run = self._loader.run

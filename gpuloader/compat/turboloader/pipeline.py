@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from gpuloader.compat.turboloader.data_loader import DataLoader, Sample, check_at_least, threads_of
+from gpuloader.compat.turboloader.data_loader import DataLoader, Sample, check_at_least, make_samples, threads_of
 from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader
@@ -134,6 +134,5 @@ class Pipeline:
             return
         for batch in self._loader:
             images = batch["image"].permute(0, 2, 3, 1).cpu().numpy()
-            labels = [{}] * len(images) if batch["label"] is None else [{"label": n} for n in batch["label"].tolist()]
-            rows = zip(images, batch["index"].tolist(), batch["key"], labels, strict=True)
-            yield from (Sample(image=image, index=number, key=key, **label) for image, number, key, label in rows)
+            labels = None if batch["label"] is None else batch["label"].tolist()
+            yield from make_samples(images, batch["index"].tolist(), batch["key"], labels)
