@@ -88,6 +88,6 @@ def test_it_serves_until_ctrl_c(shards: list[Path], requests: int) -> None:
             with urllib.request.urlopen(f"{url}api/version?id=3") as answer:
                 assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err

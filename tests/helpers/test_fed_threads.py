@@ -29,7 +29,7 @@ def test_each_request_is_worked_on_once(count: int) -> None:
     assert running() == count
     for request in range(50):
         threads.put(request)
-    doubled = [done.get(timeout=60) for _ in range(50)]
+    doubled = [done.get(timeout=300) for _ in range(50)]
     threads.close()
     assert done.empty()
     assert sorted(doubled) == list(range(0, 100, 2))
@@ -49,7 +49,7 @@ def test_closing_gives_up_what_is_not_begun_and_says_so_to_what_is() -> None:
     threads = FedThreads(work, NAME)
     for request in range(9):
         threads.put(request)
-    assert begun.get(timeout=60) == 0
+    assert begun.get(timeout=300) == 0
     threads.close()
     threads.close()  # again changes nothing
     assert (running(), seen.get(), seen.empty(), begun.empty()) == (0, 0, True, True)
@@ -72,4 +72,4 @@ def test_closing_in_one_of_its_threads_does_not_wait_for_itself() -> None:
 
     threads: FedThreads[FedThreads[object]] = FedThreads(close, NAME)  # type: ignore[arg-type]
     threads.put(threads)  # type: ignore[arg-type]
-    closed.get(timeout=60)
+    closed.get(timeout=300)

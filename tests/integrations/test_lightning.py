@@ -258,7 +258,7 @@ def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str],
     whole = fit(tar, tmp_path, max_epochs=1).steps
     command = [sys.executable, TESTS / "two_devices.py", Path(tar[0]).parent, tmp_path, strategy]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, ROOT)))}
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, timeout=300)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for stage in ("train", "val"):
         steps = [first[2] + second[2] for first, second in zip(ranks[0][stage], ranks[1][stage], strict=True)]
@@ -472,7 +472,7 @@ def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_p
     csv = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", tmp_path]
     given = ["fit", "--config", EXAMPLES / "lightning_cli.yaml", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     command = [sys.executable, EXAMPLES / "lightning_module.py", *given, *csv]
-    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300)
     header, *_, last = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
     assert "accuracy" in header
     assert dict(zip(header.split(","), last.split(","), strict=True))["epoch"] == "1"

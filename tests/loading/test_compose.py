@@ -393,7 +393,7 @@ def test_a_forked_child_makes_its_own_pipeline_and_can_exit() -> None:
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
         "print(tuple(compose(image).shape))"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert result.stdout == "(3, 16, 16)\n(3, 16, 16)\n"
 
 

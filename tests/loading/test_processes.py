@@ -107,7 +107,7 @@ def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path
     )
     command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     assert result.stderr == ""
 
 
@@ -118,7 +118,7 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
         "print(next(iter(loader))[0].shape)"
     )
     command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert result.stdout == "torch.Size([8, 3, 32, 32])\n"
     assert result.stderr == ""
 

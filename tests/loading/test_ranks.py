@@ -94,4 +94,4 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         'weights={"0": 1.0, "1": 3.0} on ranks [1]\n'
         "the loaders of the ranks differ: sampling=\n"
     )
-    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [said, said]
+    assert [rank.communicate(timeout=300)[0] for rank in ranks] == [said, said]

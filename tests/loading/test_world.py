@@ -91,7 +91,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     for rank, process in enumerate(processes):
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         assert output == f"[(6, 9, 3), ({rank}, 2, 3), (4, 5, 3), (6, 9, 3)]\n"
 
 
@@ -145,7 +145,7 @@ def processes(work: str, tmp_path: Path, count: int) -> list[str]:
     )
     meeting = tmp_path / "meeting"
     running = [Program(begin + work, meeting, rank, stdout=subprocess.PIPE, text=True) for rank in range(count)]
-    return [process.communicate(timeout=60)[0] for process in running]
+    return [process.communicate(timeout=300)[0] for process in running]
 
 
 TRY = (

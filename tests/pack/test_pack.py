@@ -154,7 +154,7 @@ def test_two_parts_are_the_whole(
 
 def test_parts_at_once_are_the_whole(photos: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     processes = [start(photos, tmp_path, part=(part, 3)) for part in range(3)]
-    assert [(process.communicate(timeout=120), process.returncode)[1] for process in processes] == [0, 0, 0]
+    assert [(process.communicate(timeout=300), process.returncode)[1] for process in processes] == [0, 0, 0]
     assert content(tmp_path) == expected
 
 
@@ -258,7 +258,7 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: 
     process = start(many, tmp_path / "packed", workers=2)
     wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
     os.kill(children(process.process)[-1], signal.SIGKILL)
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 1
     assert b"PackError: a worker process ended: it was killed, perhaps for lack of memory" in told
 
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, sha
     )
     workers = children(process.process)
     (os.killpg if whole_group else os.kill)(process.process, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     assert b"Traceback" not in told
     wait_for_the_end_of(workers)
@@ -295,7 +295,7 @@ def test_leftovers_of_other_parts_are_left_alone(photos: Path, tmp_path: Path) -
 def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(many: Path, tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"  # writing more fails
     process = start(many, tmp_path / "packed", before=limit, max_size=None)
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 1
     assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path}/packed/train-000000.tar'".encode() in told
     assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
@@ -310,7 +310,7 @@ def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: 
     process = start(source, tmp_path / "packed", before=SLOW)
     wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
     (tmp_path / "photos").rename(tmp_path / "moved")
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=300)
     assert b"gpuloader.errors.PackError: the picture " + os.fsencode(source) in told
     assert b"cannot be read (No such file or directory)" in told
 
@@ -470,8 +470,8 @@ def test_packs_at_once_in_one_folder_do_not_disturb_each_other(photos: Path, tmp
         for options in ({"part": (0, 2)}, {"part": (1, 2)}, {"prefix": "test", "val_share": 0.0}):
             processes.append(start(photos, tmp_path / folder, **options))
             if folder == "one by one":
-                processes[-1].communicate(timeout=120)
-        assert [(process.communicate(timeout=120), process.returncode)[1] for process in processes] == [0, 0, 0]
+                processes[-1].communicate(timeout=300)
+        assert [(process.communicate(timeout=300), process.returncode)[1] for process in processes] == [0, 0, 0]
     assert content(tmp_path / "at once") == content(tmp_path / "one by one")
 
 

@@ -104,7 +104,7 @@ def test_search_works_on_a_page_that_is_opened_as_a_file(site: Path, browser: We
     field = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
     field.click()
     field.send_keys("quarantine")
-    WebDriverWait(browser, 60).until(lambda _: browser.find_elements(By.CSS_SELECTOR, ".md-search-result__link"))
+    WebDriverWait(browser, 300).until(lambda _: browser.find_elements(By.CSS_SELECTOR, ".md-search-result__link"))
     results = browser.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
     assert any("troubleshooting.html" in str(each.get_attribute("href")) for each in results)
 

@@ -198,7 +198,7 @@ train_as_rank("1.6", rank, 2, folder, names)
 def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
     write_samples(tmp_path, 9, shards=1, sizes=[SIZE])[0].rename(tmp_path / "imagenet_train.tar")
     ranks = [Program(RANK, tmp_path, rank) for rank in range(2)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     orders = []
     for of_first, of_second in zip(first, second, strict=True):

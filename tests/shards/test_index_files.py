@@ -174,7 +174,7 @@ def test_processes_that_start_at_once_all_end_with_right_indexes(tmp_path: Path)
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         assert output.split() == [digest.hex() for digest in expected]
     assert [ShardIndex.load(index_file(shard), shard).digest() for shard in shards] == expected
     assert names_in(tmp_path) == sorted(f"{shard.name}{end}" for shard in shards for end in ("", ".gpuidx"))

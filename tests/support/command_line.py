@@ -24,4 +24,4 @@ def run(
     if not cold and not any(name.startswith("PYTHON") for name in environment):
         return warm(*(_MODES_HOLD if modes_hold and os.geteuid() == 0 else ())).run(CLI, *arguments, env=env)
     command = [sys.executable, "-W", "error", "-c", CLI, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)

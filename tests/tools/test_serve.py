@@ -8,10 +8,12 @@ import json
 import shutil
 import socket
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread, active_count
+from threading import enumerate as enumerate_threads
 from typing import Any
 from urllib.parse import urlencode
 
@@ -132,18 +134,16 @@ def test_a_request_that_comes_byte_by_byte_is_ended(
 def test_a_client_that_does_not_take_its_answer_is_ended(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
     monkeypatch.setattr("gpuloader.tools.serve._PAGE", bytes(64 << 20))
-    with served(gallery) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-        threads = active_count()
+    with served(gallery) as port:
+        before = set(enumerate_threads())
+        client = socket.create_connection(("127.0.0.1", port), timeout=300)
         client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        ended = Event()
-        while active_count() == threads - 1:  # it has not begun
-            ended.wait(0.01)
-        for _ in range(200):
-            if active_count() < threads:
-                break
-            ended.wait(0.1)
+        while not (answering := set(enumerate_threads()) - before):
+            time.sleep(0.01)
+        for thread in answering:
+            thread.join(timeout=300)
         received = 0
-        with suppress(ConnectionError):
+        with client, suppress(ConnectionError):
             while data := client.recv(1 << 20):
                 received += len(data)
         assert received < 64 << 20
@@ -330,7 +330,7 @@ class Page:
         browser.get(f"http://127.0.0.1:{port}/")
 
     def wait(self, condition: Callable[[], object]) -> None:
-        WebDriverWait(self.browser, 30, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
+        WebDriverWait(self.browser, 300, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
 
     def one(self, selector: str) -> WebElement:
         return self.browser.find_element(By.CSS_SELECTOR, selector)

@@ -191,7 +191,7 @@ def test_what_is_in_use_stays(entries: list[Entry], folder: Path, size: int, who
     if who == "this process":
         close_shard(fd)
     else:
-        other.communicate("\n", timeout=20)
+        other.communicate("\n", timeout=300)
     content(cache, entries[1])
     assert not path.exists()
 
@@ -443,7 +443,7 @@ def test_a_download_whose_process_was_killed_goes_on(
     part = folder / f"{entries[0].key}.{size}.part"
     wait_for(lambda: part.exists() and part.stat().st_size)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=300)
     here = part.stat().st_size
     assert 0 < here < size
     server.bytes_per_second = 0
@@ -458,7 +458,7 @@ def test_processes_that_ask_at_once_download_once(
 ) -> None:
     server.bytes_per_second = 100_000
     processes = [begin(entries[0], folder) for _ in range(3)]
-    outputs = [process.communicate(timeout=30)[0] for process in processes]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert sorted(map(int, outputs)) == [0, 0, size]
     assert server.sent_bytes["train-0000.tar"] == size
 
