@@ -1,4 +1,6 @@
-"""Every snippet of the README and of docs/ runs, in the order of its page, and prints what the page says."""
+"""Every snippet of docs/ runs, in the order of its page, and prints what the page says. Those of README.md run in
+scripts/wheels.
+"""
 
 import os
 import re
@@ -6,36 +8,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from making import write_samples
-from PIL import Image
-from warm import CLI, warm
+from snippets import Snippet, snippets_of
+from warm import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 README, *DOCS = PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SNIPPET = re.compile(r"^```(python|bash)\n(.*?)^```$(?:\n\nprints\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"^```(?:py|sh)$", re.MULTILINE)
-
-
-class Snippet(NamedTuple):
-    page: Path
-    number: int  # from 1
-    language: str
-    code: str
-    printed: str
-
-    def __str__(self) -> str:
-        return f"{name_of(self.page)}-{self.number}"
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def snippets_of(page: Path) -> list[Snippet]:
-    return [Snippet(page, number, *parts) for number, parts in enumerate(SNIPPET.findall(page.read_text()), start=1)]
+def name_of_snippet(snippet: Snippet) -> str:
+    return f"{name_of(snippet.page)}-{snippet.number}"
 
 
 SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
@@ -99,35 +88,17 @@ def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Snippet], s
             folders[snippet.page] = tmp_path_factory.mktemp(snippet.page.stem)
             write_samples(folders[snippet.page] / "shards", 40, sizes=[(60, 80)])
         for each in snippets_of(snippet.page)[: snippet.number]:
-            if str(each) not in ELSEWHERE and each not in results:
+            if name_of_snippet(each) not in ELSEWHERE and each not in results:
                 results[each] = run_snippet(each, folders[each.page], path_of_commands())
         return results[snippet]
 
     return run_up_to
 
 
-def test_the_snippets_of_the_readme_run_and_its_demonstration_learns(tmp_path: Path) -> None:
-    """They begin without shards, and make their own, in the only run of the whole demonstration."""
-    command = tmp_path / "bin" / "gpuloader"
-    command.parent.mkdir()
-    longer = "from gpuloader.demo import run; run.TRAIN_SECONDS = 600.0"  # as on a machine that does nothing else
-    command.write_text(f"#!/bin/sh\nexec {warm().folder}/run '{longer}; {CLI}' \"$@\"\n")
-    command.chmod(0o755)
-    path = f"{command.parent}:{path_of_commands()}"
-    snippets = [snippet for snippet in snippets_of(README) if str(snippet) not in ELSEWHERE]
-    results = [run_snippet(snippet, tmp_path, path) for snippet in snippets]
-    for snippet, result in zip(snippets, results, strict=True):
-        check(snippet, result)
-    assert "epoch 5/5" in results[0].stderr
-    [accuracy] = re.findall(r"^accuracy +([\d.]+)% of 300 pictures", results[0].stdout, re.MULTILINE)
-    assert float(accuracy) > 90
-    with Image.open(tmp_path / "demo.png") as grid:
-        assert grid.size[0] > 1000
-        assert len(grid.getcolors(1 << 24)) > 10_000
-
-
 @pytest.mark.parametrize(
-    "snippet", [each for each in SNIPPETS if each.page != README and str(each) not in ELSEWHERE], ids=str
+    "snippet",
+    [each for each in SNIPPETS if each.page != README and name_of_snippet(each) not in ELSEWHERE],
+    ids=name_of_snippet,
 )
 def test_a_snippet_runs_and_prints_what_its_page_says(
     snippet: Snippet, result_of: Callable[[Snippet], subprocess.CompletedProcess[str]]
@@ -137,7 +108,7 @@ def test_a_snippet_runs_and_prints_what_its_page_says(
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_snippet_that_runs_elsewhere_names_what_is_there(name: str) -> None:
-    [snippet] = [each for each in SNIPPETS if str(each) == name]
+    [snippet] = [each for each in SNIPPETS if name_of_snippet(each) == name]
     files = re.findall(r"\b(?:scripts|configs)/[\w/.]*\w", snippet.code)
     assert files
     assert all((ROOT / file).is_file() for file in files)

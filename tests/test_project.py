@@ -15,6 +15,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = [path for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if path.stem != "config"]
 
 
@@ -59,3 +60,23 @@ def test_the_links_of_a_policy_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)]+)\)", (ROOT / name).read_text())
     assert targets
     assert all((ROOT / target).is_file() for target in targets)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_the_repository_has(path: Path) -> None:
+    jobs = read(path)["jobs"].values()
+    commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    assert commands
+    for command in commands:
+        assert (ROOT / command.split()[0]).stat().st_mode & 0o111, command
+    assert all(job["timeout-minutes"] <= 60 for job in jobs)
+
+
+def test_each_python_is_tested() -> None:
+    [job] = read(ROOT / ".github/workflows/tests.yml")["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(10, 15)]
+
+
+def test_the_tests_of_a_gpu_fail_without_one() -> None:
+    [job] = read(ROOT / ".github/workflows/gpu.yml")["jobs"].values()
+    assert job["env"] == {"GPULOADER_REQUIRE_GPU": "1"}
