@@ -16,7 +16,8 @@ from pathlib import Path
 from gpuloader.errors import IndexFileError
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import INDEX_SUFFIX
-from gpuloader.shards.remote.store import Entry, Wanted
+from gpuloader.shards.remote.store import Entry
+from gpuloader.shards.remote.waiting import Wanted
 from gpuloader.shards.scan import scan_bytes
 
 _REQUEST_BYTES = 64 << 10
