@@ -26,7 +26,7 @@ from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
 
-_MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
+MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
 
 
 def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
@@ -39,7 +39,7 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch=run.decoder.prefetch,
-        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
+        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS)),
         decoded=run.decoded,
         last_step=last_step,
         **run.decoder.graph_options,

@@ -41,7 +41,7 @@ from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted, 
 
 _CHECKSUM_FILE_BYTES = 4096
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_TELL_SECONDS = 10.0
+TELL_SECONDS = 10.0
 _HELD = re.compile(r"([0-9a-f]{32})\.(?:([0-9]+)\.part|tar)")
 _log = logging.getLogger("gpuloader")
 
@@ -148,10 +148,10 @@ class ShardCache:
             DataError: what was downloaded is no tar, or not as its index or checksum says.
             ConfigError: a file cannot be written in the folder, or something else is in its place.
         """
-        tell_at = time.monotonic() + _TELL_SECONDS
+        tell_at = time.monotonic() + TELL_SECONDS
         while (fd := self._fetch(entry, wanted, only_room_to_spare=False)) is None:
             if time.monotonic() > tell_at:
-                tell_at += _TELL_SECONDS
+                tell_at += TELL_SECONDS
                 here = _size(self._part(entry))
                 _log.info("waiting for %s: %d of %d bytes are here", entry.shard, here, entry.version.size_bytes)
             pause(POLL_SECONDS, wanted)

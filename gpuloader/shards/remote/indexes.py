@@ -23,7 +23,7 @@ from gpuloader.shards.scan import scan_bytes
 _REQUEST_BYTES = 64 << 10
 _FIRST_BYTES = 1 << 20  # after so much it is seen whether reading parts pays
 _SPARED = 16  # it does where one in so many bytes has to be read
-_MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
+MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
 NO_TIME = 0
 """The time of shards in the cache, in ns: their names say which version they are."""
 
@@ -52,7 +52,7 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
     """The index beside the shard on the store; None where there is no right one."""
     beside = entry.shard.beside(INDEX_SUFFIX)
-    data = beside.read_small(_MOST_GIVEN_BYTES, wanted)
+    data = beside.read_small(MOST_GIVEN_BYTES, wanted)
     if data is None:
         return None
     try:

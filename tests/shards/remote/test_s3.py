@@ -101,7 +101,7 @@ def test_files_beside_a_shard_that_cannot_be_right_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
     size: int,
 ) -> None:
-    monkeypatch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 19)
+    monkeypatch.setattr("gpuloader.shards.remote.indexes.MOST_GIVEN_BYTES", 1 << 19)
     for suffix in (".gpuidx", ".sha256"):
         bucket.pipe(f"bucket/data/train-0000.tar{suffix}", b"a" * size)
     with loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache")) as batches:
