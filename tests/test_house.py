@@ -102,6 +102,12 @@ def test_a_module_has_its_public_names(module: str) -> None:
         import_module(module).Loader  # noqa: B018
 
 
+@pytest.mark.parametrize("room", ["pipelines", "plan", "recipe", "shards", "shards.remote"])
+def test_a_room_has_the_names_that_it_lists(room: str) -> None:
+    listed = import_module(f"gpuloader.{room}")
+    assert [name for name in listed.__all__ if not hasattr(listed, name)] == []
+
+
 def test_what_is_no_room_is_public() -> None:
     modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
     assert modules - {"gpuloader.__init__"} == BESIDE_THE_ROOMS

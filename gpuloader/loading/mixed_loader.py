@@ -49,7 +49,7 @@ class MixedLoader(Generic[B_co]):
         seed: of "weighted", in [0, 2**64).
 
     Raises:
-            ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
+        ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader

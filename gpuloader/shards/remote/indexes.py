@@ -33,7 +33,7 @@ _log = logging.getLogger("gpuloader")
 def load_index(path: Path, entry: Entry) -> ShardIndex | None:
     """The index in a file of the cache; None where there is no right one."""
     try:
-        return _fitting(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
+        return _check_fits(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
     except FileNotFoundError:
         return None
     except (IndexFileError, OSError) as error:
@@ -56,13 +56,13 @@ def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
     if data is None:
         return None
     try:
-        return _fitting(ShardIndex.parse(data, str(beside)), str(beside), entry)
+        return _check_fits(ShardIndex.parse(data, str(beside)), str(beside), entry)
     except IndexFileError as error:
         _log.info("%s; it is passed over", error)
         return None
 
 
-def _fitting(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
+def _check_fits(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
     if index.shard_bytes != entry.version.size_bytes:
         raise IndexFileError(
             f"{name} is stale: {entry.shard} has {entry.version.size_bytes} bytes, the index was made for "

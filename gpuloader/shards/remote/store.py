@@ -87,7 +87,7 @@ class RemoteShard:
             ShardNotFoundError: there is none.
             RemoteError: the store does not say, or not how large it is.
         """
-        info = self._try(Requests.info, wanted)
+        info = _try(self.url, Requests.info, wanted)
         size = info.get("size")
         if info.get("type") == "directory":
             raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to take the *.tar in it")
@@ -114,7 +114,7 @@ class RemoteShard:
             check_size(len(data), end - start)
             return data
 
-        return self._try(part, wanted)
+        return _try(self.url, part, wanted)
 
     def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
         """All of a small object; None where there is none, it may not be read, or it is larger than `most_bytes`."""
@@ -131,7 +131,7 @@ class RemoteShard:
             return bytes(data)
 
         try:
-            data = self._try(whole, wanted)
+            data = _try(self.url, whole, wanted)
         except (ShardNotFoundError, _ForbiddenError):
             return None
         if len(data) > most_bytes:
@@ -157,7 +157,7 @@ class RemoteShard:
         self.check_version(version, wanted)
         if file.seek(0, os.SEEK_END) > version.size_bytes:
             file.truncate(0)
-        self._try(rest, wanted, lambda: file.seek(0, os.SEEK_END))
+        _try(self.url, rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
 
     def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
@@ -206,36 +206,6 @@ class RemoteShard:
             f"the loader again when the shard is as it shall be"
         )
 
-    def _try(
-        self, request: Callable[[Requests], Result], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
-    ) -> Result:
-        """What a request to the store gives, tried again while that may help, and while more and more is here."""
-        requests = Requests(self.url, wanted)
-        tries, counted_bytes = 0, here_bytes()
-        while True:
-            tries += 1
-            check_wanted(wanted)
-            try:
-                return request(requests)
-            except (InterruptedError, DataError, DiskError):
-                raise
-            except Exception as error:  # noqa: BLE001 - each store has errors of its own
-                failure = failures.without_frames(error)
-            if failures.is_missing(failure):
-                raise ShardNotFoundError(f"no such object: {self}")
-            said = failures.explain(failure, self.url)
-            if failures.is_forbidden(failure):
-                raise _ForbiddenError(str(self), said, tries)
-            if (here := here_bytes()) - counted_bytes >= PROGRESS_BYTES:
-                tries, counted_bytes = 1, here
-            if tries == _MOST_TRIES or failures.is_final(failure):
-                raise RemoteError(str(self), said, tries)
-            own_seconds = FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1)
-            seconds = max(own_seconds, failures.requested_pause_seconds(failure))
-            if seconds > _TOLD_PAUSE_SECONDS:
-                _log.info("%s: %s: it is asked again in %.0f s", self, said, seconds)
-            pause(seconds, wanted)
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -265,9 +235,40 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     Raises:
         RemoteError: the store cannot be asked.
     """
-    found = RemoteShard(pattern)._try(Requests.match, lambda: True)
+    found = _try(pattern, Requests.match, lambda: True)
     files = sorted(path for path, info in found.items() if info.get("type") != "directory")
     return [RemoteShard(f"{protocol_of(pattern)}://{path.removeprefix('/')}") for path in files]
+
+
+def _try(
+    url: str, request: Callable[[Requests], Result], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
+) -> Result:
+    """What a request to the store gives, tried again while that may help, and while more and more is here."""
+    requests, shown = Requests(url, wanted), without_secrets(url)
+    tries, counted_bytes = 0, here_bytes()
+    while True:
+        tries += 1
+        check_wanted(wanted)
+        try:
+            return request(requests)
+        except (InterruptedError, DataError, DiskError):
+            raise
+        except Exception as error:  # noqa: BLE001 - each store has errors of its own
+            failure = failures.without_frames(error)
+        if failures.is_missing(failure):
+            raise ShardNotFoundError(f"no such object: {shown}")
+        said = failures.explain(failure, url)
+        if failures.is_forbidden(failure):
+            raise _ForbiddenError(shown, said, tries)
+        if (here := here_bytes()) - counted_bytes >= PROGRESS_BYTES:
+            tries, counted_bytes = 1, here
+        if tries == _MOST_TRIES or failures.is_final(failure):
+            raise RemoteError(shown, said, tries)
+        own_seconds = FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1)
+        seconds = max(own_seconds, failures.requested_pause_seconds(failure))
+        if seconds > _TOLD_PAUSE_SECONDS:
+            _log.info("%s: %s: it is asked again in %.0f s", shown, said, seconds)
+        pause(seconds, wanted)
 
 
 def _strong(tag: str) -> str:
