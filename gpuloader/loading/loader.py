@@ -353,9 +353,8 @@ class GPULoader(Generic[B_co]):
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
-        self.progress.cursor = (
-            after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
-        )
+        # Last: an interrupt before it gives the batch again, one behind it comes after the batch.
+        self.progress.cursor = after
         return result
 
     def _leave_to_the_parent(self) -> None:
