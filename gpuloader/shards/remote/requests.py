@@ -84,14 +84,14 @@ class Requests:
         found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
         return found
 
-    def block(self, start: int, end: int) -> bytes:
+    def read_block(self, start: int, end: int) -> bytes:
         """The bytes from `start` to before `end`."""
         check_wanted(self._wanted)  # a store that is not asynchronous never looks
         data: bytes = self._ask("cat_file", start=start, end=end) or b""
         check_size(len(data), end - start)
         return data
 
-    def beginning(self, size: int) -> bytes:
+    def read_beginning(self, size: int) -> bytes:
         """The first bytes, as many as there are up to that size."""
         try:
             return self._ask("cat_file", start=0, end=size) or b""
@@ -101,7 +101,7 @@ class Requests:
             raise
 
     @contextmanager
-    def answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
+    def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
         """The answer with the bytes from `start` to before `end`; with all where no end is named, or by its status."""
         part = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
         answer = self._await(self._get(self._store, self._path, {**_PLAIN, **part}), REQUEST_SECONDS)
@@ -110,7 +110,7 @@ class Requests:
         finally:
             self._store.loop.call_soon_threadsafe(answer.close)
 
-    def chunks(self, answer: internals.Answer, most_bytes: int | None = None) -> Iterator[bytes]:
+    def read_chunks(self, answer: internals.Answer, most_bytes: int | None = None) -> Iterator[bytes]:
         """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
         since, total_bytes, counted_bytes = time.monotonic(), 0, 0
         while chunk := self._await(answer.read(_BUFFER_BYTES), _SILENT_SECONDS):

@@ -105,12 +105,12 @@ class RemoteShard:
 
         def part(requests: Requests) -> bytes | None:
             if not requests.streams:
-                return requests.block(start, end)
-            with requests.answer(start, end) as answer:
+                return requests.read_block(start, end)
+            with requests.open_answer(start, end) as answer:
                 if answer.status != 206:
                     return None
                 self._check_answer(answer, version, start, end)
-                data = b"".join(requests.chunks(answer, end - start))
+                data = b"".join(requests.read_chunks(answer, end - start))
             check_size(len(data), end - start)
             return data
 
@@ -121,10 +121,10 @@ class RemoteShard:
 
         def whole(requests: Requests) -> bytes:
             if not requests.streams:
-                return requests.beginning(most_bytes + 1)
+                return requests.read_beginning(most_bytes + 1)
             data = bytearray()
-            with requests.answer() as answer:
-                for chunk in requests.chunks(answer):
+            with requests.open_answer() as answer:
+                for chunk in requests.read_chunks(answer):
                     data += chunk
                     if len(data) > most_bytes:
                         break
@@ -166,18 +166,18 @@ class RemoteShard:
         if start == version.size_bytes:
             return
         part = (start, version.size_bytes) if version.ranges else ()
-        with requests.answer(*part) as answer:
+        with requests.open_answer(*part) as answer:
             start = start if answer.status == 206 else 0
             self._check_answer(answer, version, start, version.size_bytes)
             file.seek(start)
             file.truncate()
-            yield from requests.chunks(answer, version.size_bytes - start)
+            yield from requests.read_chunks(answer, version.size_bytes - start)
 
     def _bytes_in_blocks(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
         start, size = file.seek(0, os.SEEK_END), FIRST_BLOCK_BYTES
         while start < version.size_bytes:
             end = min(start + min(size, BLOCK_BYTES), version.size_bytes)
-            yield requests.block(start, end)
+            yield requests.read_block(start, end)
             start, size = end, 2 * size
 
     def _check_answer(self, answer: Answer, version: Version, start: int, end: int) -> None:
