@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from nvidia.dali import types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.kernels.call import call_kernel
 
-Rgb = tuple[float, float, float]
+Rgb: TypeAlias = tuple[float, float, float]
 
 
 def augment(

@@ -20,13 +20,14 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
-Colour: TypeAlias = tuple[float, float, float]
+from gpuloader.pipelines.augment import Rgb
+
 Layout: TypeAlias = Literal["CHW", "HWC"]
 
 _LARGEST = 8192  # pixels of height and of width, as `Preset.size`
 
 
-def erase(image: DataNode, box_and_key: DataNode, value: Colour | Literal["random"], layout: Layout) -> DataNode:
+def erase(image: DataNode, box_and_key: DataNode, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
     """The image with its box filled. Must be traced by a pipeline with conditionals; an empty box costs nothing.
 
     Args:
@@ -46,7 +47,7 @@ def erase(image: DataNode, box_and_key: DataNode, value: Colour | Literal["rando
         return image
 
 
-def _fill(image: DataNode, box: DataNode, colour: Colour) -> DataNode:
+def _fill(image: DataNode, box: DataNode, colour: Rgb) -> DataNode:
     box = fn.cast(box, dtype=types.FLOAT)
     return fn.erase(image, anchor=box[0:2], shape=box[2:4], axis_names="HW", fill_value=colour)
 

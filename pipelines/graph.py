@@ -22,8 +22,8 @@ from gpuloader.pipelines.operators import (
     Nodes,
     cut_region,
     decode_region,
+    place_on_cpu,
     place_on_gpu,
-    placed_on_cpu,
     view_on_cpu,
     view_on_gpu,
 )
@@ -118,7 +118,7 @@ def _decoded_row(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
 
 
 def _row_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    return placed_on_cpu(region, drawn, view, preset)[0:1]
+    return place_on_cpu(region, drawn, view, preset)[0:1]
 
 
 def _row_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

@@ -22,7 +22,7 @@ from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.pipes import write_all
 
-_MOST_WAITING_SECONDS = 600
+MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
 _BOX, _CODE_STREAM = b"\0\0\0\x0c", b"\xff\x4f\xff\x51"
 _BOX_NAME = b"jP  "
@@ -42,7 +42,7 @@ def translate(encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[
     Raises:
         LoaderError: the process does not begin, is killed, or does not answer.
     """
-    return _server.translate(encoded, max_pixels)
+    return server.translate(encoded, max_pixels)
 
 
 class _Server:
@@ -50,7 +50,7 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def translate(self, encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
         with self._lock:
@@ -73,13 +73,13 @@ class _Server:
         return said.get("cause", content)
 
     def close(self) -> None:
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             end(process)
 
     def leave_to_the_parent(self) -> None:
         """In a forked child, which starts one of its own: the parent's is to end when the parent does."""
-        process, self._process, self._lock = self._process, None, Lock()
+        process, self.process, self._lock = self.process, None, Lock()
         if process is not None:
             process.returncode = 0  # else Python waits for it, and warns
             for pipe in (process.stdin, process.stdout):
@@ -88,7 +88,7 @@ class _Server:
 
     def _ask(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
         """None where the process ended."""
-        process = self._process = self._process or _begin()
+        process = self.process = self.process or _begin()
         assert process.stdin is not None
         try:
             write_all(process.stdin.fileno(), json.dumps([len(encoded), max_pixels]).encode() + b"\n")
@@ -112,8 +112,8 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray
     poll.register(file, select.POLLIN)
 
     def some() -> bytes:
-        if not poll.poll(1000 * _MOST_WAITING_SECONDS):
-            raise LoaderError(f"the process that decodes JPEG 2000 did not answer for {_MOST_WAITING_SECONDS} seconds")
+        if not poll.poll(1000 * MOST_WAITING_SECONDS):
+            raise LoaderError(f"the process that decodes JPEG 2000 did not answer for {MOST_WAITING_SECONDS} seconds")
         return os.read(file, _READ_BYTES)
 
     line = b""
@@ -134,6 +134,6 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray
     return said, content
 
 
-_server = _Server()
-atexit.register(_server.close)
-at_fork(_server, _Server.leave_to_the_parent)
+server = _Server()  # that of this process
+atexit.register(server.close)
+at_fork(server, _Server.leave_to_the_parent)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.pipelines.augment import augment
+from gpuloader.pipelines.augment import Rgb, augment
 from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import run_steps
@@ -20,7 +20,6 @@ from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
 Nodes: TypeAlias = Mapping[str, DataNode]
-Rgb: TypeAlias = tuple[float, float, float]
 
 _ZEROS: Rgb = (0.0, 0.0, 0.0)
 _ONES: Rgb = (1.0, 1.0, 1.0)
@@ -70,7 +69,7 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
 
 def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """One view of a decoded region, by compiled kernels: one pass, and a second where pixels are changed."""
-    image = placed_on_cpu(region, drawn, view, preset)
+    image = place_on_cpu(region, drawn, view, preset)
     if view.in_one_pass:
         return image
 
@@ -85,7 +84,7 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
     return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
 
 
-def placed_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """Resized, cut, padded and flipped; finished where that is one pass, else uint8 HWC."""
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
@@ -105,7 +104,7 @@ def placed_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset
 
 def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
     """How the last pass leaves the image."""
-    scale, offset = normalising(view, preset)
+    scale, offset = _scale_and_offset(view, preset)
     return {"scale": scale, "offset": offset, "dtype": preset.dtype, "channels_first": preset.layout == "nchw"}
 
 
@@ -193,7 +192,7 @@ def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[Dat
 
 def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str | None = None) -> DataNode:
     """HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
-    scale, offset = normalising(view, preset)
+    scale, offset = _scale_and_offset(view, preset)
     return fn.crop_mirror_normalize(
         image,
         mean=[-shift / factor for shift, factor in zip(offset, scale)],
@@ -203,7 +202,7 @@ def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str | None
     )
 
 
-def normalising(view: ViewPlan, preset: Preset) -> tuple[Rgb, Rgb]:
+def _scale_and_offset(view: ViewPlan, preset: Preset) -> tuple[Rgb, Rgb]:
     """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
     if preset.dtype == "uint8":
         return _ONES, _ZEROS

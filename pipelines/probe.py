@@ -30,7 +30,7 @@ from gpuloader.pipelines.triage import cause_of
 from gpuloader.recipe import load_preset
 
 _MOST_LEVELS = 10.0  # decoders differ by 1 or 2; an image that was not decoded is off by 60
-_MOST_SECONDS = 180
+MOST_SECONDS = 180
 _STDERR_SHOWN_CHARACTERS = 500
 _IMAGES = 24
 _BATCHES = 3
@@ -110,14 +110,14 @@ def _run(device_id: int | None) -> tuple[str, str]:
 
     def waited(process: subprocess.Popen[bytes]) -> bool:
         nonlocal said, status
-        said, _ = process.communicate(timeout=_MOST_SECONDS)
+        said, _ = process.communicate(timeout=MOST_SECONDS)
         status = process.returncode
         return False
 
     try:
         errors = start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
     except subprocess.TimeoutExpired as expired:
-        return (expired.stdout or b"").decode(), f"stopped after {_MOST_SECONDS} seconds"
+        return (expired.stdout or b"").decode(), f"stopped after {MOST_SECONDS} seconds"
     assert isinstance(errors, str)
     errors = errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
     end = Signals(-status).name if status < 0 else f"exit status {status}"

@@ -55,11 +55,11 @@ def find_undecodable(
     Raises:
         DeviceError: the good JPEG cannot be decoded, so no image is to blame.
     """
-    refused = _refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
-    return refused or _refused_by_graph(preset, images, arrays, device_id, decoder_options or {}, region)
+    refused = _find_refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
+    return refused or _find_refused_by_graph(preset, images, arrays, device_id, decoder_options or {}, region)
 
 
-def _refused_on_cpu(
+def _find_refused_on_cpu(
     images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], num_threads: int
 ) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
@@ -80,7 +80,7 @@ def _refused_on_cpu(
     return causes
 
 
-def _refused_by_graph(
+def _find_refused_by_graph(
     preset: Preset,
     images: Sequence[NDArray[np.uint8]],
     arrays: Mapping[str, NDArray[Any]],

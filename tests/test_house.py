@@ -102,6 +102,12 @@ def test_a_module_has_its_public_names(module: str) -> None:
         import_module(module).Loader  # noqa: B018
 
 
+@pytest.mark.parametrize("room", ["pipelines", "plan", "recipe", "shards", "shards.remote"])
+def test_a_room_has_the_names_that_it_lists(room: str) -> None:
+    listed = import_module(f"gpuloader.{room}")
+    assert [name for name in listed.__all__ if not hasattr(listed, name)] == []
+
+
 def test_what_is_no_room_is_public() -> None:
     modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
     assert modules - {"gpuloader.__init__"} == BESIDE_THE_ROOMS
@@ -123,6 +129,36 @@ def test_each_room_is_drawn() -> None:
     assert sorted(DRAWN) == sorted(f"{room}/" for room in there | BESIDE)
     for room in BESIDE:
         assert (ROOT / room).is_dir()
+
+
+@pytest.mark.parametrize("room", [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))])
+def test_no_module_uses_a_private_name_of_another(room: str) -> None:
+    if room == "gpuloader/internals/":
+        return  # which is for that
+    for path in (ROOT / room).glob("*.py"):
+        tree = ast.parse(path.read_text())
+        assert used_private_names(tree) <= own_private_names(tree) | {"_exit"}, path
+
+
+def used_private_names(tree: ast.Module) -> set[str]:
+    """Those that are imported, or asked of anything but `self`."""
+    used = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Attribute) and ast.unparse(each.value) not in ("self", "cls"):
+            used.add(each.attr)
+        elif isinstance(each, ast.ImportFrom):
+            used |= {alias.name for alias in each.names}
+    return {name for name in used if re.match("_[^_]", name)}
+
+
+def own_private_names(tree: ast.Module) -> set[str]:
+    """Those of functions, and of what `self` is given."""
+    return {
+        each.name if isinstance(each, ast.FunctionDef) else each.attr
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef)
+        or (isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self")
+    }
 
 
 @pytest.mark.parametrize("room", [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))])

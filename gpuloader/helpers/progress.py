@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1.0
 
 
 def progress_bar(shown: bool) -> Progress:
@@ -38,7 +38,7 @@ def say(bar: Progress, line: str) -> None:
 
 def follow(futures: Collection[Future[Result]], title: str, shown: bool) -> Iterator[Future[Result]]:
     """The futures as they complete; with a progress bar where they take longer than a second."""
-    if not shown or not wait(futures, _PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
+    if not shown or not wait(futures, PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
         yield from as_completed(futures)
         return
     with progress_bar(True) as bar:

@@ -92,7 +92,7 @@ class Compose(Preset):
             DataError: bytes that cannot be decoded.
         """
         one = not isinstance(images, list)
-        encoded, arrays, sizes = _decoded_or_not(self, images if isinstance(images, list) else [images])
+        encoded, arrays, sizes = _check_images(self, images if isinstance(images, list) else [images])
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
@@ -172,7 +172,7 @@ class _Graph:
         self._pipeline, self._lock = None, Lock()
 
 
-def _decoded_or_not(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
+def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
     """(whether they are files, the arrays that the graph takes, their (n, 2) heights and widths)."""
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):

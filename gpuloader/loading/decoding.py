@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,9 @@ from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import LastStep, Source, build
 from gpuloader.plan import Cursor
-from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
 
-_MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
+MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
 
 
 def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
@@ -39,7 +37,7 @@ def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, las
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch=run.decoder.prefetch,
-        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
+        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS)),
         decoded=run.decoded,
         last_step=last_step,
         **run.decoder.graph_options,
@@ -81,7 +79,6 @@ class DecodedBatches:
         self._views = [str(view.number) for view in run.recipe.each_view]
         self._iterator: DALIGenericIterator | None = None
         self._again: EncodedBatch | None = None  # the last that was read again
-        self._empty = partial(_empty_images, run.recipe, run.device)
 
     def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
         """The next batch and its images; raises what reading it raised, or an error of DALI's that blames no image."""
@@ -89,7 +86,7 @@ class DecodedBatches:
         assert cursor is not None
         first, end = self._plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
-            batch, images = self._reader.read(cursor, Arena()), self._empty(cursor.epoch)
+            batch, images = self._reader.read(cursor, Arena()), self._make_no_images(cursor.epoch)
         else:
             while isinstance(outcome := self._decode(), str):
                 self._read_again(outcome)
@@ -128,7 +125,7 @@ class DecodedBatches:
         if refused <= asked:  # not the images', or what triage decides would not be final
             raise RuntimeError(message)
         self._suspects |= refused
-        self._again = self._batches.again(batch)
+        self._again = self._batches.read_again(batch)
         self._feed.put_back(self._again)
 
     def _decode(self) -> list[torch.Tensor] | str:
@@ -152,6 +149,12 @@ class DecodedBatches:
             return [outputs[view][:rows] for view in self._views]
         failure.__context__ = None
         raise failure
+
+    def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
+        """Those of a batch without samples."""
+        recipe = self._run.recipe
+        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
+        return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=self._run.device) for shape in shapes]
 
 
 class _Feed:
@@ -214,8 +217,3 @@ class _Feed:
             self.failure = outcome
             raise StopIteration
         return outcome
-
-
-def _empty_images(recipe: Preset, device: torch.device, epoch: int) -> list[torch.Tensor]:
-    shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
-    return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=device) for shape in shapes]

@@ -79,7 +79,7 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
-        return _moved(device, value)
+        return _move(device, value)
     if not isinstance(value, np.ndarray):
         return value
     try:
@@ -89,10 +89,10 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
 
 
 def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
-    return _moved(device, torch.from_numpy(array))
+    return _move(device, torch.from_numpy(array))
 
 
-def _moved(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     # CUDA stages a small copy from pageable memory before it returns, so that one needs no waiting. A large one might
     # wait for the stream, and the training with it; torch keeps pinned memory until the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided

@@ -31,16 +31,15 @@ from gpuloader.loading.argument_types import (
 )
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.iteration import Iteration
+from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.restarting import RestartingBatches
 from gpuloader.loading.run import Dataset, resolve_run
 from gpuloader.loading.selection import Sources
-from gpuloader.loading.state import check_identity, check_place, check_quarantine
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, LastBatch, check_epoch
+from gpuloader.plan import LastBatch
 from gpuloader.recipe import Preset
 
 
@@ -99,6 +98,7 @@ class GPULoader(Generic[B_co]):
         device: the torch device of the batches.
         num_samples: samples of an epoch over all ranks, as `sampling` makes it.
         preset: the recipe.
+        progress: where it stands; `MixedLoader` sets that.
         run: all that was resolved of the arguments.
         world: which rank of how many this is.
         classes: the classes' names, label i naming the i-th; None where they are not known.
@@ -174,9 +174,7 @@ class GPULoader(Generic[B_co]):
         world: AnyWorld = None,
         **unknown: NoReturn,
     ) -> None:
-        self._running: object | None = None  # the token of the iterator that is valid; not that, which holds the loader
         self._unusable: str | None = None
-        self._inside: dict[str, int] = {}
         self._arguments: dict[str, Any] = {
             "tar": tar,
             "batch_size": batch_size,
@@ -199,7 +197,7 @@ class GPULoader(Generic[B_co]):
         self._quarantine = Quarantine(self.run)
         self._batches = RestartingBatches(self.run, self._quarantine)
         warn_of_memory(self.run)
-        self._cursor = self._start = Cursor()
+        self.progress = Progress()
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
@@ -250,23 +248,15 @@ class GPULoader(Generic[B_co]):
 
     def __iter__(self) -> Iterator[B_co]:
         """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
-        return self._from(None)
-
-    def _from(self, start: Cursor | None) -> Iterator[B_co]:
-        """An iteration from a place, whatever was restored; None is `__iter__`'s."""
         self._check_open()
-        return _Epoch(self, start)
+        return _Epoch(self.progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next iteration runs; a running one is not disturbed.
 
         An epoch that `load_state_dict` restored goes on where it was left.
         """
-        epoch = check_epoch(epoch)
-        if epoch != self._start.epoch:
-            self._start = Cursor(epoch)
-        if self._running is None:
-            self._cursor = self._start
+        self.progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, in plain JSON types: counts what was delivered, nothing that was only prefetched.
@@ -276,8 +266,8 @@ class GPULoader(Generic[B_co]):
         """
         return {
             **self.run.identity,
-            "epoch": self._cursor.epoch,
-            "delivered": self._cursor.delivered,
+            "epoch": self.progress.cursor.epoch,
+            "delivered": self.progress.cursor.delivered,
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self.run.described,
         }
@@ -288,20 +278,11 @@ class GPULoader(Generic[B_co]):
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
         """
-        self._restore(*self._check_state(state))
-
-    def _check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
-        """The place and the bad images of a state of this run; changes nothing."""
         self._check_open()
-        state = check_identity(state, self.run.identity, self.run.described, self.run.shards)
-        place = check_place(state, "delivered", lambda _: self.run.plan.samples)
-        return Cursor(*place), check_quarantine(state["quarantine"], len(self.run.shards))
-
-    def _restore(self, cursor: Cursor, quarantine: dict[int, str]) -> None:
+        cursor, bad = self.run.check_state(state)
         self._batches.close()
-        self._running = None
-        self._cursor = self._start = cursor
-        self._quarantine.restore(quarantine)
+        self.progress.restore(cursor)
+        self._quarantine.restore(bad)
 
     def stats(self) -> Stats:
         """What the loader has done since it was made."""
@@ -346,20 +327,18 @@ class GPULoader(Generic[B_co]):
     def _next(self, epoch: _Epoch[B_co]) -> B_co:
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
-        if not epoch.begun:
-            self._begin(epoch)
-        if epoch.token is not self._running:
-            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
-        if not self.run.plan.steps(self._cursor.delivered):
-            self._cursor, self._running = self._start, None
+        self.progress.begin(epoch)
+        cursor = self.progress.cursor
+        if not self.run.plan.steps(cursor.delivered):
+            self.progress.cursor, self.progress.running = self.progress.start, None
             raise StopIteration
         started = time.perf_counter()
         with record_function("gpuloader: decode"):
-            batch, images = self._batches.decode(self._cursor)
+            batch, images = self._batches.decode(cursor)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
             result = deliver(self.run, batch, images)
-        after = self.run.plan.after(self._cursor)
+        after = self.run.plan.after(cursor)
         now = time.perf_counter()
         step = Stats(
             batches=1,
@@ -374,16 +353,9 @@ class GPULoader(Generic[B_co]):
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
-        self._cursor = after  # last: an interrupt before it gives the batch again, one behind it comes after the batch
+        # Last: an interrupt before it gives the batch again, one behind it comes after the batch.
+        self.progress.cursor = after
         return result
-
-    def _begin(self, epoch: _Epoch) -> None:
-        """Makes an iteration the running one. Doing so again, where an interrupt came between, changes nothing."""
-        epoch.start = epoch.start or self._start
-        check_epoch(epoch.start.epoch)
-        self._cursor, self._start = epoch.start, Cursor(epoch.start.epoch + 1)
-        self._running = epoch.token
-        epoch.begun = True
 
     def _leave_to_the_parent(self) -> None:
         """In a forked child."""
@@ -393,19 +365,7 @@ class GPULoader(Generic[B_co]):
 
 
 class _Epoch(Iteration[B_co]):
-    """An iteration over a GPULoader.
-
-    Attributes:
-        start: the place of its first batch, where that is known.
-        begun: whether that was asked for.
-        delivered_at: the time of the last batch.
-    """
-
-    def __init__(self, loader: GPULoader[B_co], start: Cursor | None) -> None:
-        super().__init__(loader)
-        self.start = start
-        self.begun = False
-        self.delivered_at: float | None = None
+    delivered_at: float | None = None  # the time of its last batch
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, cycle, islice
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeAlias, get_args
@@ -12,13 +12,13 @@ from typing_extensions import Self
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
-from gpuloader.loading.iteration import Iteration
+from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place
 from gpuloader.loading.torch_epochs import TorchEpochs
 from gpuloader.loading.world import agree
-from gpuloader.plan import Cursor, Draws, Stream, check_epoch, check_seed
+from gpuloader.plan import EPOCHS, Cursor, Draws, Stream, check_seed
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
 Stop: TypeAlias = Literal["first", "longest", "cycle"]
@@ -49,7 +49,7 @@ class MixedLoader(Generic[B_co]):
         seed: of "weighted", in [0, 2**64).
 
     Raises:
-            ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
+        ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader
@@ -96,38 +96,29 @@ class MixedLoader(Generic[B_co]):
         world = next(iter(self._epochs.values())).world
         if world.world_size > 1:
             agree(world, self._identity())
-        self._epoch = 0
-        self._next_epoch = 0
-        self._step = 0
-        self._resumed = False
-        self._running: object | None = None
-        self._inside: dict[str, int] = {}
+        self._progress = Progress()
 
     def __len__(self) -> int:
         """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
-        return self._steps(self._next_epoch)
+        return self._steps(self._progress.start.epoch)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
-        return _Epoch(self)
+        return _Epoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch the next iteration runs; a running one is not disturbed.
 
         An epoch that `load_state_dict` restored goes on where it was left.
         """
-        epoch = check_epoch(epoch)
-        if epoch != self._next_epoch:
-            self._next_epoch, self._resumed = epoch, False
-        if self._running is None and not self._resumed:
-            self._epoch, self._step = epoch, 0
+        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, in plain JSON types, with the states of the loaders."""
         return {
             **self._identity(),
-            "epoch": self._epoch,
-            "step": self._step,
+            "epoch": self._progress.cursor.epoch,
+            "step": self._progress.cursor.delivered,
             "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
@@ -153,17 +144,17 @@ class MixedLoader(Generic[B_co]):
         if not isinstance(state["loaders"], Mapping):
             raise StateError(f"the state's loaders are {describe(state['loaders'])}: they must be states by name")
         epoch, step = check_place(state, "step", self._steps)
-        checked = {}
+        states = {name: state["loaders"].get(name, {}) for name in self._epochs}
         for name, loader in self._epochs.items():
+            check_state = loader.check_state if isinstance(loader, TorchEpochs) else loader.run.check_state
             try:
-                checked[name] = loader._check_state(state["loaders"].get(name, {}))
+                check_state(states[name])
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
-        self._resumed, self._running = False, None
+        self._progress.restore(Cursor(self._progress.start.epoch))  # should a loader of torch's fail
         for name, loader in self._epochs.items():
-            loader._restore(*checked[name])
-        self._epoch = self._next_epoch = epoch
-        self._step, self._resumed = step, True
+            loader.load_state_dict(states[name])
+        self._progress.restore(Cursor(epoch, step))
 
     def close(self) -> None:
         """Closes the loaders."""
@@ -180,34 +171,40 @@ class MixedLoader(Generic[B_co]):
 
     def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
         """The next turn of the running epoch; StopIteration at its end."""
-        if epoch.turns is None:
-            self._epoch, self._step = check_epoch(self._next_epoch), self._step if self._resumed else 0
-            epoch.turns = islice(self._turns(self._epoch), self._step, None)
-            self._next_epoch, self._resumed, self._running = self._epoch + 1, False, epoch.token
-        if epoch.token is not self._running:
-            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
+        progress = self._progress
+        progress.begin(epoch)
+        cursor = progress.cursor
+        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch), cursor.delivered, None)
         epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
         if epoch.turn is None:
-            self._epoch, self._step, self._running = self._next_epoch, 0, None
+            progress.cursor, progress.running = progress.start, None
             raise StopIteration
         name, number = epoch.turn
-        loader = self._epochs[name]
         passes, index = divmod(number, self._lengths[name])
         if index == 0:
-            epoch.begun[name] = loader._from(Cursor(self._epoch_of(passes)))
-        elif name not in epoch.begun:  # after a resume, which restored the loader to this place
-            epoch.begun[name] = iter(loader)
-        batch = next(epoch.begun[name], None)
+            epoch.epochs[name] = self._begin(name, self._epoch_of(cursor.epoch, passes))
+        elif name not in epoch.epochs:  # after a resume, which restored the loader to this place
+            epoch.epochs[name] = iter(self._epochs[name])
+        batch = next(epoch.epochs[name], None)
         if batch is None:
             raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin again")
-        self._step += 1
+        progress.cursor = Cursor(cursor.epoch, cursor.delivered + 1)
         epoch.turn = None
         return name, batch
 
-    def _epoch_of(self, passes: int) -> int:
+    def _begin(self, name: str, epoch: int) -> Iterator[B_co]:
+        """A loader's epoch from its beginning, whatever was restored."""
+        loader = self._epochs[name]
+        if isinstance(loader, TorchEpochs):
+            return loader.begin(epoch)
+        loader.progress.start = Cursor(epoch)
+        return iter(loader)
+
+    def _epoch_of(self, epoch: int, passes: int) -> int:
+        """A loader's own epoch."""
         if self._strategy == "alternate":
-            return self._epoch // len(self.loaders)
-        return (self._epoch * _PASSES + passes) % 2**32 if self._stop == "cycle" else self._epoch
+            return epoch // len(self.loaders)
+        return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
 
     def _steps(self, epoch: int) -> int:
         return sum(1 for _ in self._turns(epoch))
@@ -258,14 +255,14 @@ class _Epoch(Iteration[tuple[str, B_co]]):
     Attributes:
         turns: those to come; None before the first.
         turn: the one that is to be given next, where it is known.
-        begun: the iterators of the loaders' epochs, by name.
+        epochs: the loaders' epochs that were begun, by name.
     """
 
-    def __init__(self, mixed: MixedLoader[B_co]) -> None:
-        super().__init__(mixed)
+    def __init__(self, progress: Progress, step: Callable[[Any], tuple[str, B_co]]) -> None:
+        super().__init__(progress, step)
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
-        self.begun: dict[str, Iterator[B_co]] = {}
+        self.epochs: dict[str, Iterator[B_co]] = {}
 
 
 def _check_weights(

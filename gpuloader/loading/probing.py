@@ -21,19 +21,19 @@ _log = logging.getLogger("gpuloader")
 
 
 def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
-    """What a decoder's settings leave open, as `probed` found it; on the CPU nothing is.
+    """What a decoder's settings leave open, as `find_decoding` found it; on the CPU nothing is.
 
     Raises:
         DeviceError: the GPU cannot decode.
     """
     if device_id is None or None not in (decoder.region, decoder.hw_load):
         return decoder
-    found = probed(device_id)
+    found = find_decoding(device_id)
     hw_load = found.hw_load if decoder.hw_load is None else decoder.hw_load
     return replace(decoder, hw_load=hw_load, region=found.region(hw_load) if decoder.region is None else decoder.region)
 
 
-def probed(device_id: int) -> Found:
+def find_decoding(device_id: int) -> Found:
     """What was found for a GPU like this with the driver, DALI and nvImageCodec that are here; else it is found now.
 
     Raises:

@@ -114,10 +114,12 @@ class Reader:
             valid=valid,
             images=images,
             arrays=self._run.recipe.arrays(draws, sizes[:, 0], sizes[:, 1], self._run.whole),
-            mixing=self._mixing(planned),
+            mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._field(name, collate, ids, wanted) for name, collate in self._run.fields.items() if len(ids)
+                name: self._collate_field(name, collate, ids, wanted)
+                for name, collate in self._run.fields.items()
+                if len(ids)
             },
             bad=bad,
             arena=arena,
@@ -130,7 +132,7 @@ class Reader:
         one = np.ones(1, np.int64)
         return self._run.recipe.arrays(Draws(seed=0, epoch=0, ids=one), one, one, self._run.whole)
 
-    def _mixing(self, planned: PlannedBatch) -> Mixing | None:
+    def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix, cursor = self._run.recipe.mix, planned.cursor
         if mix is None:
             return None
@@ -179,8 +181,8 @@ class Reader:
             f"drawn to replace it: repair the shards"
         )
 
-    def _field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
-        components = [self._component(int(sample), extension, wanted) for sample in ids]
+    def _collate_field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
+        components = [self._read_component(int(sample), extension, wanted) for sample in ids]
         try:
             value = collate(components)
         except REFUSALS as error:
@@ -196,7 +198,7 @@ class Reader:
             raise DataError(wrong)
         return value
 
-    def _component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
+    def _read_component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
         data = self._run.shards.read_component(sample, extension, wanted)
         if data is None:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
@@ -249,7 +251,7 @@ class ReadAhead:
         self._under_way -= 1
         return result
 
-    def again(self, batch: EncodedBatch) -> EncodedBatch:
+    def read_again(self, batch: EncodedBatch) -> EncodedBatch:
         """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
         self._thread.put((batch.cursor, batch.arena))
         while len(self._read) < self._under_way:

@@ -40,10 +40,10 @@ from gpuloader.loading.arguments import (
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
-from gpuloader.loading.state import STATE_VERSION, describe_run
+from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable
-from gpuloader.plan import Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
@@ -167,6 +167,16 @@ class Run:
     def described(self) -> dict[str, Any]:
         """What tells how another run differs."""
         return describe_run(self.recipe, self.shards)
+
+    def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
+        """The place and the bad images of a loader's state.
+
+        Raises:
+            StateError: it is none, or one of another run; it names what differs.
+        """
+        checked = check_identity(state, self.identity, self.described, self.shards)
+        place = check_place(checked, "delivered", lambda _: self.plan.samples)
+        return Cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))
 
 
 def resolve_run(

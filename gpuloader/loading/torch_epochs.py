@@ -7,7 +7,6 @@ from typing import Any
 
 from gpuloader.errors import StateError, describe
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor
 
 
 class TorchEpochs:
@@ -35,11 +34,11 @@ class TorchEpochs:
         self._restored = False
         return self._count(iter(self.loader))
 
-    def _from(self, start: Cursor) -> Iterator[Any]:
+    def begin(self, epoch: int) -> Iterator[Any]:
         """An epoch from its beginning."""
         if self._restored and self._given:
             iter(self.loader)  # the rest of another epoch, which nobody wants
-        self._set_epoch(start.epoch)
+        self._set_epoch(epoch)
         self._given, self._restored = 0, False
         return self._count(iter(self.loader))
 
@@ -48,8 +47,8 @@ class TorchEpochs:
         state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
         return {"epoch": self._epoch, "given": self._given, "state": state}
 
-    def _check_state(self, state: object) -> tuple[Mapping[str, Any]]:
-        """What `_restore` takes; changes nothing."""
+    def check_state(self, state: object) -> None:
+        """Raises StateError where `load_state_dict` does not take it."""
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
             raise StateError(f"this is no state of a loader of torch's, as MixedLoader saves it: {describe(state)}")
         if state["state"] is None and 0 < state["given"] < len(self):
@@ -57,9 +56,8 @@ class TorchEpochs:
                 f"it was left in the middle of an epoch, behind {state['given']} batches, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or go on from a state of an epoch's end"
             )
-        return (state,)
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._set_epoch(state["epoch"])
         self._given, self._restored = state["given"], state["state"] is not None
         if self._restored:

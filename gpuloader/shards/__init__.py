@@ -33,7 +33,6 @@ __all__ = [
     "make_labels",
     "open_index",
     "open_indexes",
-    "pixels",
     "read_class_names",
     "read_quarantine",
     "resolve_local",

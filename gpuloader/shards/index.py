@@ -240,7 +240,7 @@ class ShardIndex:
         position = 16 + int.from_bytes(body[8:16], "little")
         if position > len(body) or position % 8:
             raise ValueError("its header has a wrong length")
-        header = _checked_header(json.loads(bytes(body[16:position])))
+        header = _check_header(json.loads(bytes(body[16:position])))
         columns = {}
         for name, length in _COLUMNS.items():
             if position + np.dtype(_DTYPES[name]).itemsize * header[length] > len(body):
@@ -281,7 +281,7 @@ class ShardIndex:
             raise ValueError("a component has an extension that is none")
 
 
-def _checked_header(header: object) -> dict[str, Any]:
+def _check_header(header: object) -> dict[str, Any]:
     """The header itself, if all in it is as `save` writes it; else a ValueError."""
     if not isinstance(header, dict) or set(header) != _HEADER:
         raise ValueError(f"its header needs {', '.join(sorted(_HEADER))}")

@@ -16,7 +16,8 @@ from braceexpand import braceexpand
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
-from gpuloader.shards.remote.store import RemoteShard, list_shards, remote_protocol, without_secrets
+from gpuloader.shards.remote.store import RemoteShard, list_shards
+from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
 Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
 """A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those; or URLs."""

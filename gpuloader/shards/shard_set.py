@@ -231,8 +231,7 @@ class ShardSet:
                 if size:  # 0 would be all that follows
                     os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
             for (shard, offset, size), view in rows:
-                if not wanted():
-                    raise InterruptedError("reading was given up")
+                check_wanted(wanted)
                 self._read_into(view, shard, self._file(shard), offset, size)
         return views
 

@@ -24,7 +24,7 @@ from gpuloader.internals.dali import is_cuda_failure
 from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
-_MOST_ENDS = 50
+MOST_ENDS = 50
 _CUDA_FAILED = 70
 
 
@@ -72,7 +72,7 @@ class Decoding:
             self._end = _end(process.wait())
             self.__exit__()
             self._ends += 1
-            if self._ends > _MOST_ENDS:
+            if self._ends > MOST_ENDS:
                 raise LoaderError(
                     f"decoding ended its process {self._ends} times in a row ({self._end}): the installation or the "
                     f"machine is to blame, not the images; see `gpuloader doctor`"

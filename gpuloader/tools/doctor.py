@@ -239,7 +239,7 @@ def _decoding() -> Finding:
     if probing is None:
         return Finding("decoding", f"not looked at: {reason}", "warning", "make DALI importable first")
     try:
-        found = probing.probed(0)
+        found = probing.find_decoding(0)
     except DeviceError as error:
         return Finding("decoding", str(error), "failure", "install the driver and DALI again, or decode on the CPU")
     return decoding(found.problems, str(found))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from gpuloader.helpers.cores import available_cores, cgroup_limits
 from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
 
-_PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numpy")
+_PACKAGES = ("gpuloader", *DALI_BUILDS, "torch", "numpy")
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,6 @@ class Machine:
 def this_machine() -> Machine:
     """The machine that this runs on."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    versions = {"python": sys.version.split()[0]}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return Machine(
         cpu=names[0] if names else platform.machine(),
@@ -57,7 +52,7 @@ def this_machine() -> Machine:
         memory_bytes=_memory_bytes(),
         system=f"{platform.system()} {platform.release()}",
         gpus=tuple(torch.cuda.get_device_name(gpu) for gpu in gpus),
-        versions=versions,
+        versions={"python": sys.version.split()[0], **installed_versions(_PACKAGES)},
     )
 
 

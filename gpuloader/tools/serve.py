@@ -291,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/api/version": self.api.version,
         }
         if url.path == "/":
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", _PAGE)
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE)
         elif url.path not in answers:
             self.send_error(HTTPStatus.NOT_FOUND, f"there is no {url.path}; the page is at /")
         else:
@@ -330,8 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-_PAGE = (files("gpuloader.tools") / "show.html").read_bytes()
-_SCRIPT = re.search(rb"<script>(.*?)</script>", _PAGE, re.DOTALL)
+PAGE = (files("gpuloader.tools") / "show.html").read_bytes()
+_SCRIPT = re.search(rb"<script>(.*?)</script>", PAGE, re.DOTALL)
 assert _SCRIPT is not None
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT[1]).digest()).decode()
 _HEADERS = {

@@ -11,7 +11,7 @@ import torch
 from making import encoded, jpeg, picture, saved, write_shard
 
 from gpuloader import Decoder, GPULoader
-from gpuloader.loading.probing import probed
+from gpuloader.loading.probing import find_decoding
 from gpuloader.pipelines.probe import Found, probe
 from gpuloader.tools.check import check_shards
 
@@ -55,7 +55,7 @@ def off(ours: torch.Tensor, theirs: torch.Tensor) -> list[int]:
 
 @pytest.fixture
 def found(gpu: int) -> Found:
-    return probed(gpu)
+    return find_decoding(gpu)
 
 
 def test_what_is_found_out_again_is_what_was_kept(gpu: int, found: Found) -> None:

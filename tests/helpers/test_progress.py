@@ -18,7 +18,7 @@ def test_work_that_is_quick_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> N
 def test_work_that_is_not_done_after_a_while_shows_a_bar_on_stderr(
     shown: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.01)
     quick: Future[int] = Future()
     slow: Future[int] = Future()
     quick.set_result(1)
@@ -32,7 +32,7 @@ def test_work_that_is_not_done_after_a_while_shows_a_bar_on_stderr(
 
 
 def test_work_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 3600)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600)
     failed: Future[int] = Future()
     failed.set_exception(OSError("no"))
     assert next(follow([Future(), failed], "working", shown=True)) is failed

@@ -16,7 +16,7 @@ def test_versions_are_those_that_are_installed(
     path = tmp_path / "version"
     if file is not None:
         path.write_text(file)
-    monkeypatch.setattr(versions, "_DRIVER", path)
+    monkeypatch.setattr(versions, "DRIVER_FILE", path)
     found = versions.decoder_versions()
     assert found["driver"] == driver
     assert found["DALI"] == nvidia.dali.__version__
@@ -24,5 +24,5 @@ def test_versions_are_those_that_are_installed(
 
 
 def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_DISTRIBUTIONS", {"DALI": ("nvidia-dali-cuda999",)})
+    monkeypatch.setattr(versions, "DALI_BUILDS", ("nvidia-dali-cuda999",))
     assert versions.decoder_versions()["DALI"] == "none"

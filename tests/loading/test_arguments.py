@@ -95,7 +95,9 @@ def test_other_devices_are_refused(shards: list[Path], device: object) -> None:
 def test_no_gpu_is_used_in_a_process_that_was_forked_after_cuda_began(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch, device: object
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)  # which needs a GPU to be true
+    monkeypatch.setattr(
+        "gpuloader.loading.arguments.is_forked_after_cuda", lambda: True
+    )  # which needs a GPU to be true
     with pytest.raises(DeviceError, match=r"forked after CUDA began in its parent.*get_context\(\"spawn\"\)"):
         loader(shards, device_id=device)
     loader(shards, device_id=None).close()

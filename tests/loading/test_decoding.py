@@ -50,7 +50,7 @@ def test_the_decoder_is_told_the_largest_image_within_a_bound(
     expected: tuple[int, int],
 ) -> None:
     """Never the height of one and the width of another, which no image has."""
-    monkeypatch.setattr("gpuloader.loading.decoding._MOST_HINTED_PIXELS", most)
+    monkeypatch.setattr("gpuloader.loading.decoding.MOST_HINTED_PIXELS", most)
     samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
     shard = write_shard(tmp_path / "a.tar", samples)
     with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:
@@ -77,13 +77,19 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pools keep what pipelines freed, and torch would not get it."""
+    pipelines: list[Any] = []
     alive: list[bool] = []
+
+    def build_and_note(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        pipeline = build(*arguments, **options)
+        pipelines.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.loading.decoding.build", build_and_note)
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
-    assert loader._batches._running is not None
-    pipeline = weakref.ref(loader._batches._running._pipeline)
     monkeypatch.setattr(
-        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipeline() is not None), raising=False
+        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
     )
     loader.close()
     assert alive == [False]

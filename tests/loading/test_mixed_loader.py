@@ -89,17 +89,23 @@ def test_one_loader_alone_is_as_it_is(shards: list[Path]) -> None:
             assert records(batches) == [("a", batch["index"].tolist()) for batch in alone]
 
 
-def test_the_weighted_loaders_come_as_often_as_they_weigh(shards: list[Path]) -> None:
-    with mixed(shards, strategy="weighted", weights={"b": 0.5, "a": 1.5, "c": 1}, seed=1) as batches:
-        for epoch in range(3):
-            counts = Counter(itertools.islice(batches._draw_names(epoch), 6000))
-            assert stats.chisquare([counts[name] for name in "abc"], [3000, 1000, 2000]).pvalue > 1e-4
-        drawn = "".join(itertools.islice(batches._draw_names(0), 6000))
-        pairs = Counter(map("".join, itertools.pairwise(drawn)))
-        share = {"a": 1 / 2, "b": 1 / 6, "c": 1 / 3}
-        both = [one + other for one, other in itertools.product("abc", repeat=2)]
-        expected = [5999 * share[one] * share[other] for one, other in both]
-        assert stats.chisquare([pairs[pair] for pair in both], expected).pvalue > 1e-4
+def drawn_names(weights: dict[str, float], steps: int, epoch: int = 0, seed: int = 0) -> str:
+    """Whose turns they are where no loader ends."""
+    numbers = MixedLoader({name: range(steps) for name in weights}, "weighted", weights=weights, seed=seed)
+    numbers.set_epoch(epoch)
+    return names(itertools.islice(numbers, steps))
+
+
+def test_the_weighted_loaders_come_as_often_as_they_weigh() -> None:
+    epochs = [drawn_names({"b": 0.5, "a": 1.5, "c": 1}, 6000, epoch, seed=1) for epoch in range(3)]
+    for drawn in epochs:
+        counts = Counter(drawn)
+        assert stats.chisquare([counts[name] for name in "abc"], [3000, 1000, 2000]).pvalue > 1e-4
+    pairs = Counter(map("".join, itertools.pairwise(epochs[0])))
+    share = {"a": 1 / 2, "b": 1 / 6, "c": 1 / 3}
+    both = [one + other for one, other in itertools.product("abc", repeat=2)]
+    expected = [5999 * share[one] * share[other] for one, other in both]
+    assert stats.chisquare([pairs[pair] for pair in both], expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("epoch", range(5))
@@ -120,10 +126,9 @@ def test_a_weighted_epoch_ends_as_stop_says(shards: list[Path], epoch: int) -> N
     assert any(turns["first"].count(name) == length for name, length in lengths.items())
 
 
-def test_turns_have_other_numbers_than_the_samples_of_a_weighted_loader(shards: list[Path]) -> None:
+def test_turns_have_other_numbers_than_the_samples_of_a_weighted_loader() -> None:
     samples = Weighted(np.arange(2), np.ones(2), replacement=True).order(0, 0)(np.arange(4000))
-    with MixedLoader({"0": loader(shards), "1": loader(shards)}, "weighted", weights={"0": 1, "1": 1}) as batches:
-        turns = np.array(list(itertools.islice(batches._draw_names(0), 4000)), np.int64)
+    turns = np.array(list(drawn_names({"0": 1, "1": 1}, 4000)), np.int64)
     assert abs((samples == turns).mean() - 0.5) < 0.05
 
 

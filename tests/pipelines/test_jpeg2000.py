@@ -102,9 +102,9 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "plugin.Jpeg2KImageFile = Odd\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    jpeg2000._server.close()
+    jpeg2000.server.close()
     yield
-    jpeg2000._server.close()
+    jpeg2000.server.close()
 
 
 def doing(code: str) -> bytes:
@@ -128,10 +128,10 @@ def doing(code: str) -> bytes:
 )
 def test_what_an_image_does_to_its_process_is_its_cause_and_no_others(code: str, cause: str) -> None:
     assert not isinstance(admitted(GOOD), str)
-    process = jpeg2000._server._process
+    process = jpeg2000.server.process
     assert admitted(doing(code)) == cause
     assert not isinstance(admitted(GOOD), str)
-    assert jpeg2000._server._process is process
+    assert jpeg2000.server.process is process
 
 
 @pytest.mark.usefixtures("odd")
@@ -146,14 +146,14 @@ def test_what_is_not_an_images_fault_is_an_error() -> None:
 @pytest.mark.usefixtures("odd")
 def test_a_process_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted(GOOD)
-    monkeypatch.setattr(jpeg2000, "_MOST_WAITING_SECONDS", 0.3)
+    monkeypatch.setattr(jpeg2000, "MOST_WAITING_SECONDS", 0.3)
     with pytest.raises(LoaderError, match=r"did not answer for 0\.3 seconds"):
         admitted(doing("signal.pause()"))
 
 
 def test_a_process_that_ended_is_started_again() -> None:
     assert not isinstance(admitted(GOOD), str)
-    process = jpeg2000._server._process
+    process = jpeg2000.server.process
     assert process is not None
     process.kill()
     process.wait()
@@ -163,18 +163,22 @@ def test_a_process_that_ended_is_started_again() -> None:
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    jpeg2000._server.close()
+    jpeg2000.server.close()
     with pytest.raises(LoaderError, match=r"(?s)did not begin.*a broken installation"):
         admitted(GOOD)
 
 
 def test_an_answer_that_an_interrupt_left_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    read, interrupts = os.read, [KeyboardInterrupt]
+
+    def interrupted(*arguments: int) -> bytes:
+        if interrupts:
+            raise interrupts.pop()
+        return read(*arguments)
 
     admitted(GOOD)
     with monkeypatch.context() as patch:
-        patch.setattr(jpeg2000, "_answer", interrupted)
+        patch.setattr(os, "read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             admitted(GOOD)
     found = admitted(encoded(picture(20, 30), "JPEG2000"))
@@ -190,7 +194,7 @@ def test_threads_take_turns() -> None:
 
 def test_a_forked_child_has_a_process_of_its_own() -> None:
     admitted(GOOD)
-    process = jpeg2000._server._process
+    process = jpeg2000.server.process
     assert process is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
@@ -198,8 +202,8 @@ def test_a_forked_child_has_a_process_of_its_own() -> None:
     if not child:
         well = False
         with suppress(BaseException):
-            well = admitted(GOOD)[1] == (48, 64) and jpeg2000._server._process.pid != process.pid
-            jpeg2000._server.close()
+            well = admitted(GOOD)[1] == (48, 64) and jpeg2000.server.process.pid != process.pid
+            jpeg2000.server.close()
         os._exit(0 if well else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert process.poll() is None
@@ -210,7 +214,7 @@ def test_the_process_ends_with_its_parent() -> None:
     code = (
         "import os, sys, numpy as np; from gpuloader.pipelines import jpeg2000;"
         "jpeg2000.translate(np.frombuffer(sys.stdin.buffer.read(), np.uint8), 10000);"
-        "print(jpeg2000._server._process.pid, flush=True); os.kill(os.getpid(), 9)"
+        "print(jpeg2000.server.process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     run = subprocess.run([sys.executable, "-c", code], input=GOOD, capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL

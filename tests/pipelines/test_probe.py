@@ -128,6 +128,6 @@ def test_a_decoder_that_gives_black_or_ends_the_process_is_found_out(
 
 
 def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.pipelines.probe._MOST_SECONDS", 0)
+    monkeypatch.setattr("gpuloader.pipelines.probe.MOST_SECONDS", 0)
     with pytest.raises(DeviceError, match=r"it ends the process \(stopped after 0 seconds\)"):
         probe(None)

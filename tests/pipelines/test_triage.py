@@ -106,7 +106,6 @@ import sys
 import numpy as np
 from gpuloader.errors import DeviceError
 from gpuloader.pipelines import WholeDecoder, find_undecodable
-from gpuloader.pipelines.triage import _refused_by_graph
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
 
@@ -115,7 +114,7 @@ arrays = preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), size, size)
 image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
 for blame in (
     lambda: find_undecodable(preset, [image], arrays, None),
-    lambda: _refused_by_graph(preset, [image], arrays, None, {}, True),
+    lambda: find_undecodable(preset, [image], arrays, None, region=False),  # by the graph
     lambda: WholeDecoder(1, 1, None).failures([image]),
 ):
     try:

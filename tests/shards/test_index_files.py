@@ -137,7 +137,7 @@ def test_progress_is_shown_on_stderr_while_making_indexes_takes_long(
         return scan(path)
 
     monkeypatch.setattr("gpuloader.shards.index_files.scan", scan_slowly)
-    monkeypatch.setattr("gpuloader.helpers.progress._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("gpuloader.helpers.progress.PATIENCE_SECONDS", 0.01)
     open_indexes([shard], progress)
     printed = capfd.readouterr()
     assert printed.out == ""

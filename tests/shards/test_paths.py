@@ -10,7 +10,7 @@ from naming import named
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import Tar, resolve_local, resolve_shards
-from gpuloader.shards.remote import RemoteShard, store
+from gpuloader.shards.remote import RemoteShard, urls
 
 FILES = (
     *(f"train-{number:04d}.tar" for number in range(12)),
@@ -116,7 +116,7 @@ def test_a_url_may_have_a_query() -> None:
 def test_a_store_that_can_list_is_asked_for_folders_and_globs(
     monkeypatch: pytest.MonkeyPatch, tar: str, expected: list[str]
 ) -> None:
-    monkeypatch.setattr(store, "PROTOCOLS", (*store.PROTOCOLS, "memory"))
+    monkeypatch.setattr(urls, "PROTOCOLS", (*urls.PROTOCOLS, "memory"))
     files = fsspec.filesystem("memory")
     names = ["data/train-0001.tar", "data/train-0000.tar", "data/deep/x.tar", "more/a.tar", "data/notes.txt"]
     for name in (*names, "data/train-0001.tar.gpuidx"):

@@ -88,7 +88,7 @@ def test_damaged_jpeg_2000_takes_no_good_image_with_it() -> None:
 
 
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.tools.decoder_process._MOST_ENDS", 3)
+    monkeypatch.setattr("gpuloader.tools.decoder_process.MOST_ENDS", 3)
     with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
         decoding.bad(as_arrays([KILLER] * 8))
 

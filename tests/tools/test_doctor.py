@@ -182,7 +182,7 @@ def test_where_there_is_a_gpu_how_it_decodes_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, probed: Callable[[int], Found], status: str, said: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gpuloader.loading.probing.probed", probed)
+    monkeypatch.setattr("gpuloader.loading.probing.find_decoding", probed)
     [finding] = [each for each in examine() if each.name == "decoding"]
     assert finding.status == status
     assert said in finding.found

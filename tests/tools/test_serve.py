@@ -133,7 +133,7 @@ def test_a_request_that_comes_byte_by_byte_is_ended(
 
 def test_a_client_that_does_not_take_its_answer_is_ended(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
-    monkeypatch.setattr("gpuloader.tools.serve._PAGE", bytes(64 << 20))
+    monkeypatch.setattr("gpuloader.tools.serve.PAGE", bytes(64 << 20))
     with served(gallery) as port:
         before = set(enumerate_threads())
         client = socket.create_connection(("127.0.0.1", port), timeout=300)

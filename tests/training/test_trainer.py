@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpuloader import ConfigError, GPULoader, MixedLoader
+from gpuloader import ConfigError, GPULoader
 from gpuloader.training import (
     DataLoaderProfilingHook,
     GenericTrainer,
@@ -80,7 +80,7 @@ def test_validation_changes_nothing() -> None:
         return {"loss": trainer.model(batch[0]).sum()}
 
     trainer = make_trainer(model, validation_step=validate)
-    trainer._validate(MixedLoader({"val": DataLoader(DATA, 6)}))
+    trainer.fit([[]], [DataLoader(DATA, 6)])  # there is nothing to train on
     assert set(seen) == {(False, False)}
     assert model[0].running_mean.eq(0).all()
 

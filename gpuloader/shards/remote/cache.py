@@ -36,12 +36,12 @@ from gpuloader.errors import ConfigError, DataError, IndexFileError, RemoteError
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.indexes import NO_TIME, load_index, save_index, scan_descriptor
-from gpuloader.shards.remote.store import Entry, Wanted, check_wanted, pause
+from gpuloader.shards.remote.store import Entry
+from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted, pause
 
 _CHECKSUM_FILE_BYTES = 4096
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_POLL_SECONDS = 0.05
-_TELL_SECONDS = 10.0
+TELL_SECONDS = 10.0
 _HELD = re.compile(r"([0-9a-f]{32})\.(?:([0-9]+)\.part|tar)")
 _log = logging.getLogger("gpuloader")
 
@@ -148,13 +148,13 @@ class ShardCache:
             DataError: what was downloaded is no tar, or not as its index or checksum says.
             ConfigError: a file cannot be written in the folder, or something else is in its place.
         """
-        tell_at = time.monotonic() + _TELL_SECONDS
+        tell_at = time.monotonic() + TELL_SECONDS
         while (fd := self._fetch(entry, wanted, only_room_to_spare=False)) is None:
             if time.monotonic() > tell_at:
-                tell_at += _TELL_SECONDS
+                tell_at += TELL_SECONDS
                 here = _size(self._part(entry))
                 _log.info("waiting for %s: %d of %d bytes are here", entry.shard, here, entry.version.size_bytes)
-            pause(_POLL_SECONDS, wanted)
+            pause(POLL_SECONDS, wanted)
         return fd
 
     def fetch(self, entry: Entry, wanted: Wanted) -> None:
@@ -339,7 +339,7 @@ class _Locked:
                     fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return self._fd
                 except BlockingIOError:
-                    pause(_POLL_SECONDS / 10, self._wanted)
+                    pause(POLL_SECONDS / 10, self._wanted)
         except BaseException:
             os.close(self._fd)
             raise

@@ -16,13 +16,14 @@ from pathlib import Path
 from gpuloader.errors import IndexFileError
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import INDEX_SUFFIX
-from gpuloader.shards.remote.store import Entry, Wanted
+from gpuloader.shards.remote.store import Entry
+from gpuloader.shards.remote.waiting import Wanted
 from gpuloader.shards.scan import scan_bytes
 
 _REQUEST_BYTES = 64 << 10
 _FIRST_BYTES = 1 << 20  # after so much it is seen whether reading parts pays
 _SPARED = 16  # it does where one in so many bytes has to be read
-_MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
+MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
 NO_TIME = 0
 """The time of shards in the cache, in ns: their names say which version they are."""
 
@@ -32,7 +33,7 @@ _log = logging.getLogger("gpuloader")
 def load_index(path: Path, entry: Entry) -> ShardIndex | None:
     """The index in a file of the cache; None where there is no right one."""
     try:
-        return _fitting(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
+        return _check_fits(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
     except FileNotFoundError:
         return None
     except (IndexFileError, OSError) as error:
@@ -51,17 +52,17 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
     """The index beside the shard on the store; None where there is no right one."""
     beside = entry.shard.beside(INDEX_SUFFIX)
-    data = beside.read_small(_MOST_GIVEN_BYTES, wanted)
+    data = beside.read_small(MOST_GIVEN_BYTES, wanted)
     if data is None:
         return None
     try:
-        return _fitting(ShardIndex.parse(data, str(beside)), str(beside), entry)
+        return _check_fits(ShardIndex.parse(data, str(beside)), str(beside), entry)
     except IndexFileError as error:
         _log.info("%s; it is passed over", error)
         return None
 
 
-def _fitting(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
+def _check_fits(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
     if index.shard_bytes != entry.version.size_bytes:
         raise IndexFileError(
             f"{name} is stale: {entry.shard} has {entry.version.size_bytes} bytes, the index was made for "

@@ -11,7 +11,9 @@ from gpuloader.helpers.progress import follow
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
-from gpuloader.shards.remote.store import Entry, RemoteShard, Wanted, forget_listings
+from gpuloader.shards.remote.requests import forget_listings
+from gpuloader.shards.remote.store import Entry, RemoteShard
+from gpuloader.shards.remote.waiting import Wanted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,7 +34,7 @@ def open_remote(
         TarError: a shard is no plain tar.
         ConfigError: a shard is larger than the cache may be.
     """
-    forget_listings(shards)
+    forget_listings(shard.url for shard in shards)
     found = _each(
         shards,
         lambda shard, wanted: _look_up(shard, cache, wanted),

@@ -14,7 +14,7 @@ from gpuloader.shards.remote import store
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(store, "FIRST_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -466,7 +466,7 @@ def test_processes_that_ask_at_once_download_once(
 def test_who_waits_for_another_ones_download_says_so_and_can_give_up(
     entries: list[Entry], folder: Path, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gpuloader.shards.remote.cache._TELL_SECONDS", 0.1)
+    monkeypatch.setattr("gpuloader.shards.remote.cache.TELL_SECONDS", 0.1)
     cache = ShardCache(folder, ROOM)
     with (folder / f"{entries[0].key}.{size}.part").open("wb") as part, caplog.at_level(logging.INFO):
         part.write(b"x" * 100)

@@ -177,7 +177,7 @@ def test_what_lies_beside_a_shard_is_not_read_without_end(server: Server, folder
     (server.folder / name).write_bytes(b"a" * 64)
     server.fault(name, "endless")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 20)
+        patch.setattr("gpuloader.shards.remote.indexes.MOST_GIVEN_BYTES", 1 << 20)
         assert opened(server, folder, shard.name)[0].digest() == scan(shard).digest()
     assert server.sent_bytes[name] < ENDLESS_BYTES / 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from moto.server import ThreadedMotoServer
 from gpuloader import Cache
 from gpuloader.errors import RemoteError, ShardChangedError, ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
-from gpuloader.shards.remote import store
+from gpuloader.shards.remote import requests
 
 SECRET = "hunter2"
 
@@ -34,8 +35,8 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    store._file_system.cache_clear()
-    files = store.file_system("s3://bucket")
+    requests.file_system.cache_clear()
+    files = requests.file_system("s3", os.getpid())
     files.mkdir("bucket")
     for shard in write_samples(tmp_path / "local", 40, shards=4):
         files.put_file(str(shard), f"bucket/data/{shard.name}")
@@ -43,7 +44,7 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     files.pipe("bucket/data/deep/train-0009.tar", b"")
     yield files
     files.rm("bucket", recursive=True)
-    store._file_system.cache_clear()
+    requests.file_system.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_files_beside_a_shard_that_cannot_be_right_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
     size: int,
 ) -> None:
-    monkeypatch.setattr("gpuloader.shards.remote.indexes._MOST_GIVEN_BYTES", 1 << 19)
+    monkeypatch.setattr("gpuloader.shards.remote.indexes.MOST_GIVEN_BYTES", 1 << 19)
     for suffix in (".gpuidx", ".sha256"):
         bucket.pipe(f"bucket/data/train-0000.tar{suffix}", b"a" * size)
     with loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache")) as batches:
@@ -121,11 +122,11 @@ def test_a_server_that_is_gone_is_an_error_without_secrets(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store, "_REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(requests, "REQUEST_SECONDS", 0.3)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    store._file_system.cache_clear()
+    requests.file_system.cache_clear()
     with pytest.raises(RemoteError, match=r"s3://bucket/data/train-0000\.tar: .* \(5 tries\)") as caught:
         loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache"))
     assert SECRET not in str(caught.value)
-    store._file_system.cache_clear()
+    requests.file_system.cache_clear()
     monkeypatch.undo()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gpuloader import GPULoader, LoaderError, MixedLoader
-from gpuloader.loading.one_thread import enter
 
 SAID = "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
 SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}
@@ -93,7 +92,7 @@ def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[
 def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards: list[Path]) -> None:
     with single(shards) as loader, ThreadPoolExecutor(1) as other:
         epoch = iter(loader)
-        enter(loader._inside)  # and never left
+        loader.progress.enter()  # and never left
         with pytest.raises(LoaderError, match=SAID):
             other.submit(next, epoch).result()
         assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on

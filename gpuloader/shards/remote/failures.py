@@ -1,0 +1,94 @@
+"""What the errors mean that the libraries of stores raise, each those of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from gpuloader.internals import fsspec as internals
+from gpuloader.shards.remote.urls import without_secrets
+
+_LONGEST_PAUSE_SECONDS = 120.0  # that a store may ask for
+_FORBIDDEN = (401, 403)
+_MISSING = (404, 410)
+_NO_SUCH_RANGE = 416
+_WORTH_A_RETRY = (408, 425, 429)
+# Trying again changes nothing.
+_FINAL = (PermissionError, IsADirectoryError, NotImplementedError, ValueError, TypeError)
+_FINAL_OF_PACKAGES = (("aiohttp", "NonHttpUrlClientError"), ("botocore.exceptions", "NoCredentialsError"))
+
+
+def without_frames(error: Exception) -> Exception:
+    """What happened, less the frames in which it did."""
+    return internals.what_happened(error).with_traceback(None)
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether the store has no such object."""
+    return isinstance(error, FileNotFoundError) or status_of(error) in _MISSING
+
+
+def is_forbidden(error: Exception) -> bool:
+    """Whether the store refuses."""
+    return isinstance(error, PermissionError) or status_of(error) in _FORBIDDEN
+
+
+def is_beyond_the_end(error: Exception) -> bool:
+    """Whether the object has none of the bytes that were asked for."""
+    return status_of(error) == _NO_SUCH_RANGE
+
+
+def is_final(error: Exception) -> bool:
+    """Whether trying again changes nothing."""
+    status = status_of(error)
+    # What is not imported raised nothing.
+    of_packages = tuple(getattr(sys.modules[name], kind) for name, kind in _FINAL_OF_PACKAGES if name in sys.modules)
+    if isinstance(error, (*_FINAL, *of_packages)):
+        return True
+    return status is not None and 400 <= status < 500 and status not in _WORTH_A_RETRY
+
+
+def explain(error: Exception, url: str) -> str:
+    """An error's words in one line, without secrets."""
+    status, message = status_of(error), getattr(error, "message", None)
+    said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
+    return " ".join(without_secrets(said.replace(url, without_secrets(url))).split())
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status, wherever the store's library keeps it."""
+    for holder in _holders(error):
+        for name in ("status", "status_code", "code"):
+            if isinstance(found := getattr(holder, name, None), int) and found:
+                return found
+        if found := _boto(holder).get("HTTPStatusCode"):
+            return int(found)
+    return None
+
+
+def requested_pause_seconds(error: Exception) -> float:
+    """The seconds for which a store asks by Retry-After, as far as they are obeyed."""
+    found = (getattr(holder, "headers", None) or _boto(holder).get("HTTPHeaders") for holder in _holders(error))
+    headers = {str(name).lower(): value for each in found for name, value in (each or {}).items()}
+    text = str(headers.get("retry-after", "0")).strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        try:
+            until = parsedate_to_datetime(text)
+        except (ValueError, OverflowError):
+            return 0.0
+        seconds = (until.replace(tzinfo=until.tzinfo or timezone.utc) - datetime.now(timezone.utc)).total_seconds()
+    return max(0.0, min(seconds, _LONGEST_PAUSE_SECONDS))
+
+
+def _holders(error: Exception) -> list[Any]:
+    """What may know about an answer that is an error: s3fs raises errors of its own from those of boto."""
+    return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
+
+
+def _boto(holder: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    return holder.get("ResponseMetadata", {}) if isinstance(holder, dict) else {}

@@ -1,0 +1,170 @@
+"""Requests to stores, through fsspec: each has a time limit, ends when it is not wanted, and reads no more than it may.
+
+An answer on HTTP or S3 is read as it comes. The other stores are asked for blocks, since their libraries give no answer
+before it is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from gpuloader.errors import ConfigError
+from gpuloader.internals import fsspec as internals
+from gpuloader.shards.remote.failures import is_beyond_the_end
+from gpuloader.shards.remote.urls import protocol_of
+from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted
+
+Answer = TypeVar("Answer")
+
+REQUEST_SECONDS = 60.0
+SLOWEST_BYTES_PER_SECOND = 10_000  # a server that sends less, seen over REQUEST_SECONDS, is given up
+_SILENT_SECONDS = 30.0  # and so is one that sends nothing for so long
+_BUFFER_BYTES = 256 << 10
+_PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
+
+
+@lru_cache
+def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
+    """fsspec's file system for a protocol, in a process."""
+    import fsspec  # here, so that who reads local shards need not wait for it
+
+    # Its own would be one for each thread, and would keep what it listed: see `forget_listings`.
+    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    try:
+        fsspec.get_filesystem_class(protocol)
+        if protocol in ("http", "https"):
+            import aiohttp
+
+            limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS)
+            given = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            own = {"timeout": limits, "trust_env": True, "auto_decompress": False, "read_bufsize": _BUFFER_BYTES}
+            options["client_kwargs"] = {**own, **given}
+    except ImportError as error:
+        raise ConfigError(f"{protocol}:// needs packages that are not here: pip install 'gpuloader[remote]'") from error
+    return fsspec.filesystem(protocol, **options)
+
+
+def forget_listings(urls: Iterable[str]) -> None:
+    """Has the stores asked again what is there; that of Hugging Face keeps what it listed, whatever it is told."""
+    for protocol in set(map(protocol_of, urls)):
+        file_system(protocol, os.getpid()).invalidate_cache()
+
+
+class Requests:
+    """What can be asked about the object of a URL, for as long as that is `wanted`. Each raises its library's errors.
+
+    Attributes:
+        streams: whether an answer is read as it comes.
+    """
+
+    def __init__(self, url: str, wanted: Wanted) -> None:
+        from fsspec.core import strip_protocol
+
+        protocol = protocol_of(url)
+        self._store = file_system(protocol, os.getpid())
+        self._path = strip_protocol(url)
+        self._wanted = wanted
+        self._get = internals.get_from_s3 if protocol == "s3" else internals.get
+        self.streams = protocol in ("http", "https", "s3")
+
+    def info(self) -> Mapping[str, Any]:
+        """What the store says of the object."""
+        info: Mapping[str, Any] = self._ask("info")
+        return info
+
+    def match(self) -> Mapping[str, Mapping[str, Any]]:
+        """The objects whose paths match that of the URL, a glob; by path, with what the store says of each."""
+        found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
+        return found
+
+    def read_block(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        check_wanted(self._wanted)  # a store that is not asynchronous never looks
+        data: bytes = self._ask("cat_file", start=start, end=end) or b""
+        check_size(len(data), end - start)
+        return data
+
+    def read_beginning(self, size: int) -> bytes:
+        """The first bytes, as many as there are up to that size."""
+        try:
+            return self._ask("cat_file", start=0, end=size) or b""
+        except OSError as error:
+            if is_beyond_the_end(error):  # it is empty
+                return b""
+            raise
+
+    @contextmanager
+    def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
+        """The answer with the bytes from `start` to before `end`; with all where no end is named, or by its status."""
+        part = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
+        answer = self._await(self._get(self._store, self._path, {**_PLAIN, **part}), REQUEST_SECONDS)
+        try:
+            yield answer
+        finally:
+            self._store.loop.call_soon_threadsafe(answer.close)
+
+    def read_chunks(self, answer: internals.Answer, most_bytes: int | None = None) -> Iterator[bytes]:
+        """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
+        since, total_bytes, counted_bytes = time.monotonic(), 0, 0
+        while chunk := self._await(answer.read(_BUFFER_BYTES), _SILENT_SECONDS):
+            check_wanted(self._wanted)
+            total_bytes += len(chunk)
+            if most_bytes is not None and total_bytes > most_bytes:
+                raise OSError(f"more bytes come than the {most_bytes} that were asked for")
+            yield chunk
+            if (seconds := time.monotonic() - since) > REQUEST_SECONDS:
+                if total_bytes - counted_bytes < SLOWEST_BYTES_PER_SECOND * seconds:
+                    raise OSError(f"{total_bytes - counted_bytes} bytes came in {seconds:.0f} s: that is too slow")
+                since, counted_bytes = time.monotonic(), total_bytes
+
+    def _ask(self, what: str, **options: Any) -> Any:  # noqa: ANN401
+        """Calls a method of the file system."""
+        from fsspec.asyn import AsyncFileSystem
+
+        if isinstance(self._store, AsyncFileSystem):
+            return self._await(internals.begin(self._store, what, self._path, **options), REQUEST_SECONDS)
+        return getattr(self._store, what)(self._path, **options)
+
+    def _await(self, request: Coroutine[Any, Any, Answer], seconds: float) -> Answer:
+        """What a request gives that runs in fsspec's thread; it is cancelled when it is not wanted any more."""
+        answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        task = asyncio.run_coroutine_threadsafe(_await_answer(request, seconds, answers), self._store.loop)
+        try:
+            while True:
+                try:
+                    answer, error = answers.get(timeout=POLL_SECONDS)
+                    break
+                except Empty:
+                    check_wanted(self._wanted)
+        finally:
+            task.cancel()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
+        return answer
+
+
+def check_size(found: int, expected: int) -> None:
+    """Raises OSError where fewer or more bytes come than were asked for."""
+    if found != expected:
+        raise OSError(f"{found} bytes come in place of the {expected} that were asked for")
+
+
+async def _await_answer(
+    request: Coroutine[Any, Any, Any], seconds: float, answers: SimpleQueue[tuple[Any, BaseException | None]]
+) -> None:
+    try:
+        answers.put((await asyncio.wait_for(request, seconds), None))
+    except (asyncio.TimeoutError, TimeoutError):
+        answers.put((None, TimeoutError("it takes too long to answer")))
+    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        answers.put((None, error))
