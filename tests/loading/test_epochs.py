@@ -39,6 +39,16 @@ def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[
     assert len({tuple(map(tuple, epoch)) for epoch in epochs}) == 3
 
 
+def test_the_epoch_can_be_set_as_with_the_sampler_of_a_dataloader(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = [indices(batches) for _ in range(2)]
+        seen = []
+        for epoch in (1, 0, 1):
+            batches.sampler.set_epoch(epoch)
+            seen.append(indices(batches))
+        assert seen == [whole[1], whole[0], whole[1]]
+
+
 def test_leaving_early_begins_the_next_epoch_next_time(shards: list[Path]) -> None:
     with loader(shards, output="dict") as batches:
         whole = [indices(batches) for _ in range(2)]
