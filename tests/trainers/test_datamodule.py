@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from loaders import indices
@@ -17,7 +18,7 @@ from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
 
 
-def alone(shards: list[Path], **kwargs: Any) -> TrainerLoaders:
+def alone(shards: list[Path], **kwargs: Any) -> TrainerLoaders:  # noqa: ANN401
     """A data module without a Trainer: five steps of eight samples an epoch."""
     return TrainerLoaders(shards, shards, shards, shards, **{"batch_size": 8, **SMALL, **kwargs})
 
@@ -56,7 +57,7 @@ def test_without_a_trainer_training_goes_on_with_the_rest_of_a_state(shards: lis
     data.teardown("fit")
     again = alone(shards, batch_size=16)  # of any batch size, as with the loader itself
     again.load_state_dict(state)
-    assert sum(indices(again.train_dataloader()), []) == sum(rest, [])
+    assert np.concatenate(indices(again.train_dataloader())).tolist() == np.concatenate(rest).tolist()
     again.teardown("fit")
 
 
