@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from threading import Event
 
@@ -112,6 +113,24 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path],
     assert first["key"][0] == read[5]
     assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
     assert len(built) == 1  # the same pipeline runs on
+
+
+def test_beginning_epochs_again_and_again_builds_one_pipeline(shards: list[Path], built: list[object]) -> None:
+    """As scripts do: `next(iter(loader))`, a loop that is left early, an epoch that is set."""
+    with loader(shards, output="dict") as batches:
+        whole = [list(batches) for _ in range(4)]
+    built.clear()
+    with loader(shards, output="dict") as batches:
+        firsts = [next(iter(batches)) for _ in range(3)]
+        third = list(islice(batches, 3))[2]
+        batches.set_epoch(1)
+        again = list(batches)
+        assert len(built) == 1
+    expected = [*(epoch[0] for epoch in whole[:3]), whole[3][2], *whole[1]]
+    for ours, theirs in zip([*firsts, third, *again], expected, strict=True):
+        assert ours["key"] == theirs["key"]
+        assert torch.equal(ours["image"], theirs["image"])
+        assert torch.equal(ours["label"], theirs["label"])
 
 
 def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
