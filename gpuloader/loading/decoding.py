@@ -21,7 +21,7 @@ from gpuloader.errors import LoaderError
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import LastStep, Source, build
+from gpuloader.pipelines import LastStep, Source, recipe_pipeline
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Preset
 from gpuloader.shards import Arena
@@ -29,16 +29,15 @@ from gpuloader.shards import Arena
 _MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
 
 
-def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
-    """The run's graph, which takes its batches from `source`; see `gpuloader.pipelines.build`."""
-    return build(
-        run.recipe,
-        drawn,
-        source,
+def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pipeline:
+    """The run's `recipe_pipeline`, which takes its batches from `source`."""
+    return recipe_pipeline(
+        preset=run.recipe,
+        source=source,
         batch_size=run.plan.batch_size,
         num_threads=run.num_threads,
         device_id=run.device_id,
-        prefetch=run.decoder.prefetch,
+        prefetch_queue_depth=run.decoder.prefetch,
         largest_image=run.shards.largest_image(min(run.recipe.max_pixels, _MOST_HINTED_PIXELS)),
         decoded=run.decoded,
         last_step=last_step,
@@ -154,7 +153,7 @@ class DecodedBatches:
         """A batch's images, or why it cannot be decoded."""
         if self._iterator is None:
             self._feed.begin()
-            self._pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
+            self._pipeline = build_pipeline(self._run, self._feed)
             self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
         failure: Exception
