@@ -30,7 +30,7 @@ def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs:
     for _ in range(epochs):
         for [outputs] in iterator:
             for view, name in zip(views, names, strict=True):
-                view.append(outputs[name].clone())
+                view.append(outputs[name])
         iterator.reset()
     return views
 
