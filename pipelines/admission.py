@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.errors import DataError
 from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.jpeg2000 import is_jpeg2000, translate
+from gpuloader.recipe import Preset
 from gpuloader.shards.image_checks import cause_in_bytes, cause_in_size
 
 
@@ -42,3 +44,22 @@ def admit(
     image = np.frombuffer(translated, np.uint8)
     size = gate(image, max_pixels)
     return size if isinstance(size, str) else (image, size)
+
+
+def admit_all(images: Sequence[bytes], preset: Preset) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
+    """The files that DALI gets for images, all of which the recipe must let be decoded, and their sizes.
+
+    Returns:
+        The files (bytes,) each; (n, 2) heights and widths.
+
+    Raises:
+        DataError: it names the first image that cannot be decoded.
+    """
+    files, sizes = [], []
+    for number, image in enumerate(images):
+        admitted = admit(np.frombuffer(image, np.uint8), preset.max_pixels, preset.formats)
+        if isinstance(admitted, str):
+            raise DataError(f"image {number} cannot be decoded: {admitted}")
+        files.append(admitted[0])
+        sizes.append(admitted[1])
+    return files, np.array(sizes, np.int64)

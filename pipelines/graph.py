@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.pipeline import Pipeline, do_not_convert
 
 from gpuloader.pipelines.operators import (
     Nodes,
@@ -28,6 +28,7 @@ from gpuloader.pipelines.operators import (
     view_on_gpu,
 )
 from gpuloader.pipelines.steps import check_for_gpu
+from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 from gpuloader.recipe.view import ViewPlan
 
@@ -43,31 +44,30 @@ _DTYPES = {
 }
 
 
-def build(
-    preset: Preset,
-    drawn: Mapping[str, NDArray[Any]],
-    source: Source,
+def recipe_pipeline(
     *,
+    preset: Preset,
+    source: Source,
     batch_size: int,
     num_threads: int,
-    device_id: int | None,
-    prefetch: int,
+    device_id: int | None = None,
+    prefetch_queue_depth: int = 2,
     largest_image: tuple[int, int] = (0, 0),
     decoder_options: Mapping[str, float] | None = None,
     region: bool = True,
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
-    """A pipeline that takes batches from `source`, in the thread that runs it, and gives each view's images.
+    """A recipe as a pipeline of DALI's: it takes batches from `source`, and has one output for each view.
 
     Args:
         preset: the recipe.
-        drawn: arrays as `Preset.arrays` gives them; their names, dtypes and dimensions are read, not their values. Of
-            `whole` images where those are decoded and the device is the CPU, and only there.
-        source: must not raise anything but StopIteration. What it gives must live until its batch is out.
+        source: such as that of `drawn_source`, called in the thread that runs the pipeline. It must not raise anything
+            but StopIteration, and what it gives must live until its batch is out.
         batch_size: the largest batch; smaller ones are fine.
+        num_threads: that decode and transform.
         device_id: a GPU; None for the CPU.
-        prefetch: batches that are worked on before they are asked for.
+        prefetch_queue_depth: batches that are worked on before they are asked for.
         largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
             there are DALI's own.
@@ -82,35 +82,59 @@ def build(
     """
     if device_id is not None:
         check_for_gpu(preset)
-
-    @pipeline_def(  # type: ignore[untyped-decorator]
+    pipeline: Pipeline = recipe_graph(
+        preset,
+        source,
+        largest_image,
+        decoder_options,
+        region,
+        decoded,
+        last_step,
         batch_size=batch_size,
         num_threads=num_threads,
         device_id=device_id,
-        prefetch_queue_depth=prefetch,
-        enable_conditionals=device_id is not None,
-        seed=0,
+        prefetch_queue_depth=prefetch_queue_depth,
+        enable_conditionals=device_id is not None,  # the kernels of the CPU have none, and to look for them takes 0.5 s
     )
-    def graph() -> tuple[DataNode, ...]:
-        image, *rest = fn.external_source(
-            source=source,
-            num_outputs=1 + len(drawn),
-            dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in drawn.values())],
-            ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
-            no_copy=True,
-        )
-        if last_step != "all":  # DALI warns of inputs that nothing takes
-            rest = [fn.copy(node, preserve=True) for node in rest]
-        inputs: Nodes = dict(zip(drawn, rest))
-        device = "cpu" if device_id is None else "gpu"
-        if not decoded:
-            cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
-        else:
-            cut = image if device_id is None else cut_region(image, inputs).gpu()
-        one_view = _VIEWS[last_step, device]
-        return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
+    return pipeline
 
-    return graph()
+
+@pipeline_def(seed=0)  # type: ignore[untyped-decorator]
+def recipe_graph(
+    preset: Preset,
+    source: Source,
+    largest_image: tuple[int, int],
+    decoder_options: Mapping[str, float] | None,
+    region: bool,
+    decoded: bool,
+    last_step: LastStep,
+) -> tuple[DataNode, ...]:
+    """The graph of `recipe_pipeline`, which has its arguments."""
+    device = "cpu" if Pipeline.current().device_id is None else "gpu"
+    drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
+    image, *rest = fn.external_source(
+        source=source,
+        num_outputs=1 + len(drawn),
+        dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in drawn.values())],
+        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
+        no_copy=True,
+    )
+    if last_step != "all":  # DALI warns of inputs that nothing takes
+        rest = [fn.copy(node, preserve=True) for node in rest]
+    inputs: Nodes = dict(zip(drawn, rest))
+    if not decoded:
+        cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
+    else:
+        cut = image if device == "cpu" else cut_region(image, inputs).gpu()
+    one_view = _VIEWS[last_step, device]
+    return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
+
+
+@do_not_convert
+def _arrays_of_one(preset: Preset, whole: bool) -> Mapping[str, NDArray[Any]]:
+    """What the recipe draws for one sample: names, dtypes and dimensions are those of any other."""
+    one = np.ones(1, np.int64)
+    return preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, whole)
 
 
 def _decoded_row(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

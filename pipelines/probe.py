@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
+from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.errors import DeviceError
 from gpuloader.helpers.child_processes import start_python
 from gpuloader.helpers.versions import describe_decoder_versions
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.pipelines.graph import Source
 from gpuloader.pipelines.operators import decode_region
 from gpuloader.pipelines.triage import cause_of
 from gpuloader.recipe import load_preset
@@ -172,17 +174,8 @@ def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: 
         order = next(batches)
         return [images[row] for row in order], starts[order], shapes[order]
 
-    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
-    def graph() -> DataNode:
-        encoded, start, shape = fn.external_source(
-            source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1]
-        )
-        drawn = {"region_start": start, "region_shape": shape}
-        device, knobs = "cpu" if device_id is None else "gpu", {"hw_decoder_load": trial.hw_load}
-        largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
-        return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, knobs, trial.region)
-
-    pipeline, worst = graph(), 0.0
+    largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
+    pipeline, worst = _regions(source, trial, largest, batch_size=len(images), num_threads=2, device_id=device_id), 0.0
     for order in orders:
         [output] = pipeline.run()
         on_host = output.as_cpu()
@@ -191,6 +184,17 @@ def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: 
             expected = whole[row][top : top + height, left : left + width]
             worst = max(worst, float(np.abs(np.asarray(on_host.at(place), np.int16) - expected).mean()))
     return worst
+
+
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _regions(source: Source, trial: Trial, largest: tuple[int, int]) -> DataNode:
+    encoded, start, shape = fn.external_source(
+        source=source, num_outputs=3, dtype=[types.UINT8, types.INT32, types.INT32], ndim=[1, 1, 1]
+    )
+    drawn = {"region_start": start, "region_shape": shape}
+    device = "cpu" if Pipeline.current().device_id is None else "gpu"
+    knobs = {"hw_decoder_load": trial.hw_load}
+    return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, knobs, trial.region)
 
 
 if __name__ == "__main__":

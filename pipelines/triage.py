@@ -20,7 +20,7 @@ from nvidia.nvimgcodec import (
 
 from gpuloader.internals.dali import decoder_cause, is_decode_failure, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
-from gpuloader.pipelines.graph import build
+from gpuloader.pipelines.graph import recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 
@@ -50,7 +50,8 @@ def find_undecodable(
         images: encoded, which the gate let pass.
         arrays: what the recipe drew for them.
         num_threads: that decode, on the CPU.
-        decoder_options, region: those that the images failed with, see `build`; no JPEG engine takes part here.
+        decoder_options, region: those that the images failed with, as `recipe_pipeline` has them; no JPEG engine takes
+            part here.
 
     Raises:
         DeviceError: the good JPEG cannot be decoded, so no image is to blame.
@@ -107,14 +108,13 @@ def _find_refused_by_graph(
     pipeline, options = None, {**decoder_options, **WITHOUT_ENGINES}
     while rows:
         if pipeline is None:
-            pipeline = build(
-                preset,
-                arrays,
-                source,
+            pipeline = recipe_pipeline(
+                preset=preset,
+                source=source,
                 batch_size=1,
                 num_threads=1,
                 device_id=device_id,
-                prefetch=1,
+                prefetch_queue_depth=1,
                 decoder_options=options,
                 region=region,
             )

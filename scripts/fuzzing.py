@@ -413,10 +413,10 @@ def _of(
 
 def _run(preset: Preset, images: list[np.ndarray], drawn: dict[str, np.ndarray]) -> None:
     """One batch through the graph; every image must come out."""
-    from gpuloader.pipelines import build
+    from gpuloader.pipelines import recipe_pipeline
 
     batch = (images, *drawn.values())
-    pipeline = build(preset, drawn, lambda: batch, batch_size=len(images), num_threads=2, device_id=None, prefetch=1)
+    pipeline = recipe_pipeline(preset=preset, source=lambda: batch, batch_size=len(images), num_threads=2)
     [output] = pipeline.run()
     if len(output) != len(images):
         raise AssertionError(f"{len(output)} images out of {len(images)}")

@@ -32,7 +32,7 @@ SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
 ELSEWHERE = {
     "README.md-3": ".ci/run",
     "docs/ddp.md-2": "tests/scripts/test_train_imagenet.py",
-    "docs/ddp.md-3": "tests/scripts/test_train_imagenet.py",
+    "docs/ddp.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",
@@ -46,6 +46,7 @@ WITHOUT_SNIPPETS = {
     "docs/security.md",
     "docs/shards.md",
     "docs/trainers.md",
+    "docs/wsl2.md",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
 ONLY_SHOWN = {
@@ -57,6 +58,7 @@ ONLY_SHOWN = {
     "docs/index.md": 2,
     "docs/migrating.md": 2,
     "docs/trainers.md": 7,
+    "docs/wsl2.md": 2,
 }
 
 

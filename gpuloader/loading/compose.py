@@ -18,7 +18,7 @@ from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.decoding import fill
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.pipelines import admit, build, find_undecodable
+from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
@@ -130,7 +130,7 @@ class _Graph:
     """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe.
 
     Attributes:
-        decoding: how it decodes, as `build` takes it.
+        decoding: how it decodes, as `recipe_pipeline` takes it.
     """
 
     def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
@@ -144,7 +144,7 @@ class _Graph:
             "batch_size": batch_size,
             "num_threads": min(batch_size, available_cores()),
             "device_id": device_id,
-            "prefetch": 1,
+            "prefetch_queue_depth": 1,
             "decoded": not encoded,
         }
         at_fork(self, _Graph.leave_to_the_parent)
@@ -157,7 +157,9 @@ class _Graph:
             if self._pipeline is None and self.decoding["decoder_options"].get("hw_decoder_load"):
                 images, arrays = fill(images, arrays, self._options["batch_size"])
             batch[:] = [list(images), *arrays.values()]
-            self._pipeline = self._pipeline or build(preset, arrays, lambda: tuple(batch), **self._options)
+            self._pipeline = self._pipeline or recipe_pipeline(
+                preset=preset, source=lambda: tuple(batch), **self._options
+            )
             try:
                 outputs = self._pipeline.run()
                 return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
@@ -179,19 +181,12 @@ def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDA
         raise ConfigError(
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give arrays, or bytes, at least one"
         )
-    arrays = [np.frombuffer(image, np.uint8) if encoded[0] else np.ascontiguousarray(image) for image in images]
-    sizes = []
+    if encoded[0]:
+        return True, *admit_all(images, preset)
+    arrays = [np.ascontiguousarray(image) for image in images]
     for number, array in enumerate(arrays):
-        if encoded[0]:
-            admitted = admit(array, preset.max_pixels, preset.formats)
-            if isinstance(admitted, str):
-                raise DataError(f"image {number} cannot be decoded: {admitted}")
-            arrays[number], size = admitted
-            sizes.append(size)
-        elif array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size:
-            sizes.append(array.shape[:2])
-        else:
+        if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
             raise ConfigError(
                 f"image {number} is {array.dtype} of shape {array.shape}: allowed is uint8 (height, width, 3), RGB"
             )
-    return encoded[0], arrays, np.array(sizes, np.int64)
+    return False, arrays, np.array([array.shape[:2] for array in arrays], np.int64)

@@ -20,23 +20,22 @@ from gpuloader.errors import LoaderError
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import LastStep, Source, build
+from gpuloader.pipelines import LastStep, Source, recipe_pipeline
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
 
 
-def build_graph(run: Run, drawn: Mapping[str, NDArray[Any]], source: Source, last_step: LastStep = "all") -> Pipeline:
-    """The run's graph, which takes its batches from `source`; see `gpuloader.pipelines.build`."""
-    return build(
-        run.recipe,
-        drawn,
-        source,
+def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pipeline:
+    """The run's `recipe_pipeline`, which takes its batches from `source`."""
+    return recipe_pipeline(
+        preset=run.recipe,
+        source=source,
         batch_size=run.plan.batch_size,
         num_threads=run.num_threads,
         device_id=run.device_id,
-        prefetch=run.decoder.prefetch,
+        prefetch_queue_depth=run.decoder.prefetch,
         largest_image=run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS)),
         decoded=run.decoded,
         last_step=last_step,
@@ -70,9 +69,7 @@ class DecodedBatches:
         self._run = run
         self._plan = run.plan
         self._suspects = suspects
-        self._ahead = run.shards.ahead(run.plan)
-        self._reader = Reader(run, suspects, self._ahead)
-        self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
+        self._read_from(start)
         self._feed = _Feed(self._batches, min(run.plan.batch_size, run.plan.samples) if run.decoder.hw_load else 0)
         self.cursor: Cursor | None = self._batches.cursor
         self._pipeline: Pipeline | None = None
@@ -100,13 +97,32 @@ class DecodedBatches:
         """The batches that are read and wait for being decoded."""
         return self._batches.ready
 
+    def move(self, cursor: Cursor) -> None:
+        """Goes on from another place with the same pipeline, which still decodes what it was given, for nothing."""
+        self.cursor = None
+        self._end_reading()
+        self._read_from(cursor)
+        if self._feed.failure is not None:  # DALI was told that the source has ended
+            self._iterator = self._pipeline = None
+        self._feed.move(self._batches, running=self._pipeline is not None)
+        self.cursor = self._batches.cursor
+
     def close(self) -> None:
         """Ends the threads, drops the pipeline, and gives the memory that DALI's pools keep back to the machine."""
+        self._end_reading()
+        self._iterator = self._pipeline = None
+        ReleaseUnusedMemory()
+
+    def _read_from(self, start: Cursor) -> None:
+        run = self._run
+        self._ahead = run.shards.ahead(run.plan)
+        self._reader = Reader(run, self._suspects, self._ahead)
+        self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
+
+    def _end_reading(self) -> None:
         self._batches.close()
         if self._ahead is not None:
             self._ahead.close()
-        self._iterator = self._pipeline = None
-        ReleaseUnusedMemory()
 
     def leave_to_the_parent(self) -> None:
         """In a forked child, which has none of the threads."""
@@ -116,9 +132,11 @@ class DecodedBatches:
     def _read_again(self, message: str) -> None:
         """Has the first batch in flight, which failed, read again with a look at the images that failed.
 
-        The batches behind it are only decoded again.
+        The batches behind it are only decoded again. One that is not wanted any more is not read again.
         """
         self._iterator = self._pipeline = None  # one that failed is of no use any more, and it holds the batch's bytes
+        if self._feed.drop_unwanted():
+            return
         batch = self._feed.in_flight[0]
         refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
         asked = self._suspects if batch is self._again else set()  # those of others came up after they were read
@@ -132,12 +150,14 @@ class DecodedBatches:
         """A batch's images, or why it cannot be decoded."""
         if self._iterator is None:
             self._feed.begin()
-            self._pipeline = build_graph(self._run, self._reader.arrays_of_one(), self._feed)
+            self._pipeline = build_pipeline(self._run, self._feed)
             self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
         # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
         failure: Exception
         try:
             outputs = next(self._iterator)[0]
+            while self._feed.pop_unwanted():
+                outputs = next(self._iterator)[0]
         except StopIteration:
             failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
         except RuntimeError as error:
@@ -164,7 +184,7 @@ class _Feed:
         first_rows: the rows that the first batch of a pipeline is filled up to, see `fill`; 0 for those that it has.
 
     Attributes:
-        in_flight: the batches that were read and not delivered yet, in order.
+        in_flight: the batches that were read and not delivered yet, in order; first those that are not wanted any more.
         failure: what ended the feed.
     """
 
@@ -176,6 +196,7 @@ class _Feed:
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
         self._given = 0  # of those in flight
+        self._unwanted = 0  # of those
 
     def __call__(self) -> tuple[Any, ...]:
         """The encoded images and the arrays of the next batch.
@@ -202,6 +223,30 @@ class _Feed:
         self._given -= 1
         self._filled = None
         return self.in_flight.popleft()
+
+    def move(self, batches: ReadAhead, running: bool) -> None:
+        """Other batches come next; those that a running pipeline was given come out of it before, unwanted."""
+        while len(self.in_flight) > self._given:
+            self.in_flight.pop()
+        self._batches, self.failure, self._unwanted = batches, None, self._given
+        if not running:
+            self.drop_unwanted()
+
+    def pop_unwanted(self) -> bool:
+        """Whether the first in flight, which came out, is not wanted any more; it is taken away then."""
+        if not self._unwanted:
+            return False
+        self._unwanted -= 1
+        self.pop()
+        return True
+
+    def drop_unwanted(self) -> bool:
+        """Takes away all that is not wanted any more, with the pipeline; whether that was anything."""
+        unwanted, self._unwanted = self._unwanted, 0
+        for _ in range(unwanted):
+            self.in_flight.popleft()
+        self._given = 0
+        return unwanted > 0
 
     def put_back(self, batch: EncodedBatch) -> None:
         """All that are in flight are given again, to another pipeline, with a batch in the place of the first."""

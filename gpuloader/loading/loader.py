@@ -31,6 +31,7 @@ from gpuloader.loading.argument_types import (
 )
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
+from gpuloader.loading.epoch_sampler import EpochSampler
 from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
@@ -100,6 +101,8 @@ class GPULoader(Generic[B_co]):
         preset: the recipe.
         progress: where it stands; `MixedLoader` sets that.
         run: all that was resolved of the arguments.
+        sampler: for scripts of torch's DataLoader: `loader.sampler.set_epoch(epoch)` is `loader.set_epoch(epoch)`, and
+            its length the samples of this rank in an epoch.
         world: which rank of how many this is.
         classes: the classes' names, label i naming the i-th; None where they are not known.
 
@@ -235,6 +238,15 @@ class GPULoader(Generic[B_co]):
     @property
     def dataset(self) -> Dataset:
         return Dataset(len(self.run.shards), self.classes)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        return EpochSampler(self.run.plan, self.set_epoch)
+
+    @property
+    def batch_sampler(self) -> None:
+        """None, as with a DataLoader of torch's that has none: who asks for `sampler` may ask for this."""
+        return None
 
     def __getitem__(self, place: object) -> NoReturn:
         """An error: batches come in order, and torch's `DataLoader` takes whatever has this method for a dataset."""

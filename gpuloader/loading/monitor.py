@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
-from gpuloader.errors import ConfigError
-from gpuloader.loading.loader import GPULoader
+from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.stats import Stats
 
 _log = logging.getLogger("gpuloader")
+_UNKNOWN_CAUSE = (
+    "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; watch each loader of a "
+    "MixedLoader with a WaitMonitor of its own."
+)
+
+
+class _Watched(Protocol):
+    """A loader that counts its own waiting."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def stats(self) -> Stats: ...
 
 
 class WaitMonitor:
     """Says which share of the time a training loop waits for its loader: call `step` once in each step.
+
+    A `GPULoader` counts its own waiting. Any other loader, such as torch's `DataLoader` or a `MixedLoader`, is counted
+    where the loop goes over the monitor: `for batch in monitor`, which gives the loader's batches.
 
     Args:
         loader: that of the loop.
@@ -26,14 +42,14 @@ class WaitMonitor:
         loader: that of the loop.
 
     Raises:
-        ConfigError: `loader` is no GPULoader, or `every_steps` is below 1.
+        ConfigError: `loader` cannot be looped over, or `every_steps` is below 1.
 
     Example:
         >>> from gpuloader import GPULoader, WaitMonitor
         >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
         >>> shares = []
         >>> monitor = WaitMonitor(loader, every_steps=2, log=shares.append)
-        >>> for images, labels in loader:
+        >>> for images, labels in monitor:
         ...     _ = monitor.step()
         >>> len(shares)
         2
@@ -41,27 +57,42 @@ class WaitMonitor:
 
     def __init__(
         self,
-        loader: GPULoader,
+        loader: Iterable[Any],
         every_steps: int = 50,
         log: Callable[[float], object] | None = None,
         warn_above: float = 0.1,
     ) -> None:
-        if not hasattr(loader, "stats"):
+        counts = hasattr(loader, "stats")
+        if not counts and not isinstance(loader, Iterable):
             kind = f"{type(loader).__module__}.{type(loader).__name__}"
-            raise ConfigError(f"loader is a {kind}: allowed is the GPULoader of the loop, which counts its own waiting")
+            raise ConfigError(f"loader is a {kind}: allowed is a GPULoader, or any other loader that a loop goes over")
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self.loader = loader
+        self._watched: _Watched = loader if counts else _Counted(loader)  # type: ignore[assignment]  # as it counts
         self._every_steps = every_steps
         self._log = log
         self._warn_above = warn_above
-        self._before = loader.stats()
+        self._before = self._watched.stats()
         self._looked = 0
         self._warned = False
 
+    def __iter__(self) -> Iterator[Any]:
+        """The loader's batches, its waiting counted."""
+        return iter(self._watched)
+
     def step(self) -> float | None:
-        """The share of the last `every_steps` steps that was waited, where they are full; else None."""
-        now = self.loader.stats()
+        """The share of the last `every_steps` steps that was waited, where they are full; else None.
+
+        Raises:
+            LoaderError: there was no batch yet: the loop goes over a loader that does not count its own waiting.
+        """
+        now = self._watched.stats()
+        if not now.batches:
+            raise LoaderError(
+                f"step() before any batch of the {type(self.loader).__name__}: call it in the loop, and where that is "
+                f"no GPULoader, loop over the monitor: `for batch in monitor`"
+            )
         if now.batches - self._before.batches < self._every_steps:
             return None
         share = waiting_share(self._before, now)
@@ -71,10 +102,32 @@ class WaitMonitor:
             self._log(share)
         if share > self._warn_above and self._looked and not self._warned:
             self._warned = True
-            _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, likely_cause(self._before, now))
+            counted = isinstance(self._watched, _Counted)
+            cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now)
+            _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, cause)
         self._before = now
         self._looked += 1
         return share
+
+
+class _Counted:
+    """A loader that does not count its own waiting."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+        self._stats = Stats()
+
+    def __iter__(self) -> Iterator[Any]:
+        given = started = time.perf_counter()
+        for batch in self._loader:
+            now = time.perf_counter()
+            step = Stats(batches=1, elapsed_seconds=now - given, waiting_seconds=now - started)
+            self._stats, given = self._stats.after(step), now
+            yield batch
+            started = time.perf_counter()
+
+    def stats(self) -> Stats:
+        return self._stats
 
 
 def waiting_share(before: Stats, now: Stats) -> float:

@@ -160,7 +160,7 @@ class Decoder:
 
     @property
     def graph_options(self) -> dict[str, Any]:
-        """What `gpuloader.pipelines.build` takes of it."""
+        """What `gpuloader.pipelines.recipe_pipeline` takes of it."""
         return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
 
 

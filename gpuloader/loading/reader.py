@@ -127,11 +127,6 @@ class Reader:
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
 
-    def arrays_of_one(self) -> Mapping[str, NDArray[Any]]:
-        """The arrays of a batch of one sample, for their names, dtypes and dimensions."""
-        one = np.ones(1, np.int64)
-        return self._run.recipe.arrays(Draws(seed=0, epoch=0, ids=one), one, one, self._run.whole)
-
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix, cursor = self._run.recipe.mix, planned.cursor
         if mix is None:

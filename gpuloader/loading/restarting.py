@@ -1,4 +1,4 @@
-"""`RestartingBatches`: the decoded batch at any place, from the pipeline that runs or from another one."""
+"""`RestartingBatches`: the decoded batch at any place, from the pipeline that runs, or after an error from another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuloader.plan import Cursor
 
 
 class RestartingBatches:
-    """Decoded batches, one after the other; after an error, or where another place is asked for, they begin again.
+    """Decoded batches, one after the other; after an error they begin again, with another pipeline.
 
     Args:
         quarantine: gets the bad images of the batches.
@@ -43,10 +43,12 @@ class RestartingBatches:
             DeviceError: the memory is full; it says what took it.
             TooManyBadImagesError: more than the run allows.
         """
-        # The place may have been set elsewhere, and an interrupt may have hit between the step here and the caller's.
-        if self._running is not None and self._running.cursor != cursor:
+        if self._running is not None and self._running.cursor is None:  # an interrupt hit where it was set
             self.close()
         try:
+            # Set elsewhere, or an interrupt hit between the step here and the caller's.
+            if self._running is not None and self._running.cursor != cursor:
+                self._running.move(cursor)
             batch, images = (self._running or self._begin(cursor)).next()
             self._quarantine.add(batch.bad)
         except BaseException as error:

@@ -18,7 +18,7 @@ import torch
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.internals.dali import is_decode_failure
-from gpuloader.loading.decoding import build_graph
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
@@ -194,7 +194,7 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
         in_flight.append(batch)
         return (batch.images, *batch.arrays.values())
 
-    pipeline = build_graph(run, reader.arrays_of_one(), source, last_step)
+    pipeline = build_pipeline(run, source, last_step)
     with closing(batches):
         while True:
             try:

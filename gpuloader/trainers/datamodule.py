@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.loading.argument_types import AnyFields, AnyOutput, AnyPreset, LoaderOptions
+from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
@@ -38,6 +38,9 @@ class TrainerLoaders:
 
     A loader is made when the Trainer asks for it, on the Trainer's device, for this process's share of the data, and
     closed with the stage. Its epochs are the Trainer's, and training goes on at the batch where the Trainer stands.
+
+    Without a Trainer the loaders are on the local rank's GPU where there is one, else on the CPU, and find their rank
+    themselves. Each stage then has one, and each loop over it is the next epoch.
 
     Args:
         train: the shards to train on, as `GPULoader` takes them; None where nothing is trained.
@@ -77,27 +80,25 @@ class TrainerLoaders:
         self._open: dict[str, GPULoader] = {}
         self._state: dict[str, Any] = {}  # the training loader's, of a checkpoint or from when it was closed
 
-    def train_dataloader(self) -> TrainerEpochs:
-        """The batches of training.
+    def train_dataloader(self) -> TrainerEpochs | GPULoader:
+        """The batches of training: as the Trainer goes through them, or without a Trainer the loader itself.
 
         Raises:
-            ConfigError: there is no Trainer, or there are no shards for this stage; or what `GPULoader` raises.
+            ConfigError: there are no shards for this stage; or what `GPULoader` raises.
         """
-        tar, device_id, world = self._place("train")
-        made = GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
-        return self._open_epochs("train", made)  # of any output
+        return self._stage("train")
 
-    def val_dataloader(self) -> TrainerEpochs:
+    def val_dataloader(self) -> TrainerEpochs | GPULoader:
         """The batches of validation, else as `train_dataloader`."""
-        return self._evaluation("val")
+        return self._stage("val")
 
-    def test_dataloader(self) -> TrainerEpochs:
+    def test_dataloader(self) -> TrainerEpochs | GPULoader:
         """The batches of testing, else as `train_dataloader`."""
-        return self._evaluation("test")
+        return self._stage("test")
 
-    def predict_dataloader(self) -> TrainerEpochs:
+    def predict_dataloader(self) -> TrainerEpochs | GPULoader:
         """The batches of prediction, else as `train_dataloader`."""
-        return self._evaluation("predict")
+        return self._stage("predict")
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the training loader, in plain JSON types; any rank's will do."""
@@ -123,34 +124,39 @@ class TrainerLoaders:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _evaluation(self, stage: str) -> TrainerEpochs:
-        tar, device_id, world = self._place(stage)
-        given = {"batch_size": self.batch_size, **self._eval_loader}
-        return self._open_epochs(stage, GPULoader(tar, device_id=device_id, world=world, **given))
-
-    def _place(self, stage: str) -> tuple[Sources, int | None, World]:
-        """The stage's shards, and the device and the place among the ranks that the Trainer gives this process."""
+    def _stage(self, stage: str) -> TrainerEpochs | GPULoader:
+        opened = self._open.get(stage)
         if self.trainer is None:
-            raise ConfigError(
-                f"{stage}_dataloader() of a data module without a Trainer, which says device, rank and epoch: give it "
-                f"to one, such as trainer.fit(model, datamodule=...); without a Trainer, use GPULoader itself"
-            )
+            self._open[stage] = opened or self._alone(stage)
+            return self._open[stage]
+        if opened is not None:  # the Trainer reloads it
+            opened.close()
+        self._open[stage] = self._loader_of(stage, *self._place())
+        return TrainerEpochs(self._open[stage], self)
+
+    def _alone(self, stage: str) -> GPULoader:
+        """The loader of a stage where there is no Trainer."""
+        loader = self._loader_of(stage)
+        if stage == "train" and self._state:
+            loader.load_state_dict(self._state)
+        return loader
+
+    def _loader_of(self, stage: str, device_id: AnyDevice = "auto", world: World | None = None) -> GPULoader:
         tar = self._shards[stage]
         if tar is None:
             raise ConfigError(
-                f"the Trainer asks for the batches of {stage!r}, which has no shards: "
+                f"{stage}_dataloader() gives the batches of {stage!r}, which has no shards: "
                 f"give the data module {stage}=..., or the Trainer limit_{stage}_batches=0"
             )
+        own = self._loader if stage == "train" else self._eval_loader
+        given: dict[str, Any] = {"batch_size": self.batch_size, **own}
+        return GPULoader(tar, device_id=device_id, world=world, **given)
+
+    def _place(self) -> tuple[int | None, World]:
+        """The device and the place among the ranks that the Trainer gives this process."""
         device = self.trainer.strategy.root_device
         share = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
-        world = World(share["rank"], share["num_replicas"])
-        return tar, device.index if device.type == "cuda" else None, world
-
-    def _open_epochs(self, stage: str, loader: GPULoader) -> TrainerEpochs:
-        if stage in self._open:  # the Trainer reloads it
-            self._open[stage].close()
-        self._open[stage] = loader
-        return TrainerEpochs(loader, self)
+        return device.index if device.type == "cuda" else None, World(share["rank"], share["num_replicas"])
 
     def _global_batch(self, loader: GPULoader) -> int:
         return self.batch_size * loader.world.world_size

@@ -8,7 +8,7 @@ import pytest
 from loaders import Clock
 
 from gpuloader.loading.delivery import deliver
-from gpuloader.pipelines import build
+from gpuloader.pipelines import recipe_pipeline
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Has an entry for each pipeline that a loader, or its triage, has built since."""
     pipelines: list[object] = []
 
-    def build_and_note(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        pipelines.append(args)
-        return build(*args, **kwargs)
+    def build_and_note(**kwargs: Any) -> Any:  # noqa: ANN401
+        pipelines.append(kwargs)
+        return recipe_pipeline(**kwargs)
 
-    monkeypatch.setattr("gpuloader.loading.decoding.build", build_and_note)
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_and_note)
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build_and_note)
+    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
     return pipelines

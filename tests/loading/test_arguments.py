@@ -173,6 +173,27 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kwargs", "world_size", "samples"),
+    [
+        ({}, 1, 40),
+        ({"last_batch": "drop"}, 1, 32),
+        ({"last_batch": "pad"}, 1, 40),
+        ({"last_batch": "partial"}, 3, 14),  # 13 of some ranks: those of torch's DistributedSampler are 14, too
+        ({"last_batch": "drop"}, 2, 16),
+        ({"sampling": {"subset": slice(30)}}, 2, 15),
+        ({"sampling": {"steps_per_epoch": 1}}, 2, 16),
+    ],
+)
+def test_the_sampler_has_the_length_that_scripts_of_torch_read(
+    shards: list[Path], kwargs: dict[str, Any], world_size: int, samples: int
+) -> None:
+    with loader(shards, 16, world={"rank": 0, "world_size": world_size}, **kwargs) as batches:
+        assert (len(batches.sampler), batches.batch_sampler) == (samples, None)
+        with pytest.raises(LoaderError, match=r"the sampler of a GPULoader gives no ids: with output=\"dict\""):
+            list(batches.sampler)
+
+
+@pytest.mark.parametrize(
     ("kwargs", "says"),
     [
         ({}, "recipe imagenet_eval with overrides, shuffle none, last batch partial, rank 0 of 1"),

@@ -36,6 +36,20 @@ def test_a_bad_image_is_named_after_the_batches_before_it(tmp_path: Path, bad: b
         assert batches.state_dict()["delivered"] == 16
 
 
+@pytest.mark.parametrize("bad", [CUT, damaged_jpeg()], ids=["the gate refuses", "DALI refuses"])
+@pytest.mark.parametrize("on_error", ["raise", BadImages(replace=True)])
+def test_a_bad_image_that_was_read_for_a_batch_that_nobody_took_is_not_named(
+    tmp_path: Path, bad: bytes, on_error: str | BadImages
+) -> None:
+    with evaluation(spoilt(tmp_path, {5: bad}), 4, output="dict", on_error=on_error) as batches:
+        for epoch in range(3):
+            batches.set_epoch(epoch)
+            assert next(iter(batches))["index"].tolist() == [0, 1, 2, 3]
+        assert batches.stats().bad == {}
+        batches.load_state_dict({**batches.state_dict(), "delivered": 8})
+        assert next(iter(batches))["index"].tolist() == [8, 9, 10, 11]
+
+
 @pytest.mark.parametrize("on_error", ["raise", BadImages(replace=True, max_share=1)], ids=["raise", "replace"])
 def test_where_a_good_jpeg_fails_too_no_image_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str | BadImages, caplog: pytest.LogCaptureFixture

@@ -14,7 +14,7 @@ from making import damaged_jpeg, jpeg, write_shard
 from nvidia.dali import fn
 
 from gpuloader import BadImageError, Decoder, GPULoader
-from gpuloader.pipelines import build
+from gpuloader.pipelines import Source, recipe_pipeline
 
 
 def frames(error: BaseException) -> Iterator[FrameType]:
@@ -102,21 +102,19 @@ def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
     """nvImageCodec gives its engines at most as many of a batch as the first had: here that would be 4."""
     given: list[int] = []
 
-    def noting(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-        preset, drawn, source = args
-
+    def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
         def noted() -> tuple[Any, ...]:
             batch = source()
             assert {len(each) for each in batch} == {len(batch[0])}
             given.append(len(batch[0]))
             return batch
 
-        return build(preset, drawn, noted, **options)
+        return recipe_pipeline(source=noted, **options)
 
     arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": Decoder(hw_load=hw_load)}
     with GPULoader(shards, 12, None, **arguments) as loader:
         whole = [images for _ in range(2) for images, _ in loader]
-    monkeypatch.setattr("gpuloader.loading.decoding.build", noting)
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", noting)
     with GPULoader(shards, 12, None, **arguments) as loader:
         loader.load_state_dict({**loader.state_dict(), "delivered": 36})
         rest = [images for _ in range(2) for images, _ in loader]

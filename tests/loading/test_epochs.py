@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from threading import Event
 
@@ -37,6 +38,16 @@ def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[
     plan = Plan(SAMPLES, 8, seed=5)
     assert epochs[2][1] == plan.batch(plan.after(Cursor(2))).ids.tolist()
     assert len({tuple(map(tuple, epoch)) for epoch in epochs}) == 3
+
+
+def test_the_epoch_can_be_set_as_with_the_sampler_of_a_dataloader(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        whole = [indices(batches) for _ in range(2)]
+        seen = []
+        for epoch in (1, 0, 1):
+            batches.sampler.set_epoch(epoch)
+            seen.append(indices(batches))
+        assert seen == [whole[1], whole[0], whole[1]]
 
 
 def test_leaving_early_begins_the_next_epoch_next_time(shards: list[Path]) -> None:
@@ -102,6 +113,24 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path],
     assert first["key"][0] == read[5]
     assert first["index"].tolist() == Plan(SAMPLES, 8).batch(Cursor(1)).ids.tolist()
     assert len(built) == 1  # the same pipeline runs on
+
+
+def test_beginning_epochs_again_and_again_builds_one_pipeline(shards: list[Path], built: list[object]) -> None:
+    """As scripts do: `next(iter(loader))`, a loop that is left early, an epoch that is set."""
+    with loader(shards, output="dict") as batches:
+        whole = [list(batches) for _ in range(4)]
+    built.clear()
+    with loader(shards, output="dict") as batches:
+        firsts = [next(iter(batches)) for _ in range(3)]
+        third = list(islice(batches, 3))[2]
+        batches.set_epoch(1)
+        again = list(batches)
+        assert len(built) == 1
+    expected = [*(epoch[0] for epoch in whole[:3]), whole[3][2], *whole[1]]
+    for ours, theirs in zip([*firsts, third, *again], expected, strict=True):
+        assert ours["key"] == theirs["key"]
+        assert torch.equal(ours["image"], theirs["image"])
+        assert torch.equal(ours["label"], theirs["label"])
 
 
 def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:

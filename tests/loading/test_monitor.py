@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 from loaders import Clock
 
-from gpuloader import ConfigError, GPULoader, Stats, WaitMonitor
+from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Stats, WaitMonitor
 from gpuloader.loading.monitor import likely_cause, waiting_share
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -194,8 +194,58 @@ def test_the_profiler_of_torch_sees_decoding_and_delivering(shards: list[Path]) 
     assert seen.count("gpuloader: deliver") == 5
 
 
-def test_a_loader_that_counts_no_waiting_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"loader is a torch.utils.data.dataloader.DataLoader: allowed is the GPULoader"
-    ):
-        WaitMonitor(torch.utils.data.DataLoader([1]))  # type: ignore[arg-type]
+# --- other loaders
+
+
+def mixed(shards: list[Path], clock: Clock) -> MixedLoader[Any]:
+    clock.delivering_seconds = 1
+    return MixedLoader({"a": loader(shards[0]), "b": loader(shards[1])})
+
+
+def of_torch(shards: list[Path], clock: Clock) -> torch.utils.data.DataLoader[int]:
+    def collate(batch: list[int]) -> list[int]:
+        clock.spend(1)
+        return batch
+
+    return torch.utils.data.DataLoader(range(40), batch_size=4, collate_fn=collate)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [of_torch, mixed])
+def test_any_loader_is_counted_where_the_loop_goes_over_the_monitor(
+    shards: list[Path],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    make: Callable[[list[Path], Clock], Any],
+) -> None:
+    monkeypatch.setattr("gpuloader.loading.monitor.time", clock)
+    batches = make(shards, clock)
+    monitor, shares = WaitMonitor(batches, every_steps=5), []
+    for _ in monitor:
+        clock.spend(3)
+        shares.append(monitor.step())
+    assert len(shares) == len(batches) == 10
+    assert [share for share in shares if share is not None] == [5 / (5 + 3 * 4), 5 / (5 + 3 * 5)]
+    [warning] = messages(caplog, logging.WARNING)
+    assert warning.startswith("waiting for data: 25% of the time. Give a DataLoader more workers")
+
+
+def test_a_gpuloader_counts_itself_in_a_loop_over_the_monitor(shards: list[Path], clock: Clock) -> None:
+    with loader(shards) as batches:
+        clock.delivering_seconds = 1
+        monitor = WaitMonitor(batches, every_steps=5)
+        assert [monitor.step() for _ in monitor] == [None, None, None, None, 1.0] * 2
+        assert batches.stats().batches == 10
+
+
+def test_a_loop_that_goes_past_the_monitor_is_told_what_to_loop_over() -> None:
+    batches = torch.utils.data.DataLoader(range(8))  # type: ignore[arg-type]
+    monitor = WaitMonitor(batches)
+    next(iter(batches))
+    with pytest.raises(LoaderError, match=r"before any batch of the DataLoader: .* `for batch in monitor`"):
+        monitor.step()
+
+
+def test_what_no_loop_goes_over_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"loader is a builtins.int: allowed is a GPULoader, or any other loader"):
+        WaitMonitor(3)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
 from gpuloader.errors import ConfigError
-from gpuloader.pipelines import build
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, View, load_preset, preset_names
 from gpuloader.recipe.colors import (
@@ -510,15 +510,7 @@ def test_one_pipeline_runs_every_size_of_a_schedule() -> None:
     )
     epochs = range(4)
     batches = iter([(as_arrays(small()), *draw(preset, small(), epoch).values()) for epoch in epochs])
-    pipeline = build(
-        preset,
-        draw(preset, small()),
-        lambda: next(batches),
-        batch_size=8,
-        num_threads=2,
-        device_id=None,
-        prefetch=1,
-    )
+    pipeline = recipe_pipeline(preset=preset, source=lambda: next(batches), batch_size=8, num_threads=2)
     for epoch in epochs:
         [output] = pipeline.run()
         size = 64 if epoch < 2 else 96
@@ -546,9 +538,7 @@ def one_sample(preset: Preset) -> dict[str, np.ndarray]:
 
 def operators(preset: Preset, device_id: int | None) -> Counter[str]:
     """How often the graph has each of DALI's operators."""
-    pipeline = build(
-        preset, one_sample(preset), lambda: (), batch_size=2, num_threads=1, device_id=device_id, prefetch=1
-    )
+    pipeline = recipe_pipeline(preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id)
     pipeline._build_graph()
     return Counter(re.sub(r"^_+|_\d+$", "", node.name) for node in pipeline._ops)
 
@@ -656,8 +646,7 @@ def test_a_gpus_graph_of_a_preset_makes_the_same_of_it(name: str) -> None:
 def test_a_blur_that_dali_lacks_on_a_gpu_is_refused_there(transforms: list[Transform]) -> None:
     def graph(device_id: int | None, changed: list[Transform]) -> None:
         preset = Preset([RandomResizedCrop(224), *changed])
-        arrays = draw(preset, small(1))
-        build(preset, arrays, lambda: (), batch_size=1, num_threads=1, device_id=device_id, prefetch=1)
+        recipe_pipeline(preset=preset, source=lambda: (), batch_size=1, num_threads=1, device_id=device_id)
 
     with pytest.raises(ConfigError, match=r"kernel_size (173|201): allowed is up to 171 on a GPU"):
         graph(0, transforms)

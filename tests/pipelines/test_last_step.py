@@ -10,7 +10,7 @@ from making import jpeg
 from PIL import Image
 from running import as_arrays, draw
 
-from gpuloader.pipelines import LastStep, build
+from gpuloader.pipelines import LastStep, recipe_pipeline
 from gpuloader.recipe import Preset, load_preset
 
 IMAGES = [jpeg(60, 80, seed=n) for n in range(4)]
@@ -20,8 +20,10 @@ def rows(preset: Preset, last_step: LastStep) -> list[list[np.ndarray]]:
     """Each view's images."""
     arrays = draw(preset, IMAGES)
     batch = (as_arrays(IMAGES), *arrays.values())
-    options = {"batch_size": 4, "num_threads": 2, "device_id": None, "prefetch": 1}
-    outputs = build(preset, arrays, lambda: batch, last_step=last_step, **options).run()
+    pipeline = recipe_pipeline(
+        preset=preset, source=lambda: batch, batch_size=4, num_threads=2, prefetch_queue_depth=1, last_step=last_step
+    )
+    outputs = pipeline.run()
     return [[np.array(output.at(n)) for n in range(4)] for output in outputs]
 
 

@@ -13,7 +13,7 @@ from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
 from gpuloader.errors import DeviceError
-from gpuloader.pipelines import build, find_undecodable, gate
+from gpuloader.pipelines import find_undecodable, gate, recipe_pipeline
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
@@ -26,11 +26,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What pipelines are asked for. There is no GPU here: they are built for the CPU."""
     options = []
 
-    def build_on_cpu(*args: Any, device_id: int | None, decoder_options: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def build_on_cpu(device_id: int | None, decoder_options: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         options.append({"device_id": device_id, "decoder_options": decoder_options})
-        return build(*args, device_id=None, decoder_options=decoder_options, **kwargs)
+        return recipe_pipeline(device_id=None, decoder_options=decoder_options, **kwargs)
 
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_on_cpu)
+    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_on_cpu)
     return options
 
 

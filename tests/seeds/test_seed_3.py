@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from seeds import Names, Page
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpuloader.data
 from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.training import GenericTrainer
-
-from .running import Names, Page
 
 # More workers than there are cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -46,7 +45,7 @@ def page() -> Iterator[Page]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
-    yield Page("3.txt", IMPORTS, {3: training, 7: dataset, 12: trained})
+    yield Page(3, IMPORTS, {3: training, 7: dataset, 12: trained})
     cudnn.deterministic, cudnn.benchmark = flags
     torch.use_deterministic_algorithms(deterministic)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from seeds import Names, Page
 from torch import nn
 
 from gpuloader import ConfigError
@@ -23,8 +24,6 @@ from gpuloader.data import (
     UniversalDataModule,
     VisionCollator,
 )
-
-from .running import Names, Page
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create",  # more workers than there are cores
@@ -101,7 +100,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         patch.setattr(CollatorRegistry, "_instance", None)  # what the page registers stays here
         patch.setitem(sys.modules, "datasets", datasets)
         patch.setattr(datasets, "load_dataset", load_dataset, raising=False)
-        yield Page("4.txt", IMPORTS, open_names)
+        yield Page(4, IMPORTS, open_names)
 
 
 def run(page: Page, number: int) -> Names:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from seeds import Names, Page
 
 from gpuloader.data import CellMapDataLoader
-
-from .running import Names, Page
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores
 
@@ -33,14 +32,14 @@ def data(names: Names) -> None:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    page = Page("5.txt", IMPORTS, {1: data})
+    page = Page(5, IMPORTS, {1: data})
     # CellMap's own data set stays in its package.
-    page.blocks[0] = page.blocks[0].replace("CellMapDataLoader, CellMapDataset", "CellMapDataLoader")
+    page.blocks[1] = page.blocks[1].replace("CellMapDataLoader, CellMapDataset", "CellMapDataLoader")
     return page
 
 
 @pytest.mark.parametrize("number", sorted(set(range(1, 12)) - REMOVED))
-def test_a_block_runs(page: Page, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_runs(page: Page, number: int) -> None:
     loader = page.run(number)["loader"]
     assert isinstance(loader, CellMapDataLoader)
     if number in MADE:
@@ -50,9 +49,9 @@ def test_a_block_runs(page: Page, number: int, capsys: pytest.CaptureFixture[str
         assert loader.device.type == (device or ("cuda" if torch.cuda.is_available() else "cpu"))
         assert loader._pin_memory == (pins and loader.device.type == "cuda")
     if number == 6:
-        assert capsys.readouterr().out == "Pin memory: False\nPrefetch factor: 2\n"
+        assert page.printed(number) == "Pin memory: False\nPrefetch factor: 2\n"
     if number == 8:
-        assert capsys.readouterr().out == "DataLoader is initialized\n"
+        assert page.printed(number) == "DataLoader is initialized\n"
 
 
 @pytest.mark.parametrize("number", sorted(REMOVED))

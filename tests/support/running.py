@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.pipelines import build, gate
+from gpuloader.pipelines import gate, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 
@@ -47,14 +47,13 @@ def run_views(
     """The same for each view of the recipe."""
     arrays = draw(preset, images) if arrays is None else arrays
     batch = (as_arrays(images), *arrays.values())
-    pipeline = build(
-        preset,
-        arrays,
-        lambda: batch,
+    pipeline = recipe_pipeline(
+        preset=preset,
+        source=lambda: batch,
         batch_size=len(images),
         num_threads=num_threads,
         device_id=device_id,
-        prefetch=1,
+        prefetch_queue_depth=1,
         region=region,
     )
     names = [str(view.number) for view in preset.each_view]

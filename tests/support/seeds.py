@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 PAGES = Path(__file__).resolve().parents[1] / "seeds"
-BLOCK = re.compile(r"^## ([\d.]+)\n\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-IMPORTS = {"import turboloader": "import gpuloader.compat.turboloader as turboloader"}
+BLOCK = re.compile(r"^## \d\.(\d+)\n\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TURBOLOADER = {"turboloader": "gpuloader.compat.turboloader"}
+
+Names = dict[str, Any]
 
 
-def blocks_of(page: int) -> dict[str, str]:
+def blocks_of(page: int) -> dict[int, str]:
     """The blocks of a page by their numbers, in its order, verbatim."""
-    return dict(BLOCK.findall((PAGES / f"{page}.txt").read_text()))
+    return {int(number): code for number, code in BLOCK.findall((PAGES / f"{page}.txt").read_text())}
 
 
-def with_imports_changed(code: str) -> str:
-    """The code with its import lines changed, and nothing else."""
-    return "\n".join(IMPORTS.get(line, line) for line in code.split("\n"))
+def with_imports_changed(code: str, imports: Mapping[str, str]) -> str:
+    """The code with its import lines changed, and nothing else; `imports` has our modules by theirs."""
+    for theirs, ours in imports.items():
+        code = re.sub(rf"^( *from ){re.escape(theirs)} import", rf"\1{ours} import", code, flags=re.MULTILINE)
+        code = re.sub(rf"^import {re.escape(theirs)}$", f"import {ours} as {theirs}", code, flags=re.MULTILINE)
+    return code
 
 
 class TinyLinear(torch.nn.Linear):
@@ -58,38 +63,70 @@ def on_a_small_machine(folder: Path) -> Iterator[None]:
         yield
 
 
+class Left(NamedTuple):
+    """What a block left: the names, what it printed, and the error that ended it."""
+
+    names: Names
+    printed: str
+    error: Exception | None
+
+
 class Page:
-    """A page whose blocks run in its order, with the names that those before them left, each once."""
+    """A page whose blocks run in its order, each once, with the names that those before them left.
 
-    def __init__(self, page: int, folder: Path, unable: set[str]) -> None:
-        self.blocks = {number: code for number, code in blocks_of(page).items() if number not in unable}
-        self.folder = folder
-        self._names: dict[str, Any] = {"__name__": "page"}
-        self._left: dict[str, tuple[dict[str, Any], str]] = {}
+    Args:
+        page: its number.
+        imports: our modules by theirs.
+        before: sets names that the page leaves open, by the number of the block that needs them first.
+        around: what a block runs in.
 
-    def run(self, block: str, given: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], str]:
-        """The names that a block left, and what it printed.
+    Attributes:
+        blocks: the code by number.
+    """
 
-        Args:
-            given: by block, the names that a page leaves open.
-        """
-        for number, code in self.blocks.items():
-            if number not in self._left:
-                self._names |= given.get(number, {})
-                said = StringIO()
-                with on_a_small_machine(self.folder), redirect_stdout(said):
-                    exec(compile(with_imports_changed(code), number, "exec"), self._names)
-                self._left[number] = dict(self._names), said.getvalue()
-            if number == block:
-                return self._left[number]
-        raise KeyError(block)
+    def __init__(
+        self,
+        page: int,
+        imports: Mapping[str, str],
+        before: Mapping[int, Callable[[Names], object]],
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self.blocks = blocks_of(page)
+        self._imports, self._before, self._around = imports, before, around
+        self._names: Names = {"__name__": "page"}
+        self._left: dict[int, Left] = {}
+
+    def run(self, number: int) -> Names:
+        """The names after a block. Raises what ended that block, not those before it."""
+        for each in self.blocks:
+            if each <= number and each not in self._left:
+                self._left[each] = self._run(each)
+        if error := self._left[number].error:
+            raise error
+        return self._left[number].names
+
+    def printed(self, number: int) -> str:
+        """What a block printed."""
+        self.run(number)
+        return self._left[number].printed
+
+    def _run(self, number: int) -> Left:
+        self._before.get(number, lambda _: None)(self._names)
+        said, error = StringIO(), None
+        try:
+            code = compile(with_imports_changed(self.blocks[number], self._imports), f"block {number}", "exec", 0, True)
+            with self._around(), redirect_stdout(said):
+                exec(code, self._names)
+        except Exception as raised:  # noqa: BLE001 - of any kind: the test of that block raises it
+            error = raised
+        return Left(dict(self._names), said.getvalue(), error)
 
 
-def train_as_rank(block: str, rank: int, world_size: int, folder: Path, names: dict[str, Any]) -> None:
+def train_as_rank(page: int, number: int, rank: int, world_size: int, folder: Path, names: Names) -> None:
     """Calls a block's `train(rank, world_size)`, with gloo for NCCL and a CPU for the rank's GPU."""
     dist = torch.distributed
     begin, parallel = dist.init_process_group, torch.nn.parallel.DistributedDataParallel
-    [code] = [code for number, code in blocks_of(int(block[0])).items() if number == block]
+    code = with_imports_changed(blocks_of(page)[number], TURBOLOADER)
     with on_a_small_machine(folder), pytest.MonkeyPatch.context() as patch:
         meeting = f"file://{folder / 'meeting'}"
         patch.setattr(
@@ -99,5 +136,5 @@ def train_as_rank(block: str, rank: int, world_size: int, folder: Path, names: d
         for kind in (torch.Tensor, torch.nn.Module):
             patch.setattr(kind, "to", lambda self, device: self)
         patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda model, device_ids: parallel(model))
-        exec(compile(with_imports_changed(code), block, "exec"), names)
+        exec(code, names)
         names["train"](rank, world_size)
