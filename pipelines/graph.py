@@ -146,7 +146,7 @@ def _row_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
 
 
 def _row_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    return place_on_gpu(region, drawn, view.how_placed, view.pads)[0:1]
+    return place_on_gpu(region, drawn, view, preset)[0:1]
 
 
 _VIEWS = {

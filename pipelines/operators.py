@@ -15,7 +15,6 @@ from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe import Preset
-from gpuloader.recipe.placement import Placement
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -126,7 +125,7 @@ def _constant(values: NDArray[Any]) -> DataNode:
 
 def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """One view of a decoded region, by DALI's operators."""
-    image = place_on_gpu(region, drawn, view.how_placed, view.pads)
+    image = place_on_gpu(region, drawn, view, preset)
     if view.pixels:
         image = run_steps(image, drawn["ops"], drawn["parameters"], view.choices)
     if view.erasing is None:
@@ -136,25 +135,28 @@ def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
     return fn.cast(image, dtype=_DTYPES[preset.dtype])
 
 
-def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> DataNode:
+def place_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """Resized, cut, padded and flipped, uint8 HWC.
 
     DALI's filter repeats the border where PIL's and torch's cut it off.
     """
-    roi, size, placed = drawn["roi"], drawn["size"], drawn["placed"]
+    how, roi, size, placed = view.how_placed, drawn["roi"], drawn["size"], drawn["placed"]
+    start, end = roi[0:2], roi[2:4]
+    if len(preset.each_view) > 1:
+        region, start, end = _own_part(region, start, end)
     resized, corner = placed[0:2], placed[2:4]
     # Of what is resized, the part that the output shows; where padding repeats pixels, all of it.
     constant = how.padding_mode == "constant"
     first = math.clamp(corner, 0, resized - 1) if constant else corner * 0
     behind = math.max(math.min(corner + size, resized), first + 1) if constant else resized
-    scale = (roi[2:4] - roi[0:2]) / resized
+    scale = (end - start) / resized
     image = fn.resize(
         region,
         size=fn.cast(behind - first, dtype=types.FLOAT),
         interp_type=_FILTERS[how.interpolation],
         antialias=how.antialias,
-        roi_start=fn.cast(roi[0:2] + first * scale, dtype=types.FLOAT),
-        roi_end=fn.cast(roi[0:2] + behind * scale, dtype=types.FLOAT),
+        roi_start=fn.cast(start + first * scale, dtype=types.FLOAT),
+        roi_end=fn.cast(start + behind * scale, dtype=types.FLOAT),
     )
     if how.padding_mode == "edge":
         place = fn.cast(fn.stack(corner[1], corner[0]), dtype=types.FLOAT)
@@ -168,7 +170,7 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
     elif not constant:
         image, before = _reflect(image, resized, how.padding_mode)
         image = fn.slice(image, start=corner + before, shape=size, axes=(0, 1))
-    elif pads:
+    elif view.pads:
         image = fn.slice(
             image,
             start=corner - first,
@@ -178,6 +180,18 @@ def place_on_gpu(region: DataNode, drawn: Nodes, how: Placement, pads: bool) -> 
             fill_values=[float(round(level)) for level in how.fill],
         )
     return fn.flip(image, vertical=placed[4], horizontal=placed[5])
+
+
+def _own_part(region: DataNode, start: DataNode, end: DataNode) -> tuple[DataNode, DataNode, DataNode]:
+    """What there is of a window in a region that several views share, and the window in it: DALI's filter would take in
+    what only the other views need.
+    """
+    first = math.max(start, 0.0)
+    behind = math.min(end, region.shape(dtype=types.INT32)[0:2])
+    part = fn.slice(
+        region, start=fn.cast(first, dtype=types.INT32), end=fn.cast(behind, dtype=types.INT32), axes=(0, 1)
+    )
+    return part, start - first, end - first
 
 
 def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:

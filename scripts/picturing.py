@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from gpu_operators import run_gpu_operators  # noqa: E402
+from gpu_graph import run_gpu_graph  # noqa: E402
 from making import encoded  # noqa: E402
 from reference import placed_by_torchvision, run_program  # noqa: E402
 from running import draw, run_views  # noqa: E402
@@ -125,7 +125,7 @@ def pictures(seeds: Sequence[int], height: int = SIDE, width: int = SIDE) -> lis
     return [encoded(image, "PNG") for image in [*resized, Image.fromarray(noise)]]
 
 
-GRAPHS = {"cpu": run_views, "gpu_operators": run_gpu_operators}
+GRAPHS = {"cpu": run_views, "gpu_operators": run_gpu_graph}
 
 
 def measure(

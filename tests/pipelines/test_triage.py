@@ -89,6 +89,22 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
 
 
+def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of a recipe like DINO's takes seconds to trace, and on a GPU each image has its own."""
+    nodes = set()
+
+    def build_and_note(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        pipeline = build(*args, device_id=None, **kwargs)
+        pipeline.build()
+        nodes.update(type(node._op).__name__ for node in pipeline._ops)
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_and_note)
+    preset, images = load_preset("dino"), [damaged_jpeg(), jpeg(60, 80)]
+    assert list(find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=0)) == [0]
+    assert nodes == {"ExternalSource", "Copy", "ImageSlice", "_TensorSubscript"}
+
+
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ def draw(preset: Preset, images: Sequence[bytes], epoch: int = 0) -> dict[str, n
 def run_graph(
     preset: Preset,
     images: Sequence[bytes],
-    arrays: dict[str, np.ndarray] | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
 ) -> torch.Tensor:
@@ -39,7 +39,7 @@ def run_graph(
 def run_views(
     preset: Preset,
     images: Sequence[bytes],
-    arrays: dict[str, np.ndarray] | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
     region: bool = True,

@@ -1,0 +1,214 @@
+"""The whole loader on the graph that a GPU runs, see `gpu_graph`: the samples of the CPU, and its pixels within bounds.
+
+tests/test_operations.py has each operation and its bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpu_graph import GPU, load_on
+from loaders import CUT, SAMPLES, spoilt
+from making import damaged_jpeg, write_decoded
+from nvidia.dali import ops
+
+from gpuloader import BadImageError, BadImages, Decoder
+from gpuloader.pipelines import build
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset, load_preset, preset_names
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.program import Op
+from gpuloader.transforms import (
+    AugMix,
+    ColorJitter,
+    Normalize,
+    Pad,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomInvert,
+    RandomResizedCrop,
+    Resize,
+    TenCrop,
+    ThreeAugment,
+    TimmRandAugment,
+    View,
+)
+
+# Of an image's mean difference in levels. Levels are rounded behind the resize, and DALI repeats the border where PIL
+# and torch cut the filter off; what is done to the pixels then widens it.
+MEAN_LEVELS = 0.6
+
+SMALL = Preset([RandomResizedCrop(32), RandomHorizontalFlip(), ColorJitter(0.4, 0.4)])
+ERASED = Preset([RandomResizedCrop(32), RandomErasing(0.6, value="random")], layout="channels_last", dtype="float16")
+VIEWS = Preset(
+    views=[View([RandomResizedCrop(32), RandomInvert()]), View([RandomResizedCrop((16, 24)), ColorJitter(0.4)], 2)],
+)
+MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sample", "label_smoothing": 0.1}
+MIXED = load_preset(SMALL, {"mix": MIX})
+GROWING = Preset([RandomResizedCrop({0: 24, 1: 32})])
+PADDED = Preset([Resize((30, 36)), Pad(5, padding_mode="reflect"), TenCrop((24, 20))], dtype="uint8")
+
+
+def epochs(shards: Any, device_id: int | None, count: int = 1, **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    with load_on(device_id, shards, **{"preset": SMALL, **options}) as loader:
+        return [batch for _ in range(count) for batch in loader]
+
+
+def views_of(batch: dict[str, Any]) -> list[torch.Tensor]:
+    return batch["image"] if isinstance(batch["image"], list) else [batch["image"]]
+
+
+def check(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """The same samples, and nearly the same pixels."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for name in one.keys() - {"image"}:
+            if isinstance(one[name], torch.Tensor):
+                torch.testing.assert_close(one[name], other[name])
+            else:
+                assert one[name] == other[name]
+        for image, expected in zip(views_of(one), views_of(other), strict=True):
+            assert (image.shape, image.dtype, image.stride()) == (expected.shape, expected.dtype, expected.stride())
+            levels = 1 if image.dtype == torch.uint8 else 255
+            difference = (image.float() - expected.float()).abs() * levels
+            assert (difference.mean((1, 2, 3)) <= MEAN_LEVELS).all()
+
+
+def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
+    """Whether the samples are the same, and their pixels bit for bit, however they are cut into batches."""
+    keys = ([key for batch in batches for key in batch["key"]] for batches in (ours, theirs))
+    images = (torch.cat([batch["image"] for batch in batches]) for batches in (ours, theirs))
+    return next(keys) == next(keys) and torch.equal(next(images), next(images))
+
+
+def without_repeated_views(preset: Preset) -> Preset:
+    """Of views that are drawn alike, one: tracing them all takes seconds."""
+    if not isinstance(preset.views, tuple):
+        return preset
+    return replace(preset, views=tuple(replace(view, count=1) for view in preset.views))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_makes_the_same_of_the_samples(shards: list[Path], name: str) -> None:
+    preset = load_preset(name)
+    if any(view.normalize for view in preset.each_view):
+        preset = load_preset(preset, {"Normalize": None})
+    options = {
+        "preset": without_repeated_views(preset),
+        "sampling": {"steps_per_epoch": 1},
+        "decoder": Decoder(prefetch=1),
+        "last_batch": "drop",
+    }
+    ours, theirs = (epochs(shards, device, batch_size=4, **options) for device in (GPU, None))
+    assert len(ours) == 1
+    check(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("preset", "last_batch"),
+    [(SMALL, "partial"), (ERASED, "pad"), (VIEWS, "partial"), (MIXED, "pad"), (GROWING, "partial"), (PADDED, "drop")],
+    ids=["small", "erased", "views", "mixed", "growing", "padded"],
+)
+@pytest.mark.parametrize("stored", ["encoded", "decoded"])
+def test_two_epochs_have_the_same_samples(
+    shards: list[Path], tmp_path: Path, stored: str, preset: Preset, last_batch: str
+) -> None:
+    tar = shards if stored == "encoded" else write_decoded(tmp_path, shards)
+    options = {"preset": preset, "last_batch": last_batch, "fields": ["json", "cls"], "batch_size": 6}
+    ours, theirs = (epochs(tar, device, count=2, **options) for device in (GPU, None))
+    assert len(ours) == 12 if last_batch == "drop" else 14
+    check(ours, theirs)
+
+
+def test_normalised_values_are_the_cpus(shards: list[Path]) -> None:
+    preset = Preset([RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.5))])
+    ours, theirs = (epochs(shards, device, preset=preset) for device in (GPU, None))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one["image"], other["image"], atol=2 / 255 / 0.2, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 40}, {"decoder": {"region": False}}], ids=str)
+def test_pixels_depend_on_no_batch_and_not_on_how_a_region_is_decoded(
+    shards: list[Path], options: dict[str, Any]
+) -> None:
+    assert same(epochs(shards, GPU, **options), epochs(shards, GPU))
+
+
+def test_every_state_gives_the_rest(shards: list[Path]) -> None:
+    states = []
+    with load_on(GPU, shards, batch_size=7, preset=SMALL) as loader:
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            states.append(loader.state_dict())
+        batches += list(loader)
+    for step, state in enumerate(states, start=1):
+        with load_on(GPU, shards, batch_size=7, preset=SMALL) as loader:
+            loader.load_state_dict(state)
+            rest = [batch for _ in range(2) for batch in loader]
+        assert same(rest, batches[step:])
+
+
+@pytest.mark.parametrize(("samples", "rows"), [(7, [[2, 0], [2, 0], [2, 1]]), (1, [[0], [0], [1]])])
+def test_ranks_may_have_fewer_samples_or_none(shards: list[Path], samples: int, rows: list[list[int]]) -> None:
+    of_ranks = []
+    for rank in range(3):
+        options = {"world": {"rank": rank, "world_size": 3}, "sampling": {"subset": range(samples)}, "preset": VIEWS}
+        ours, theirs = (epochs(shards, device, batch_size=2, **options) for device in (GPU, None))
+        check(ours, theirs)
+        of_ranks.append([len(batch["key"]) for batch in ours])
+    assert sorted(of_ranks) == rows
+
+
+def test_bad_images_are_replaced_as_on_the_cpu_and_named(tmp_path: Path) -> None:
+    """Two in a batch, which the gate and the decoder refuse, and one in the next."""
+    tar = spoilt(tmp_path, {2: CUT, 5: damaged_jpeg(), 11: damaged_jpeg()})
+    options: dict[str, Any] = {"preset": SMALL, "shuffle": "none", "on_error": BadImages(replace=True, max_share=0.2)}
+    found = []
+    for device in (GPU, None):
+        with load_on(device, tar, **options) as loader:
+            found.append((list(loader), loader.stats().bad))
+    (ours, our_bad), (theirs, their_bad) = found
+    check(ours, theirs)
+    assert [int((~batch["valid"]).sum()) for batch in ours] == [2, 1, 0, 0, 0]
+    assert our_bad.keys() == their_bad.keys() == {2, 5, 11}
+    with pytest.raises(BadImageError, match="000005"):
+        epochs(tar, GPU, sampling={"subset": range(3, SAMPLES)}, shuffle="none")
+
+
+# --- what only a GPU can tell
+
+ONLY_ON_A_GPU = {"decoders__ImageSlice", "decoders__Image"}
+"""These are "mixed" in the graph for a GPU; what takes their place here is the CPU's implementation."""
+
+EVERY_OPERATION: list[Transform] = [ColorJitter(hue=0.1), ThreeAugment(), AugMix(), TimmRandAugment()]
+
+
+def operators(transforms: list[Transform], **options: Any) -> set[tuple[str, str]]:  # noqa: ANN401
+    """Those of the graph for a GPU, each with its device."""
+    one = np.ones(1, np.int64)
+    preset = Preset([Resize((32, 32)), *transforms])
+    arrays = preset.arrays(Draws(0, 0, one), one, one)
+    options = {"batch_size": 1, "num_threads": 1, "device_id": GPU, "prefetch": 1, **options}
+    pipeline = build(preset, arrays, lambda: (), **options)
+    pipeline._build_graph()
+    return {(node._op.schema.Name(), node._op.device) for node in pipeline._ops}
+
+
+def test_all_of_the_graph_but_the_decoder_is_tested_here() -> None:
+    """DALI has each operator on the device where the graph for a GPU has it, and has it on the CPU too."""
+    assert set(Op) == set().union(*Preset([Resize((32, 32)), *EVERY_OPERATION]).each_view[0].choices)
+    used = operators(EVERY_OPERATION) | operators([], region=False) | operators([], decoded=True)
+    used |= operators([RandomErasing(value="random")])
+    for mode in ("constant", "edge", "reflect", "symmetric"):
+        used |= operators([Pad(4, padding_mode=mode)])
+    registered = {"cpu": ops.cpu_ops(), "gpu": ops.gpu_ops(), "mixed": ops.mixed_ops()}
+    assert [each for each in used if each[0] not in registered[each[1]]] == []
+    assert [each for each in used if each[0] not in ops.cpu_ops()] == []
+    assert {name for name, device in used if device == "mixed"} == ONLY_ON_A_GPU
+    assert len({name for name, device in used if device == "gpu"}) > 15

@@ -1,0 +1,66 @@
+"""The library as on a machine with a GPU, on DALI's backend for the CPU: it has all operators of the GPU's graph.
+
+The graph is the one that is built for a GPU, but `mixed` and `gpu` are `cpu` where the pipeline is built. So the CPU's
+decoder decodes; what a GPU's does, only tests/gpu can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali import pipeline_def
+from nvidia.dali.data_node import DataNode
+from running import run_views
+
+from gpuloader import GPULoader
+from gpuloader.loading import delivery, probing
+from gpuloader.loading.blending import mix_together
+from gpuloader.loading.run import Run
+from gpuloader.pipelines import graph
+from gpuloader.pipelines.operators import decode_region
+from gpuloader.pipelines.probe import TRIALS, Found
+from gpuloader.recipe import Preset
+
+GPU = 0
+
+
+@contextmanager
+def gpu_graph() -> Iterator[None]:
+    """Inside of it there is one GPU, `GPU`, in whose place the CPU works; a loader on it must begin and end there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph, "pipeline_def", lambda **options: pipeline_def(**{**options, "device_id": None}))
+        patch.setattr(graph, "decode_region", lambda image, drawn, _, *rest: decode_region(image, drawn, "cpu", *rest))
+        patch.setattr(DataNode, "gpu", lambda node: node)
+
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "get_device_name", lambda _: "the CPU in a GPU's place")
+        patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 40))
+        patch.setattr(probing, "probe", lambda _: Found(("",) * len(TRIALS)))
+        patch.setattr(Run, "device", torch.device("cpu"))
+        patch.setattr(delivery, "mix_images", mix_together)
+        yield
+
+
+@contextmanager
+def load_on(device_id: int | None, tar: Any, batch_size: int = 8, **options: Any) -> Iterator[GPULoader]:  # noqa: ANN401
+    """A loader on `GPU` or the CPU: it gives dictionaries, and the last batch may be a part."""
+    with gpu_graph() if device_id == GPU else nullcontext():
+        settings = {"output": "dict", "last_batch": "partial", **options}
+        with GPULoader(tar, batch_size, device_id, **settings) as loader:
+            assert loader.run.device_id == device_id
+            yield loader
+
+
+def run_gpu_graph(
+    preset: Preset, images: Sequence[bytes], arrays: Mapping[str, np.ndarray[Any, Any]], region: bool = True
+) -> list[torch.Tensor]:
+    """`run_views` of the GPU's graph."""
+    with gpu_graph():
+        return run_views(preset, images, arrays, GPU, region=region)
