@@ -235,10 +235,10 @@ def test_a_preset_is_taken_as_it_is() -> None:
         (
             "imagenet",
             "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment, imagenet_train or "
-            "imagenet_train_jitter?): there are ",
+            "imagenet_train_jitter?): the presets are ",
         ),
-        ("resnet50_v2_evil", "(did you mean resnet50_v2_eval?): there are "),
-        ("", "no preset is called '': there are "),
+        ("resnet50_v2_evil", "(did you mean resnet50_v2_eval?): the presets are "),
+        ("", "no preset is called '': the presets are "),
         ("something", "or give a path that ends in .yaml, or a Compose"),
         ("nowhere.yaml", "no such preset file: nowhere.yaml"),
         ("no/where", "no such preset file: no/where"),
@@ -578,7 +578,7 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
         ),
         (
             {"transforms": [*SMALL["transforms"], {"RandomSolarize": {"threshold": 0.25}}]},
-            "`transforms[2].RandomSolarize`: threshold 0.25 is a share of 1, but levels are 0 to 255 here:  "
+            "`transforms[2].RandomSolarize`: threshold 0.25 is a share of 1, but levels are 0 to 255 here: "
             "write threshold 64",
         ),
         (
@@ -854,10 +854,10 @@ def test_wrong_overrides_are_errors_of_theirs(
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("imagenet_eval", {"size": 99}, "Resize and CenterCrop can have it: write {'Resize': {'size': 99}} or "
+        ("imagenet_eval", {"size": 99}, "Resize and CenterCrop: write {'Resize': {'size': 99}} or "
             "{'CenterCrop': {'size': 99}}"),
-        ("moco_v2", {"brightness": 0.1}, "its ColorJitter can have it: write {'ColorJitter': {'brightness': 0.1}}"),
-        ("resnet50_v2", {"num_classes": 10}, "its mix can have it: write {'mix': {'num_classes': 10}}"),
+        ("moco_v2", {"brightness": 0.1}, "of its ColorJitter: write {'ColorJitter': {'brightness': 0.1}}"),
+        ("resnet50_v2", {"num_classes": 10}, "of its mix: write {'mix': {'num_classes': 10}}"),
         ("imagenet_train", {"num_classes": 10}, f"`num_classes` is not a key of a recipe; allowed are {KEYS}"),
     ],
 )  # fmt: skip

@@ -185,7 +185,7 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
         (lambda: Normalize((0, 0, 0), (1, 1, 1e-300)), "std .*: allowed are numbers above 0, from 1e-09 on"),
         (lambda: CenterCrop({0: 8, 2**32: 9}), "allowed are epochs from 0 on"),
         (lambda: CenterCrop(16**5000), "found a int too large to show: .* equal to 8192"),
-        (lambda: CenterCrop(dict.fromkeys(range(5000), 8)), "of at most 1000"),
+        (lambda: CenterCrop(dict.fromkeys(range(5000), 8)), "at most 1000 epochs"),
         (lambda: Compose([CROP], **{"x" * 10_000: 1}), "is an unknown key"),
         (lambda: load_preset("~nobody_such/a.yaml"), "cannot be read"),
         (lambda: load_preset("a" * 5000 + "/b.yaml"), "cannot be read"),
