@@ -1,4 +1,4 @@
-"""TAR shards of JPEGs in, normalised batches on the GPU out.
+"""Loads TAR shards of JPEGs as normalised batches on the GPU.
 
     from gpuloader import GPULoader
 

@@ -1,9 +1,8 @@
-"""What becomes of the components beside the images of a batch: `fields` of a loader.
+"""Collators: functions that make values of a batch from the samples' components; a loader's `fields` use them.
 
-A collator takes the bytes of a component of each sample of a batch, and gives what stands for them in the batch: a
-list, or numpy arrays, also several by name, which become tensors on the loader's device, each with a row for each
-sample. It runs in the reading thread.
-For bytes that it cannot take it raises one of `REFUSALS`, such as ValueError; the loader says which sample they are of.
+A collator takes one component's bytes for each sample of a batch. It returns a list, or numpy arrays (one, or several
+by name), with a row for each sample. Arrays become tensors on the loader's device. It runs in the reading thread.
+For invalid bytes it raises one of `REFUSALS`, such as ValueError; the loader's error then names the sample.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ __all__ = [
 ]
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
-"""Takes a component of each sample of a batch, and gives a list, an array, or a mapping or tuple of those."""
+"""Takes one component's bytes for each sample of a batch; returns a list, an array, or a mapping or tuple of those."""
 
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
-"""What a collator raises of bytes that it cannot take: the loader then says which sample they are of."""
+"""What a collator raises for invalid bytes; the loader's error then names the sample."""
 
 _BY_EXTENSION: dict[str, Collator] = {}
 _NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has
 
 
 def register_collator(extension: str) -> Callable[[Collator], Collator]:
-    """Makes a function the collator of an extension, for the fields that are asked for without one.
+    """Makes a function the default collator of an extension, for fields that name no collator.
 
     Example:
         >>> from gpuloader.collators import register_collator
@@ -69,18 +68,18 @@ def collator_of(extension: str) -> Collator:
 
 
 def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
-    """Says which list, array or tensor in what a collator gave has not a row for each sample; None where all have."""
+    """Says which list, array or tensor of a collator's result does not have a row for each sample; None if all have."""
     if isinstance(value, Mapping):
         parts = (wrong_rows(f"{name}[{part!r}]", its_value, samples) for part, its_value in value.items())
         return next((wrong for wrong in parts if wrong), None)
-    if not isinstance(value, list) and not getattr(value, "ndim", 0):  # arrays and tensors of any library have that
+    if not isinstance(value, list) and not getattr(value, "ndim", 0):  # arrays and tensors of any library have `ndim`
         return None
     rows = len(value)
     if rows == samples:
         return None
     return (
         f"the field {name} has {rows} {'row' if rows == 1 else 'rows'} for {samples} samples: its collator must give a "
-        f"row for each; what is not by sample goes into a tuple"
+        f"row for each sample; put values that are not by sample into a tuple"
     )
 
 
@@ -89,7 +88,7 @@ def _normalize(extension: str) -> str:
 
 
 def as_bytes(components: Sequence[bytes]) -> list[bytes]:
-    """A list of them as they are.
+    """The components as they are, in a list.
 
     Example:
         >>> from gpuloader.collators import as_bytes
@@ -101,7 +100,7 @@ def as_bytes(components: Sequence[bytes]) -> list[bytes]:
 
 @register_collator("json")
 def as_json(components: Sequence[bytes]) -> list[Any]:
-    """A list of parsed values.
+    """A list of parsed JSON values.
 
     Example:
         >>> from gpuloader.collators import as_json
@@ -114,7 +113,7 @@ def as_json(components: Sequence[bytes]) -> list[Any]:
 @register_collator("txt")
 @register_collator("text")
 def as_text(components: Sequence[bytes]) -> list[str]:
-    """A list of texts, which are UTF-8.
+    """A list of texts, decoded as UTF-8.
 
     Example:
         >>> from gpuloader.collators import as_text
@@ -126,7 +125,7 @@ def as_text(components: Sequence[bytes]) -> list[str]:
 
 @register_collator("cls")
 def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
-    """(B,) int64 of numbers in ASCII.
+    """(B,) int64 from numbers in ASCII.
 
     Example:
         >>> from gpuloader.collators import as_integers
@@ -137,7 +136,7 @@ def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B,) float32 of numbers in ASCII.
+    """(B,) float32 from numbers in ASCII.
 
     Example:
         >>> from gpuloader.collators import as_floats
@@ -148,10 +147,10 @@ def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B, n) float32 of numbers in ASCII between white space or commas, also in JSON's brackets.
+    """(B, n) float32 from numbers in ASCII, with white space or commas between them, with or without JSON's brackets.
 
     Raises:
-        ValueError: they are not as many in each sample.
+        ValueError: samples have different numbers of values.
 
     Example:
         >>> from gpuloader.collators import as_vectors
@@ -166,12 +165,12 @@ def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
 
 
 def _float32(values: Sequence[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="raise"):  # not infinity in the place of a large number
+    with np.errstate(over="raise"):  # instead of infinity for a number that is too large
         return np.array(values, np.float32)
 
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
-    """A list of arrays of `.npy` components, which may differ in shape; objects are never unpickled.
+    """A list of arrays from `.npy` components, which may differ in shape. Objects are never unpickled.
 
     Example:
         >>> import numpy as np
@@ -184,10 +183,10 @@ def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
 
 
 def _array(component: bytes) -> NDArray[Any]:
-    """What `numpy.save` wrote. Its reader makes what a header says, before it finds that the bytes are fewer or none.
+    """Reads what `numpy.save` wrote; checks the size first, because numpy allocates what the header says.
 
     Raises:
-        ValueError: for whatever is wrong with it.
+        ValueError: the component is invalid.
     """
     file = BytesIO(component)
     version = np.lib.format.read_magic(file)
@@ -199,10 +198,10 @@ def _array(component: bytes) -> NDArray[Any]:
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which are never unpickled")
     if dtype.itemsize == 0 or any(type(length) is not int or length < 0 for length in shape):  # bools are ints
-        raise ValueError(f"an array of shape {shape} and dtype {dtype} ({dtype.itemsize} bytes) cannot be taken")
+        raise ValueError(f"an array of shape {shape} and dtype {dtype} ({dtype.itemsize} bytes) is not allowed")
     if (needed_bytes := prod(shape) * dtype.itemsize) > (left_bytes := len(component) - file.tell()):
         raise ValueError(
-            f"its array of shape {shape}, {dtype}, has {needed_bytes:,} bytes, but there are {left_bytes:,}"
+            f"its array of shape {shape}, {dtype}, needs {needed_bytes:,} bytes, but there are {left_bytes:,}"
         )
     return np.lib.format.read_array(BytesIO(component), allow_pickle=False)  # not `np.load`: that takes other formats
 
@@ -216,7 +215,7 @@ def _numbers(components: Sequence[bytes]) -> list[NDArray[Any]]:
 
 @register_collator("npy")
 def stacked(components: Sequence[bytes]) -> NDArray[Any]:
-    """(B, ...) of `.npy` components of one shape, such as soft labels.
+    """(B, ...) from `.npy` components of one shape, such as soft labels.
 
     Raises:
         ValueError: they differ in shape, or are not numbers.
@@ -235,11 +234,11 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
 
 
 def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
-    """Of `.npy` components that differ in their first dimension: "values" (B, longest, ...), 0 behind each one's end,
+    """Pads `.npy` components that differ in their first dimension: "values" (B, longest, ...), with 0 after each end,
     and "lengths" (B,) int64.
 
     Raises:
-        ValueError: they have no dimension, differ in the others, or are not numbers.
+        ValueError: they have no dimension, differ in other dimensions, or are not numbers.
 
     Example:
         >>> import numpy as np
@@ -261,11 +260,11 @@ def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
 
 
 def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
-    """Texts through a tokenizer of Hugging Face's: "input_ids" and "attention_mask", (B, longest) int64 each, padded.
+    """Texts through a tokenizer from Hugging Face: "input_ids" and "attention_mask", each (B, longest) int64, padded.
 
     Args:
         tokenizer: of `transformers`, with a padding token.
-        options: for it, such as `truncation=True, max_length=77`.
+        options: its arguments, such as `truncation=True, max_length=77`.
 
     Example:
         >>> import numpy as np

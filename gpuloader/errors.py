@@ -3,19 +3,19 @@
     GPULoaderError
     ├── ConfigError (ValueError)          an invalid argument
     │   └── PresetError                   a recipe with a wrong key, type or range
-    ├── DeviceError (RuntimeError)        a device that is not there, cannot be used or decode, or lacks memory
+    ├── DeviceError (RuntimeError)        a device that is missing, cannot be used or decode, or has no memory left
     ├── InstallationError (ImportError)   DALI or the compiled kernels are missing, or do not fit
     ├── StateError (ValueError)           a state that belongs to another run
-    ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator is over
+    ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator has ended
     └── DataError
         ├── ShardNotFoundError (FileNotFoundError)  no file under that path, URL, glob or pattern
-        ├── RemoteError                   a store that does not give a shard, after several tries
+        ├── RemoteError                   a store that does not deliver a shard after several tries
         ├── TarError                      bytes that are not a plain tar, with their offset
         ├── IndexFileError                an index file that is damaged, stale or from another version
-        ├── ShardChangedError             a shard that is no longer the one that was indexed
+        ├── ShardChangedError             a shard that changed since it was indexed
         ├── NoSamplesError                shards without one usable sample
-        ├── LabelError                    a sample without the asked label
-        ├── PackError                     a source of pictures that cannot be packed, or packing that cannot go on
+        ├── LabelError                    a sample without the label that was asked for
+        ├── PackError                     a source of pictures that cannot be packed, or packing that cannot continue
         ├── BadImageError                 an image that cannot be decoded, with its shard, key and offset
         └── TooManyBadImagesError         more bad images than `BadImages` allows
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def describe(value: object, most_characters: int = 80) -> str:
-    """What was found, for a message: its `repr`, cut off; also of what has none, such as numbers of 5,000 digits."""
+    """A value for a message: its `repr`, cut off. Also for values without one, such as numbers of 5,000 digits."""
     try:
         return f"{value!r:.{most_characters}}"
     except (ValueError, RecursionError):  # Python writes no such numbers, and no such depths
@@ -57,9 +57,9 @@ def describe(value: object, most_characters: int = 80) -> str:
 
 
 class GPULoaderError(Exception):
-    """The root: `except GPULoaderError` catches all that the library raises on purpose.
+    """The base class: `except GPULoaderError` catches every error that the library raises on purpose.
 
-    Each argument is a line of the message. Whatever is in it, its text can be printed: see `printable`.
+    Each argument is a line of the message. The text is always safe to print: see `printable`.
 
     Example:
         >>> from gpuloader import GPULoader, GPULoaderError
@@ -75,7 +75,7 @@ class GPULoaderError(Exception):
 
 
 class ConfigError(GPULoaderError, ValueError):
-    """An invalid argument of the caller.
+    """An invalid argument.
 
     Example:
         >>> from gpuloader import ConfigError, GPULoader
@@ -115,7 +115,7 @@ class DeviceError(GPULoaderError, RuntimeError):
 
 
 class InstallationError(GPULoaderError, ImportError):
-    """DALI is missing, or there twice; or the CPU's compiled kernels are missing or older than their sources."""
+    """DALI is missing or installed twice; or the CPU's compiled kernels are missing or older than their sources."""
 
 
 class StateError(GPULoaderError, ValueError):
@@ -133,7 +133,7 @@ class StateError(GPULoaderError, ValueError):
 
 
 class LoaderError(GPULoaderError, RuntimeError):
-    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was begun.
+    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was started.
 
     Example:
         >>> from gpuloader import GPULoader, LoaderError
@@ -146,7 +146,7 @@ class LoaderError(GPULoaderError, RuntimeError):
 
 
 class DataError(GPULoaderError):
-    """Something in the shards.
+    """A problem in the shards.
 
     Example:
         >>> from gpuloader import DataError, GPULoader
@@ -172,7 +172,7 @@ class ShardNotFoundError(DataError, FileNotFoundError):
 
 
 class RemoteError(DataError):
-    """A store that does not give what is asked of it.
+    """A store does not deliver what was asked for.
 
     Attributes:
         url: the object, without credentials.
@@ -195,7 +195,7 @@ class RemoteError(DataError):
         tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
         return printable(
             f"{self.url}: {self.problem} ({tries}). Check the URL, the credentials and the network. Nothing is lost: "
-            f"what was downloaded is kept, and a loop goes on where it was, as does a new loader from the state"
+            f"what was downloaded is kept. To resume, loop again, or load the state into a new loader"
         )
 
 
@@ -232,7 +232,7 @@ class IndexFileError(DataError):
 
 
 class ShardChangedError(DataError):
-    """A shard whose size, time or content is no longer that of the index.
+    """A shard's size, time or content has changed since it was indexed.
 
     Example:
         >>> import os
@@ -278,7 +278,7 @@ class LabelError(DataError):
 
 
 class PackError(DataError):
-    """A source of pictures that is not there or cannot be read, or packing that cannot go on.
+    """A source of pictures is missing or cannot be read, or packing cannot continue.
 
     Example:
         >>> from gpuloader import PackError

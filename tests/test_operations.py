@@ -194,18 +194,17 @@ def test_the_table_has_every_transform() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.name} {row.interpolation}".strip())
 def test_the_docstring_says_what_the_table_says(row: Row) -> None:
     paragraphs = [" ".join(part.split()) for part in (TRANSFORMS[row.name].__doc__ or "").split("\n\n")]
-    said = [part for part in paragraphs if part.startswith("On the CPU its levels are ")]
-    within = f" within {row.largest}" if row.largest else "."
+    said = [part for part in paragraphs if part.startswith("On the CPU its levels ")]
+    differ = f"differ from {row.oracle}'s by at most "
+    bound = f"{differ}{row.largest}" if row.largest else f"equal {row.oracle}'s."
     match row:
         case Row(oracle="its steps" | "own") | Row(name="Normalize"):  # no bound, or no levels
             assert said == []
         case Row(name="RandomResizedCrop"):
-            assert said == ["On the CPU its levels are PIL's as `Resize`'s are."]
+            assert said == ["On the CPU its levels are as close to PIL's as those of `Resize`."]
         case _:
             [paragraph] = said
-            assert paragraph.startswith(
-                f"On the CPU its levels are {row.oracle}'s{'' if row.interpolation else within}"
-            )
+            assert paragraph.startswith(f"On the CPU its levels {differ if row.interpolation else bound}")
             assert not row.interpolation or f"{row.largest} with `{row.interpolation}`" in paragraph
 
 

@@ -27,41 +27,41 @@ def pack(
             help="Class folders, FILE.csv, FILE.jsonl, tars, a Hugging Face dataset or torchvision:NAME:ROOT."
         ),
     ],
-    destination: Annotated[Path, typer.Argument(help="The folder that the shards go to.")],
+    destination: Annotated[Path, typer.Argument(help="The folder for the shards.")],
     samples_per_shard: Annotated[
-        int | None, typer.Option(help="1000, unless --shard-bytes is given.", show_default=False)
+        int | None, typer.Option(help="1000 by default, unless --shard-bytes is given.", show_default=False)
     ] = None,
     shard_bytes: Annotated[
         str | None,
         typer.Option(metavar="BYTES", help="Most bytes of source pictures in a shard, such as 256MiB."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the order and what is held out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the order and which samples are held out.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="Mix the samples, or keep the source's order.")] = True,
     val_share: Annotated[
-        float, typer.Option(help="The share of the samples that goes to val-000000.tar and on.")
+        float, typer.Option(help="The share of the samples that goes to val-000000.tar and the following.")
     ] = 0.0,
-    prefix: Annotated[str, typer.Option(help="What the other shards' names begin with.")] = "train",
+    prefix: Annotated[str, typer.Option(help="What the names of the other shards begin with.")] = "train",
     max_size: Annotated[
         int | None, typer.Option(metavar="PIXELS", help="Downsize pictures whose shorter side is longer than this.")
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(help="Of the JPEGs that --max-size makes; 90 unless given.", show_default=False)
+        int | None, typer.Option(help="Quality of the JPEGs that --max-size makes; 90 by default.", show_default=False)
     ] = None,
     decoded: Annotated[
         int | None,
-        typer.Option(metavar="PIXELS", help="Store pixels as KEY.npy, the shorter side downsized to this."),
+        typer.Option(metavar="PIXELS", help="Store pixels as KEY.npy, with the shorter side downsized to this."),
     ] = None,
     classes: Annotated[Path | None, typer.Option(help="JSON list of names that number the labels.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; as many as there are cores unless given.")] = None,
-    part: Annotated[str, typer.Option(metavar="I/N", help="Write the I-th of N parts, I from 0 on.")] = "0/1",
+    workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.")] = None,
+    part: Annotated[str, typer.Option(metavar="I/N", help="Write the I-th of N parts; I starts at 0.")] = "0/1",
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Of a Ray cluster: auto, local or host:port.")
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a Ray cluster: auto, local or host:port.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Packs labelled pictures into WebDataset shards. Run again after a kill, it goes on where it was.
+    """Packs labelled pictures into WebDataset shards. If it was killed, run it again: it resumes.
 
-    Several sources may go to one folder, each with its own --prefix. Exit status 3 says that bad pictures were left
+    Several sources may go to one folder, each with its own --prefix. Exit status 3 means that bad pictures were left
     out.
 
     Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
@@ -92,7 +92,7 @@ def pack(
         for picture in result.left_out:
             say(f"left out: {picture.name!r}: {picture.why}")
         if result.passed_over:
-            say(f"passed over, being no pictures by their names: {result.passed_over:,}")
+            say(f"skipped, because their names are not those of pictures: {result.passed_over:,}")
         total = len(result.shards) + len(result.missing)
         say(f"{result.samples:,} samples in {len(result.shards):,} of {total:,} shards, {result.bytes:,} bytes")
         if result.missing:

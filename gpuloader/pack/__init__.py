@@ -1,4 +1,4 @@
-"""Packing: any source of labelled pictures to WebDataset shards."""
+"""Packs any source of labelled pictures into WebDataset shards."""
 
 from gpuloader.pack.packing import PackResult, pack
 from gpuloader.pack.writing import LeftOutPicture

@@ -1,7 +1,7 @@
-"""Which sample goes into which shard, in which order: a pure function of keys, sizes and the layout that is asked.
+"""Which sample goes into which shard, in which order: a pure function of the keys, the sizes and the `Layout`.
 
 The order is that of `gpuloader.plan` for epoch 0 of the seed. Whether a sample is held out for validation is drawn from
-the seed and its key alone, so that it stays there when the collection grows. Samples then fill one shard after the
+the seed and its key alone, so a sample stays there when the collection grows. Samples then fill one shard after the
 other.
 """
 
@@ -19,15 +19,15 @@ from gpuloader.plan import check_seed, make_order
 
 DEFAULT_SAMPLES_PER_SHARD = 1000
 LEAST_BYTES = 2**20
-"""Of a shard, unless a unit says that fewer are meant."""
+"""The least size of a shard in bytes, unless it is given with a unit."""
 VALIDATION = "val"
 
 
 def parse_bytes(size: int | str) -> int:
-    """What `shard_bytes` of `pack` means: a number of bytes, or text such as "256MiB".
+    """The value of `shard_bytes` in bytes: it is a number, or text such as "256MiB".
 
     Raises:
-        ConfigError: it is neither, or less than 1 MiB without a unit: one was forgotten.
+        ConfigError: it is neither, or it is less than 1 MiB and has no unit, which was probably forgotten.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -37,8 +37,8 @@ def parse_bytes(size: int | str) -> int:
         raise ConfigError(f"shard_bytes={size!r}: allowed are bytes such as 256MiB, 1GB or 100000000") from None
     if size_bytes < LEAST_BYTES and not (isinstance(size, str) and any(map(str.isalpha, size))):
         raise ConfigError(
-            f"shard_bytes={size!r}: a number without a unit counts bytes, and so few make a shard of almost each "
-            f"picture: write '{size}MiB', or '{size}B' if that is what you want"
+            f"shard_bytes={size!r}: a number without a unit counts bytes, and so few hold about one picture per "
+            f"shard: write '{size}MiB', or '{size}B' if you mean bytes"
         )
     return size_bytes
 
@@ -65,36 +65,36 @@ class Layout:
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: allowed is an integer from 1 on")
         if self.samples_per_shard is not None and self.shard_bytes is not None:
-            raise ConfigError("samples_per_shard and shard_bytes were both given: give the one that shall hold")
+            raise ConfigError("samples_per_shard and shard_bytes were both given: give one of them")
         if not 0 <= self.val_share < 1:
             raise ConfigError(f"val_share={self.val_share}: allowed is a share from 0 up to, but not including, 1")
         if not self.prefix or set(self.prefix) & set("/\0.{}*?[]") or (self.val_share and self.prefix == VALIDATION):
             raise ConfigError(
-                f"prefix={self.prefix!r}: allowed is a file name's beginning without . / * ? or brackets, "
-                f"and not {VALIDATION!r} beside a val_share"
+                f"prefix={self.prefix!r}: allowed is the beginning of a file name without . / * ? or brackets, "
+                f"but not {VALIDATION!r} together with val_share"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedShard:
-    """A shard's file name, and the numbers of its samples in the source, (n,) int64 in the shard's order."""
+    """A shard's file name, and the source numbers of its samples, (n,) int64 in the shard's order."""
 
     name: str
     samples: NDArray[np.int64]
 
 
 def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> list[PlannedShard]:
-    """All shards, the training's before the validation's.
+    """All shards: first those for training, then those for validation.
 
     Args:
-        keys: unique, of all samples.
-        sizes: bytes of each, asked for by `shard_bytes` alone.
+        keys: unique, one for each sample.
+        sizes: bytes of each sample; only `shard_bytes` needs them.
 
     Raises:
-        ConfigError: `shard_bytes` where a size is not known.
+        ConfigError: `shard_bytes` is set and a size is not known.
     """
     if layout.shard_bytes is not None and None in sizes:
-        raise ConfigError("shard_bytes: this source does not tell sizes beforehand; give samples_per_shard instead")
+        raise ConfigError("shard_bytes: this source does not tell sizes in advance; give samples_per_shard instead")
     order = make_order("full" if layout.shuffle else "none", len(keys), layout.seed, 0)(np.arange(len(keys)))
     held_out = np.array([_draw(key, layout.seed) < layout.val_share for key in keys]) if layout.val_share else None
     splits = {layout.prefix: order}
@@ -108,7 +108,7 @@ def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> 
 
 
 def _cut(samples: NDArray[np.int64], sizes: Sequence[int | None], layout: Layout) -> list[NDArray[np.int64]]:
-    """Consecutive samples, as many as one shard may hold, and at least one."""
+    """Splits into consecutive samples, as many as one shard may hold, and at least one."""
     if layout.shard_bytes is None:
         step = layout.samples_per_shard or DEFAULT_SAMPLES_PER_SHARD
         return [samples[start : start + step] for start in range(0, len(samples), step)]
@@ -124,6 +124,6 @@ def _cut(samples: NDArray[np.int64], sizes: Sequence[int | None], layout: Layout
 
 
 def _draw(key: str, seed: int) -> float:
-    """In [0, 1)."""
+    """A random number in [0, 1)."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little") / 2**64

@@ -17,23 +17,22 @@ _ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 def class_folders(folder: Path, classes: Sequence[str] | None) -> Source:
     """FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name, pictures come class by class, sorted by path.
 
-    Files whose name has no extension of a picture's are passed over.
+    Files whose names do not end in a picture's extension are skipped.
 
     Raises:
-        NoSamplesError: no class folders, or one without a picture.
-        ConfigError: the folders are splits rather than classes.
-        LabelError: a folder that `classes` lacks.
+        NoSamplesError: there are no class folders, or one has no picture.
+        ConfigError: the folders are splits instead of classes.
+        LabelError: a folder that is not in `classes`.
     """
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise NoSamplesError(
-            f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; a table of pictures is given as "
-            "FILE.csv or FILE.jsonl, with the columns path and label"
+            f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures give FILE.csv "
+            "or FILE.jsonl, with the columns path and label"
         )
     if set(names) <= _SPLITS:
         raise ConfigError(
-            f"{folder} has the splits {', '.join(names)} where classes are meant: pack one at a time, "
-            f"{folder / names[0]}"
+            f"{folder} has the splits {', '.join(names)} instead of classes: pack one at a time, {folder / names[0]}"
         )
     root = str(folder.absolute())
     paths: list[str] = []
@@ -43,22 +42,22 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> Source:
         before = len(paths)
         for inner, _, file_names in sorted(os.walk(f"{root}/{name}", onerror=_raise, followlinks=True)):
             if (real := os.path.realpath(inner)) in map(os.path.realpath, Path(inner).parents):
-                raise PackError(f"{inner} is a link to {real}, which it lies in: remove it, or it has no end")
+                raise PackError(f"{inner} is a link to {real}, a folder that contains it: remove the link")
             files += len(file_names)
             paths += [f"{inner}/{file}" for file in sorted(file_names) if _is_picture(file)]
         if len(paths) == before:
             raise NoSamplesError(
-                f"the class folder {folder / name} has no pictures, and would still count as a class: remove it, or "
-                f"look at its files' names (pictures end in {', '.join(_ENDINGS)})"
+                f"the class folder {folder / name} has no pictures, but would still count as a class: remove it, or "
+                f"check its files' names (pictures end in {', '.join(_ENDINGS)})"
             )
         labels += [name] * (len(paths) - before)
     passed_over = files - len(paths)
-    # Without names given, folders that are called by numbers are names as well, as ImageFolder has it.
+    # If no names are given, folders called by numbers count as names, as in ImageFolder.
     return labelled_files(root, paths, labels, classes, place=lambda i: paths[i], passed_over=passed_over)
 
 
 def _raise(error: OSError) -> None:
-    raise error  # where os.walk would leave out a folder that cannot be read
+    raise error  # os.walk would leave out a folder that cannot be read
 
 
 def _is_picture(file_name: str) -> bool:

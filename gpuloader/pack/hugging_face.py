@@ -15,11 +15,11 @@ from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint,
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a dataset, opened by each process for itself.
+    """The rows of a dataset; each process opens it for itself.
 
     Attributes:
         folder: absolute path of the dataset.
-        image, label: the columns of these.
+        image, label: the names of these columns.
     """
 
     folder: str
@@ -58,20 +58,20 @@ class RowRecord:
             try:
                 fields["json"] = json.dumps(row, ensure_ascii=False).encode()
             except TypeError as error:
-                raise PackError(f"{self.name}: {error}: remove that column, which JSON cannot hold") from None
+                raise PackError(f"{self.name}: {error}: JSON cannot hold that column, remove it") from None
         return Sample(image["bytes"] or read_picture(image["path"]), None, fields)
 
 
 def hugging_face(folder: Path) -> Source:
-    """A row with an Image column and a ClassLabel or integer column `label`; other columns go into its `json`.
+    """Rows with an Image column and a ClassLabel or integer column `label`; other columns go into `json`.
 
     Raises:
-        ConfigError: `datasets` is not installed, or it is not clear which columns are meant.
+        ConfigError: `datasets` is not installed, or the columns are ambiguous.
         LabelError: rows without a label.
     """
     if (folder / "dataset_dict.json").exists():
         splits = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
-        raise ConfigError(f"{folder} is a dataset of several splits, pack one at a time: {folder}/SPLIT of {splits}")
+        raise ConfigError(f"{folder} is a dataset with several splits, pack one at a time: {folder}/SPLIT of {splits}")
     try:
         import pyarrow.compute
         from datasets import ClassLabel, Image, Value
@@ -80,14 +80,14 @@ def hugging_face(folder: Path) -> Source:
     features = _load(str(folder)).features
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     if len(images) != 1:
-        raise ConfigError(f"{folder} has the Image columns {images}: there must be one; remove the others")
+        raise ConfigError(f"{folder} has the Image columns {images}: there must be exactly one; remove the others")
     named = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
     label = "label" if "label" in features or len(named) != 1 else named[0]
     kind = features.get(label)
     if not (isinstance(kind, ClassLabel) or (isinstance(kind, Value) and "int" in kind.dtype)):
         raise ConfigError(
             f"{folder} has the columns {', '.join(features)}: one must be called label and be a ClassLabel or an "
-            "integer; rename_column does it"
+            "integer; rename it with rename_column"
         )
     rows = Rows(str(folder.absolute()), images[0], label)
     table = _open(rows.folder, rows.image).data
@@ -96,7 +96,7 @@ def hugging_face(folder: Path) -> Source:
         raise NoSamplesError(f"{folder} has no rows")
     if None in labels or (isinstance(kind, ClassLabel) and min(labels) < 0):
         row = next(i for i, value in enumerate(labels) if value is None or value < 0)
-        raise LabelError(f"row {row} of {folder} has no label ({labels[row]}): filter such rows out")
+        raise LabelError(f"row {row} of {folder} has no label ({labels[row]}): remove such rows")
     encoded = pyarrow.compute.struct_field(table.column(rows.image), "bytes")
     sizes = pyarrow.compute.binary_length(encoded).to_pylist()
     records = [RowRecord(rows, i, size, value) for i, (size, value) in enumerate(zip(sizes, labels, strict=True))]
@@ -107,7 +107,7 @@ def hugging_face(folder: Path) -> Source:
 
 @cache
 def _open(folder: str, image: str) -> Any:  # noqa: ANN401 - a Dataset
-    """The dataset with its images as bytes."""
+    """The dataset, with its images as bytes."""
     from datasets import Image
 
     return _load(folder).cast_column(image, Image(decode=False))

@@ -1,4 +1,4 @@
-"""Datasets of torchvision's kind as a source: whatever gives (image, label) for a number."""
+"""Datasets like torchvision's as a source: any object that returns (image, label) for a number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCHVISION = "torchvision:"
 
 
 class Items(Protocol):
-    """A dataset that a process can open after it was pickled to there."""
+    """A dataset that is pickled to a process, which then opens it."""
 
     def open(self) -> Sequence[Any]:
         """The dataset."""
@@ -29,7 +29,7 @@ class Items(Protocol):
 
 @dataclass(frozen=True)
 class GivenItems:
-    """A dataset that the caller gave. It travels as a whole."""
+    """A dataset that the caller gave; it is pickled whole."""
 
     items: Sequence[Any]
 
@@ -39,12 +39,12 @@ class GivenItems:
 
 @dataclass(frozen=True)
 class TorchvisionItems:
-    """A dataset of torchvision's, opened by each process for itself.
+    """A dataset of torchvision; each process opens it for itself.
 
     Attributes:
         name: of its class.
         root: absolute path of its files.
-        options: its further arguments, as `train=False`.
+        options: its further arguments, such as `train=False`.
     """
 
     name: str
@@ -59,7 +59,7 @@ class TorchvisionItems:
 def _open(items: TorchvisionItems) -> Sequence[Any]:
     try:
         from torchvision import datasets
-    except (ImportError, RuntimeError) as error:  # the latter where it does not fit the torch that is installed
+    except (ImportError, RuntimeError) as error:  # RuntimeError: it does not fit the installed torch
         raise PackError(f"{TORCHVISION}{items.name} needs torchvision, which cannot be imported: {error}") from None
     kind = getattr(datasets, items.name, None)
     if not isinstance(kind, type):
@@ -92,7 +92,7 @@ class ItemRecord:
             item = self.items.open()[self.number]
         except (OSError, SyntaxError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk's, where Pillow's about an image has no number
+                raise  # an error of the disk; Pillow's errors about an image have no number
             raise BadPictureError(f"its dataset cannot decode it: {error}") from None
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise PackError(f"{self.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
@@ -112,16 +112,16 @@ class ItemRecord:
 
 
 def torchvision_dataset(text: str) -> Source:
-    """`torchvision:NAME:ROOT`, with `:OPTION=VALUE` behind it for each further argument of the dataset's.
+    """`torchvision:NAME:ROOT`, followed by `:OPTION=VALUE` for each further argument of the dataset.
 
     Raises:
-        ConfigError: it does not read so.
-        PackError: torchvision or the dataset is not there.
+        ConfigError: the text is not of that form.
+        PackError: torchvision or the dataset is missing.
     """
     name, _, rest = text.removeprefix(TORCHVISION).partition(":")
     root, *options = rest.split(":")
     if not name or not root or not all("=" in option for option in options):
-        raise ConfigError(f"{text!r}: allowed is torchvision:NAME:ROOT, or torchvision:CIFAR10:ROOT:train=False")
+        raise ConfigError(f"{text!r}: allowed is torchvision:NAME:ROOT, such as torchvision:CIFAR10:ROOT:train=False")
     return _source(TorchvisionItems(name, str(user_path(root).absolute()), tuple(options)))
 
 
@@ -133,11 +133,11 @@ def given_dataset(items: Sequence[Any]) -> Source:
 def _source(items: Items) -> Source:
     dataset = items.open()
     if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
-        raise ConfigError("the dataset has transforms, which would be packed: make it without transform= and the like")
+        raise ConfigError("the dataset has transforms, which would be packed, too: make it without transform=")
     classes = getattr(dataset, "classes", None)
     names = tuple(map(_name, classes)) if isinstance(classes, (list, tuple)) else None
     samples = getattr(dataset, "samples", None)
-    if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder's: files to be copied
+    if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
         root = str(Path(getattr(dataset, "root", "/")).absolute())
         return labelled_files(root, paths, [label for _, label in samples], names, place=lambda i: f"item {i}")
@@ -148,7 +148,7 @@ def _source(items: Items) -> Source:
 
 
 def _name(name: object) -> str:
-    """A class's name; ImageNet's have several, of which the first is the usual one."""
+    """A class's name. ImageNet's classes have several; the first is the usual one."""
     return str(name[0] if isinstance(name, tuple) else name)
 
 

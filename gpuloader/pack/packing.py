@@ -1,4 +1,4 @@
-"""`pack`: any source of labelled pictures to WebDataset shards."""
+"""`pack`: packs any source of labelled pictures into WebDataset shards."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ LEFT_OUT = "left_out"
 
 @dataclass(frozen=True)
 class PackResult:
-    """What is in the destination now, by this call and those before it.
+    """What is in the destination now, from this call and earlier ones.
 
     Attributes:
         destination: the folder.
         shards: the file names of the finished shards.
-        missing: those that other parts, or another call, have yet to write.
-        written: how many of the finished ones this call wrote.
+        missing: the file names of the shards that other parts, or other calls, still have to write.
+        written: how many of the finished shards this call wrote.
         samples: in the finished shards.
         bytes: of the finished shards.
-        left_out: the pictures that were bad, and are in no finished shard.
-        passed_over: files or members of the source that are in no sample, such as a README.
+        left_out: the bad pictures, which are in no finished shard.
+        passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None where labels are bare numbers.
     """
 
@@ -73,43 +73,43 @@ def pack(
     ray: str | None = None,
     progress: bool = False,
 ) -> PackResult:
-    """Packs labelled pictures into WebDataset shards: an image, `cls`, and `json` where there are further fields.
+    """Packs labelled pictures into WebDataset shards: an image, `cls`, and `json` if there are further fields.
 
-    The same source and arguments give the same bytes, on any number of workers and machines. A call that was killed is
-    continued by the same call: finished shards stay. Several packs may share a destination, each with its own prefix:
-    they number the classes alike, by the first one's classes.json.
+    The same source and arguments give the same bytes, on any number of workers and machines. If a call is killed, the
+    same call resumes it; finished shards are kept. Several packs may share a destination, each with its own prefix:
+    all number their classes by the first one's classes.json.
 
     Args:
         source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, `torchvision:NAME:ROOT`,
             or a sequence of (image or path, label).
-        destination: the folder that the shards go to, made if it is not there.
+        destination: the folder for the shards; it is made if it is missing.
         samples_per_shard: 1000 unless `shard_bytes` is given.
         shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
             a unit, such as "4096B".
         seed: draws the order and which samples are held out.
         shuffle: False keeps the source's order.
-        val_share: the share of the samples that go to val-000000.tar and on.
+        val_share: the share of the samples that goes to val-000000.tar and the following.
         prefix: what the other shards' names begin with.
-        max_size: pictures whose shorter side has more pixels are downsized to that and become JPEGs. None copies all.
-        quality: of those JPEGs, 90 unless it is given.
-        decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized where its shorter side has
+        max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs. None copies all.
+        quality: of those JPEGs; 90 unless given.
+        decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has
             more pixels than this.
-        classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None takes
-            those of the destination's classes.json, or where there is none the sorted names that occur.
-        workers: processes; None for as many as there are cores.
+        classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None uses the
+            destination's classes.json, or, if there is none, the sorted names that occur.
+        workers: the number of processes; None for one per core.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
-        ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"), instead of
-            processes here.
+        ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"); it runs the
+            work instead of processes here.
         progress: shows a bar on stderr.
 
     Raises:
         ConfigError: invalid arguments.
-        PackError: a source that is not there or cannot be read, or a worker that died.
-        LabelError: a sample without a label, or with a class that is not known.
-        NoSamplesError: no picture, or no good one.
-        StateError: the destination has shards of another pack under the same prefix, or shards that are of no pack, or
-            other classes.
-        DataError: its classes.json has no names of classes in it.
+        PackError: the source is missing or cannot be read, or a worker died.
+        LabelError: a sample without a label, or with an unknown class.
+        NoSamplesError: there is no picture, or no good one.
+        StateError: the destination has shards of another pack with the same prefix, shards that no pack wrote, or other
+            classes.
+        DataError: its classes.json does not contain names of classes.
         OSError: such as a full disk.
     """
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
@@ -119,7 +119,7 @@ def pack(
     if not 0 <= index < parts:
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
     if workers is not None and (workers < 1 or ray is not None):
-        raise ConfigError(f"workers={workers}: allowed is an integer from 1 on, and none beside ray")
+        raise ConfigError(f"workers={workers}: allowed is an integer from 1 on; leave it out with ray")
     folder = user_path(destination).absolute()
     _check_apart(source, folder)
     opened = _open(source, folder, _class_names(classes), progress)
@@ -150,7 +150,7 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
     if samples == 0 and len(done) == len(shards):
-        raise NoSamplesError(f"not one good picture of {len(left_out)}: {left_out[0].name}: {left_out[0].why}")
+        raise NoSamplesError(f"none of the {len(left_out)} pictures is good: {left_out[0].name}: {left_out[0].why}")
     finished = {shard.name for shard in done}
     return PackResult(
         destination=folder,
@@ -166,7 +166,7 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
 
 
 def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
-    """The source, its labels numbered by `classes`, else as the destination's shards are."""
+    """The source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
     there = as_list(read_class_names(folder)) if classes is None else None
     try:
         return open_source(source, classes, progress, there)
@@ -174,27 +174,27 @@ def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, pr
         if there is None:
             raise
         raise LabelError(
-            f"{error} (labels are numbered by {folder / CLASSES_FILE}, as those of the other shards there)"
+            f"{error} (labels are numbered by {folder / CLASSES_FILE}, as in the other shards there)"
         ) from None
 
 
 def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]) -> None:
-    """Makes the folder's shards of these prefixes this pack's, or sees that they are already.
+    """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
     Raises:
-        ConfigError: a file is in the folder's place.
-        StateError: they are another's, or do not go together with what is there.
+        ConfigError: the folder's path is a file.
+        StateError: another pack has them, or they do not fit the folder's other packs.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"a file is in the place of the destination {folder}: take another folder") from None
+        raise ConfigError(f"the destination {folder} is a file, or below one: give another folder") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the destination {folder} cannot be made ({error}): take another folder") from None
+        raise ConfigError(f"the destination {folder} cannot be made ({error}): give another folder") from None
     for written in (*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*")), *folder.glob(f"{LEFT_OUT}/*")):
         if not written.is_file():
-            raise StateError(f"{written} is no regular file: remove it, or take another folder")
-    tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, which are written before tars
+            raise StateError(f"{written} is not a regular file: remove it, or give another folder")
+    tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, because packs write those first
     manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
     wanted = {
         "version": 1,
@@ -214,14 +214,12 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
     for tar in tars:
         manifest = _manifest(folder, tar.rpartition("-")[0])
         if not manifest.exists() or (manifest in manifests and tar not in own):
-            raise StateError(
-                f"{folder} has tars that are of no pack, such as {tar}: move them, or take an empty folder"
-            )
+            raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
     if source.classes is not None:
         write_once(folder / CLASSES_FILE, json.dumps(source.classes, indent=1).encode() + b"\n")
         if as_list(read_class_names(folder)) != source.classes:
             raise StateError(
-                f"{folder / CLASSES_FILE} has other classes than the source: take another folder; if another pack has "
+                f"{folder / CLASSES_FILE} has other classes than the source: give another folder; if another pack has "
                 "just begun there, run this again"
             )
     for manifest in manifests:
@@ -231,22 +229,22 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
 def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: bytes) -> None:
     if there != text:
         raise StateError(
-            f"{manifest}: its shards were begun by another pack ({_differences(there, wanted)}): repeat that one's "
-            "arguments and source to continue it, or take another prefix or folder"
+            f"{manifest}: another pack began its shards ({_differences(there, wanted)}): to continue it, repeat its "
+            "arguments and source; otherwise give another prefix or folder"
         )
 
 
 def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> None:
-    """Sees that labels have names in all packs of a folder, or in none: its classes.json speaks for all of them."""
+    """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
         try:
             named = json.loads(manifest.read_bytes())["classes"] is not None
         except (ValueError, KeyError, TypeError):
-            raise StateError(f"{manifest} is of no pack: take another folder") from None
+            raise StateError(f"{manifest} was not written by a pack: give another folder") from None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
             raise StateError(
-                f"{manifest} is of a pack whose labels are {theirs}, here they are {ours}: take another folder"
+                f"{manifest} is of a pack whose labels are {theirs}, but here they are {ours}: give another folder"
             )
 
 
@@ -256,7 +254,7 @@ def _manifest(folder: Path, prefix: str) -> Path:
 
 @contextmanager
 def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[None]:
-    """Removes what killed writers of these shards have left, those of earlier runs and those of this one."""
+    """Removes what killed writers of these shards left behind, in earlier runs and in this one."""
     paths = [path for shard in shards for path in (folder / shard.name, _left_out_file(folder, shard.name))]
     remove_leftovers(paths)
     try:
@@ -278,7 +276,7 @@ def _check_apart(source: PictureSource, folder: Path) -> None:
     if isinstance(source, (str, os.PathLike)):
         path = user_path(source).absolute()
         if (path == folder or path in folder.parents) and path.is_dir():
-            raise ConfigError(f"the destination {folder} lies in the source {path}: take a folder elsewhere")
+            raise ConfigError(f"the destination {folder} is in the source {path}: give a folder outside of it")
 
 
 def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -291,12 +289,12 @@ def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tupl
             names = json.loads(read_regular(path, MOST_CLASSES_BYTES))
         except OSError as error:
             raise ConfigError(
-                f"classes={os.fspath(classes)!r} cannot be read ({error.strerror}): allowed is a JSON file of a list"
+                f"classes={os.fspath(classes)!r} cannot be read ({error.strerror}): allowed is a JSON file with a list"
             ) from None
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"classes={os.fspath(classes)!r} is not JSON: {error}") from None
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file of one")
+        raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file with one")
     if len(set(names)) < len(names):
         raise ConfigError(f"classes={classes!r}: a name occurs twice")
     return tuple(names)

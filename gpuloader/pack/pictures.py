@@ -1,4 +1,4 @@
-"""What becomes of one picture: it is decoded to see that it can be, and copied, downsized or stored decoded."""
+"""Handles one picture: decodes it to check it, then copies it, downsizes it, or stores it decoded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpuloader.shards.index import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")  # as Pillow calls those that the loader reads
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")  # Pillow's names of those that the loader reads
 _EXTENSIONS = dict(zip(_FORMATS, ("jpg", "png", "webp", "bmp", "tif", "jp2", "ppm"), strict=True))
 _ORIENTATION = 0x0112
-_TURNED_BACK = {  # Pillow turns a TIFF after its orientation, and no other format; the loader turns none
+_TURNED_BACK = {  # Pillow turns TIFFs by their orientation, but no other format; the loader turns none
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -35,12 +35,12 @@ _TURNED_BACK = {  # Pillow turns a TIFF after its orientation, and no other form
 
 @dataclass(frozen=True)
 class Rendering:
-    """What is asked of every picture; see `pack`.
+    """What to do with every picture; see `pack`.
 
     Attributes:
-        max_size: pixels that the shorter side may have, None for any.
+        max_size: the most pixels of the shorter side; None for any.
         quality: of the JPEGs that downsizing makes.
-        decoded: pixels that the shorter side may have of a picture that is stored decoded; None stores it encoded.
+        decoded: the most pixels of the shorter side of a picture that is stored decoded; None stores it encoded.
     """
 
     max_size: int | None = None
@@ -56,10 +56,10 @@ class Rendering:
             if value is not None and not 1 <= value <= most:
                 raise ConfigError(f"{name}={value}: allowed is an integer from 1 to {most}")
         if self.max_size is not None and self.decoded is not None:
-            raise ConfigError("max_size and decoded were both given: decoded downsizes as well, leave max_size out")
+            raise ConfigError("max_size and decoded were both given: decoded downsizes, too; leave max_size out")
         if self.quality is not None and self.max_size is None:
             raise ConfigError(
-                "quality was given without max_size: pictures that are not downsized are copied as they are"
+                "quality was given without max_size: pictures that are not downsized are copied unchanged"
             )
 
 
@@ -67,8 +67,8 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
     """The extension and content of a picture's member.
 
     Args:
-        image: encoded, or the picture itself, which is stored as a PNG where it is not downsized.
-        extension: of the encoded image; None takes that of its format. "npy" is one that is decoded, and stays so.
+        image: encoded, or the picture itself, which is stored as a PNG unless it is downsized.
+        extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
 
     Raises:
         BadPictureError: it does not decode fully, or the loader would refuse it.
@@ -90,7 +90,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
 
 
 def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int | None]:
-    """The picture as stored, no EXIF rotation applied, and the orientation that EXIF says."""
+    """The picture as stored, without EXIF rotation, and the orientation in its EXIF."""
     if not data:
         raise BadPictureError("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
@@ -107,7 +107,7 @@ def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int | None
         elif picture.format == "PPM":
             cause = cause or cause_in_pnm(encoded)
         if cause is None:
-            # Pillow forgets that of a TIFF when it loads it, and would load a PNG to look for it.
+            # Pillow forgets a TIFF's orientation when it loads it, and would load a PNG to look for one.
             orientation = _orientation(picture) if picture.format == "TIFF" else None
             picture.load()
             orientation = orientation or _orientation(picture)
@@ -133,12 +133,12 @@ def _as_8_bits(picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM")):
         return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.mode in ("I", "F"):
-        raise BadPictureError(f"its samples are of Pillow's mode {picture.mode}, allowed are 8 and 16 bits")
+        raise BadPictureError(f"Pillow's mode {picture.mode} is not supported: allowed are 8 and 16 bits per sample")
     return picture.convert("L" if picture.mode == "1" else "RGB")
 
 
 def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
-    """As torchvision's Resize counts and Pillow antialiases."""
+    """Sizes as in torchvision's Resize; antialiased by Pillow."""
     width, height = picture.size
     longer = int(shorter * max(width, height) / min(width, height))
     size = (shorter, longer) if width <= height else (longer, shorter)
@@ -153,7 +153,7 @@ def _orientation(picture: Image.Image) -> int | None:
 
 
 def _orientation_option(orientation: int | None) -> dict[str, Image.Exif]:
-    """What says in a new file how other readers are to turn the stored pixels, as its original said."""
+    """The option of Pillow that keeps the original's orientation in a new file, for readers that turn pictures."""
     if orientation not in _TURNED_BACK:
         return {}
     exif = Image.Exif()

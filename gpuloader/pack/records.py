@@ -1,4 +1,4 @@
-"""What a source of pictures is made of: records, which know where a sample is, and read it where it is packed."""
+"""A source of pictures: its records, which know where a sample is and read it while it is packed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
     Attributes:
         image: the encoded image, or the image.
-        extension: of the image's member; None where the image's format says it.
+        extension: of the image's member; None if the image's format decides it.
         fields: the other members by extension: `cls`, `json` and so on.
     """
 
@@ -32,12 +32,12 @@ class Sample(NamedTuple):
 
 
 class Record(Protocol):
-    """Where one sample is; small, and pickled to the process that packs it.
+    """Where one sample is; small, and pickled to the process that packs the sample.
 
     Attributes:
-        name: for people, a path or the like.
-        key: what the sample is called; records may share one.
-        size_bytes: of what is to be read, None where only reading it would tell.
+        name: for people, such as a path.
+        key: the sample's name; several records may share one.
+        size_bytes: of what is to be read; None if only reading tells.
     """
 
     @property
@@ -51,12 +51,12 @@ class Record(Protocol):
         """Reads it.
 
         Raises:
-            BadPictureError: what is there is no picture.
+            BadPictureError: it is not a picture.
         """
 
 
 class BadPictureError(Exception):
-    """A picture that cannot be decoded, for the reason in the message: it is left out."""
+    """A picture that cannot be decoded, for the reason in the message; it is left out."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Source:
     """Samples to be packed.
 
     Attributes:
-        records: one for each, in the source's order.
-        fingerprint: hex digits that stand for all of them; where they are does not count.
-        classes: the classes' names, label i naming the i-th; None where labels are bare numbers.
-        passed_over: how many files or members lie there that are in no sample.
+        records: one for each sample, in the source's order.
+        fingerprint: hex digits that stand for all samples, wherever they are stored.
+        classes: the classes' names, entry i for label i; None if labels are bare numbers.
+        passed_over: how many files or members belong to no sample.
     """
 
     records: Sequence[Record]
@@ -97,7 +97,7 @@ def read_picture(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a picture in a file of its own.
 
     Raises:
-        PackError: it cannot be read, is no regular file, or is larger than any picture.
+        PackError: it cannot be read, is not a regular file, or is larger than any picture.
     """
     try:
         return read_regular(Path(path), MOST_PICTURE_BYTES)
@@ -124,13 +124,13 @@ def labelled_files(
         paths: absolute.
         labels: all integers, or all names.
         classes: the names that labels are numbered by; None takes the sorted names that occur.
-        place: says where the i-th sample is named, for errors.
-        fields: of each sample the content of its `json`.
+        place: returns where the i-th sample is named, for errors.
+        fields: for each sample, the content of its `json`.
 
     Raises:
-        LabelError: a label that is neither, or that the classes lack.
-        PackError: files that are missing.
-        NoSamplesError: there are none.
+        LabelError: a label is neither, or is not in `classes`.
+        PackError: files are missing.
+        NoSamplesError: there are no files.
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
@@ -148,7 +148,7 @@ def labelled_files(
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(
-            f"{len(missing)} of {len(paths)} pictures are missing: {shown}: correct or remove what names them"
+            f"{len(missing)} of {len(paths)} pictures are missing: {shown}: correct or remove their entries"
         )
     records = [
         FileRecord(path, _key(path, folder), size, number, json)
@@ -164,7 +164,7 @@ def labelled_files(
 def number_labels(
     labels: Sequence[object], classes: Sequence[str] | None, place: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
-    """Labels as numbers, and the names of these."""
+    """Labels as numbers, and the names of the numbers."""
     names = None if classes is None else tuple(classes)
     numbers = [label for label in labels if isinstance(label, int) and not isinstance(label, bool)]
     if len(numbers) == len(labels):
@@ -174,7 +174,7 @@ def number_labels(
         return numbers, names
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
-            raise LabelError(f"{place(i)}: the label {label!r}: allowed are integers for all samples, or names for all")
+            raise LabelError(f"{place(i)}: the label {label!r}: all labels must be integers, or all must be names")
     texts = [str(label) for label in labels]
     known = tuple(sorted(set(texts))) if names is None else names
     number_of = {name: number for number, name in enumerate(known)}
@@ -194,7 +194,7 @@ def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> s
 
 
 def unique_keys(records: Iterable[Record]) -> list[str]:
-    """The records' keys; one that occurred before has `-1`, `-2` ... behind it."""
+    """The records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
     keys: dict[str, None] = {}
     for record in records:
         key, count = record.key, 0
@@ -206,7 +206,7 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
 
 
 def _key(path: str, folder: str) -> str:
-    """The path below the folder without its extension. A key ends at the first dot: those in the file's name go."""
+    """The path below the folder without its extension, and without dots in the file's name: a key ends at the first."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")
     stem = (file_name.rpartition(".")[0] or file_name).replace(".", "_")

@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 def run(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None, ray: str | None
 ) -> Iterator[Result]:
-    """The function's results for the tasks, in the order in which they come.
+    """The function's results for the tasks, in the order in which they finish.
 
     Args:
-        workers: processes; 1 takes this one, None as many as there are cores.
+        workers: the number of processes; 1 uses this one, None as many as there are cores.
         ray: the address of a Ray cluster to use instead.
     """
     if ray is not None:
@@ -47,14 +47,14 @@ def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], pro
         ProcessPoolExecutor(processes, context, initializer=_hang_on, initargs=(lifeline,)) as executor,
     ):
         try:
-            # Interrupted while it starts processes, the executor would leave half-made ones.
+            # If it were interrupted while it starts processes, the executor would leave half-started ones.
             with hold_back_interrupts(), _keep_interrupts_from_children():
                 futures = [executor.submit(function, task) for task in tasks]
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool:
             raise PackError(
-                "a worker process ended: it was killed, perhaps for lack of memory (dmesg tells; take fewer workers), "
+                "a worker process died: it was killed, perhaps for lack of memory (dmesg tells; use fewer workers), "
                 'or the calling script lacks `if __name__ == "__main__":`. Run the same again; finished shards are kept'
             ) from None
         except BaseException:
@@ -63,7 +63,7 @@ def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], pro
 
 
 def _hang_on(lifeline: Connection) -> None:
-    """In a worker: it ends once nobody holds the other end any more, because this process is gone or gave up."""
+    """Runs in a worker: ends it once nobody holds the other end, because the main process is gone or gave up."""
     Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
@@ -74,7 +74,7 @@ def _end_with(lifeline: Connection) -> None:
 
 @contextmanager
 def _keep_interrupts_from_children() -> Iterator[None]:
-    """Ctrl-C is not for the processes that are started meanwhile: they inherit that it is blocked."""
+    """Keeps Ctrl-C from the processes that are started here: they inherit that it is blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -96,7 +96,7 @@ def _on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], address: 
             raise ConfigError(f"ray={address!r}: {error}; allowed are auto, local and host:port") from error
     try:
         remote: Any = ray.remote(function)
-        # In flight, that is: the records of the others need not be copied yet.
+        # Only tasks in flight, so that the records of the others need not be copied yet.
         most = 2 * max(1, int(ray.cluster_resources().get("CPU", 0)))
         left = iter(tasks)
         running = [remote.remote(task) for task in islice(left, most)]
@@ -107,14 +107,14 @@ def _on_ray(function: Callable[[Task], Result], tasks: Sequence[Task], address: 
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:
-        raise PackError(f"Ray could not go on, run the same again; finished shards are kept: {error}") from error
+        raise PackError(f"Ray failed; run the same again, finished shards are kept: {error}") from error
     finally:
         if begun_here:
             ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself takes minutes to say that nobody is there."""
+    """Checks the address, because Ray itself takes minutes to say that nobody is there."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""What the caller names -> the source of pictures that it is."""
+"""Finds the source of pictures that the caller names."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 def open_source(
     source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
 ) -> Source:
-    """The samples that `source` has, listed and labelled, but not read.
+    """The samples of `source`, listed and labelled, but not read.
 
     Args:
-        classes: the names that labels are numbered by; only for a source that has names, not numbers.
-        default_classes: the same for any source: it plays no part where labels are numbers already.
-        progress: show a bar on stderr where listing them means reading.
+        classes: the names that labels are numbered by; only for a source with names, not numbers.
+        default_classes: the same, but ignored if the labels are numbers already.
+        progress: show a bar on stderr if listing the samples means reading them.
 
     Raises:
-        ConfigError: it is not clear what is meant.
-        PackError: it is not there or cannot be read.
-        LabelError: a sample without a label, or with a class that is not known.
+        ConfigError: the source is ambiguous.
+        PackError: it is missing or cannot be read.
+        LabelError: a sample without a label, or with an unknown class.
         NoSamplesError: it has no pictures.
-        TarError: a tar that is none.
+        TarError: a tar is invalid.
     """
     try:
         return _open(source, classes, progress, default_classes)
@@ -44,7 +44,7 @@ def open_source(
         raise
     except OSError as error:
         raise PackError(
-            f"the source of pictures cannot be read: {error}: check the path and the rights to read it"
+            f"the source of pictures cannot be read: {error}: check the path and your right to read it"
         ) from None
 
 
@@ -70,7 +70,7 @@ def _open(
     elif not (path.exists() or glob.has_magic(text) or "{" in text or "://" in text):
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":
-        raise PackError(f"{text} is no source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
+        raise PackError(f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
     return _numbered_already(tars(resolve_local(text), progress), classes)
 
 
@@ -81,6 +81,6 @@ def _is_path_pair(item: object) -> bool:
 def _numbered_already(source: Source, classes: Sequence[str] | None) -> Source:
     if classes is not None:
         raise ConfigError(
-            "classes numbers the names of class folders and tables; the labels of this source are numbers"
+            "classes numbers the names of class folders and tables, but the labels of this source are numbers already"
         )
     return source

@@ -18,11 +18,11 @@ _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 
 
 def table(file: Path, classes: Sequence[str] | None) -> Source:
-    """One picture a row; columns other than path and label become the fields of its `json`.
+    """One picture per row; columns other than path and label become the fields of its `json`.
 
     Raises:
-        PackError: it cannot be read, or a row lacks a path or label; the line is named.
-        LabelError: labels that are neither all integers nor all names, or that `classes` lacks.
+        PackError: it cannot be read, or a row lacks a path or label; the error names the line.
+        LabelError: labels are neither all integers nor all names, or are not in `classes`.
         NoSamplesError: it has no rows.
     """
     folder = str(file.absolute().parent)
@@ -35,7 +35,7 @@ def table(file: Path, classes: Sequence[str] | None) -> Source:
             path, label = row.get("path"), row.get("label")
             if not isinstance(path, str) or not path or label is None:
                 raise PackError(
-                    f"{file}, line {line}: no path or no label: its columns are {', '.join(map(repr, row))}"
+                    f"{file}, line {line}: no path or no label; its columns are {', '.join(map(repr, row))}"
                 )
             further = {name: value for name, value in row.items() if name not in ("path", "label")}
             lines.append(line)
@@ -69,7 +69,7 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         for row in reader:
             if None in row or None in row.values():
                 raise PackError(
-                    f"{file}, line {reader.line_num}: it has not {len(columns)} columns, as the first line has"
+                    f"{file}, line {reader.line_num}: it does not have {len(columns)} columns, as the first line has"
                 )
             yield reader.line_num, row
 
@@ -84,12 +84,12 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             except (ValueError, RecursionError) as error:
                 raise PackError(f"{file}, line {number} is not JSON: {error}") from None
             if not isinstance(row, dict):
-                raise PackError(f"{file}, line {number} is not an object such as {{'path': 'a.jpg', 'label': 3}}")
+                raise PackError(f"{file}, line {number} is not a JSON object such as {{'path': 'a.jpg', 'label': 3}}")
             yield number, row
 
 
 def _numbers_if_all_are(labels: Sequence[object], classes: Sequence[str] | None) -> list[object]:
-    """CSV has text alone: labels that all read as integers are such, unless they are names that were given."""
+    """Labels as integers if all are such, because CSV has only text; but as texts if all are names in `classes`."""
     texts = [str(label) for label in labels]
     named = classes is not None and set(texts) <= set(classes)
     return [*map(int, texts)] if not named and all(map(_INTEGER.fullmatch, texts)) else [*texts]

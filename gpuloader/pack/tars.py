@@ -51,11 +51,11 @@ class TarRecord:
 
 
 def tars(shards: Sequence[Path], progress: bool) -> Source:
-    """The samples of shards, in their order; with a bar on stderr while they are scanned, if `progress`.
+    """The samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
 
     Raises:
-        TarError: one is no plain tar.
-        NoSamplesError: there is no image in them.
+        TarError: one is not a plain tar.
+        NoSamplesError: they contain no image.
     """
     paths = [shard.absolute() for shard in shards]
     shard_set = ShardSet.open(paths, progress)

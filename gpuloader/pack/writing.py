@@ -1,4 +1,4 @@
-"""One shard, from its records to its file."""
+"""Writes one shard from its records."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class ShardTask:
 
     Attributes:
         path: the shard.
-        left_out: the file that lists the pictures left out, where there are any.
-        keys, records: of its samples, in its order.
-        rendering: what becomes of each picture.
+        left_out: the file that lists the pictures left out, if there are any.
+        keys, records: of its samples, in the shard's order.
+        rendering: what to do with each picture.
     """
 
     path: Path
@@ -51,12 +51,12 @@ class ShardTask:
 
 
 def write_shard(task: ShardTask) -> int:
-    """Writes a shard, and before it the list of what is left out; gives the number of records.
+    """Writes a shard, and before it the list of pictures left out; returns the number of records.
 
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
     Raises:
-        PackError: a sample that cannot be stored as asked, or another process at work on the same shard.
+        PackError: a sample cannot be stored as asked, or another process is writing the same shard.
     """
     left_out: list[LeftOutPicture] = []
     with _naming(task.path), whole_file(task.path) as file:
@@ -75,7 +75,7 @@ def write_shard(task: ShardTask) -> int:
 
 @contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
-    """Names the file in an error of the operating system: for a full disk, say, Python does not."""
+    """Names the file in an error of the operating system; Python does not, for example for a full disk."""
     try:
         yield
     except OtherWriterError as error:
@@ -89,12 +89,12 @@ def _naming(path: Path | str) -> Iterator[None]:
 def _members(sample: Sample, rendering: Rendering, name: str) -> dict[str, bytes]:
     extension, image = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
-        raise PackError(f"{name} has .{others[0]} beside its image, which a decoded sample must not have")
+        raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
     return {**sample.fields, extension: image}
 
 
 def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
-    """One JSON object a line; no file where there are none."""
+    """Writes one JSON object a line; no file if there are no pictures."""
     if not pictures:
         path.unlink(missing_ok=True)
         return
@@ -104,7 +104,7 @@ def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
 
 
 def read_left_out(path: Path) -> list[LeftOutPicture]:
-    """What `write_left_out` wrote; nothing where it did not."""
+    """Reads what `write_left_out` wrote; nothing if there is no file."""
     if not path.exists():
         return []
     return [LeftOutPicture(**json.loads(line)) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The plan: which sample comes when and every random number on it, as pure functions of numbers."""
+"""The plan: which sample comes when, and every random number for it, as pure functions of numbers."""
 
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch

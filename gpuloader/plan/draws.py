@@ -1,7 +1,7 @@
 """Random numbers as a function of (seed, epoch, sample id): no generator, no state.
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). A draw's address
-is Philox's input, so any draw of any sample can be had alone and in any order:
+is Philox's input, so any draw of any sample can be computed alone and in any order:
 
     key     = seed, its low and high 32 bits
     counter = (block within the stream and the stream itself, id's low 32 bits, id's high 32 bits, epoch)
@@ -24,11 +24,11 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
 _STREAMS = 64
 OCCURRENCES, VIEWS = 16, 64
-EPOCHS = 2**32  # as many as the counter tells apart
+EPOCHS = 2**32  # as many as the counter can distinguish
 
 
 class Stream(IntEnum):
-    """What a draw is for. The numbers are part of what a seed means: they are never reused or changed."""
+    """What a draw is for. The numbers decide what a seed means, so they are never reused or changed."""
 
     ORDER = 0
     CROP = 1
@@ -66,7 +66,7 @@ class Draw:
     Attributes:
         draws: the samples, n of them.
         stream: what the numbers are for.
-        blocks: the blocks of the stream that it may use, of 4 numbers each.
+        blocks: the blocks of the stream that it may use, each with 4 numbers.
     """
 
     draws: Draws
@@ -82,12 +82,12 @@ class Draw:
         """(n, count) multiples of 2**-32; the first c columns do not depend on `count`."""
         if count > 4 * len(self.blocks):
             raise ConfigError(
-                f"{count} random numbers for a sample, where {4 * len(self.blocks)} are left: nest fewer transforms"
+                f"{count} random numbers for a sample, but {4 * len(self.blocks)} are left: nest fewer transforms"
             )
         return self.draws.uniform(self.stream, count, self.blocks.start)
 
     def split(self, parts: int) -> list[Draw]:
-        """Draws for transforms within this one, that share no number with each other."""
+        """Draws for transforms within this one, which share no numbers."""
         size = len(self.blocks) // parts
         return [Draw(self.draws, self.stream, self.blocks[part * size : (part + 1) * size]) for part in range(parts)]
 

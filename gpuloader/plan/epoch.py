@@ -1,14 +1,14 @@
 """Which samples a rank gets at which step: arithmetic on positions.
 
-The epoch is a row of positions 0, 1, 2, ..., and an order gives the sample at each. From a cursor on, each step takes
+An epoch is a row of positions 0, 1, 2, ..., and an order gives the sample at each. From a cursor on, each step takes
 the next world_size * batch_size positions, the global batch, and rank r takes the r-th batch_size of them. So the
-global batches are the same for every world size with the same global batch size, and resuming is an integer.
+global batches are the same for every world size with the same global batch size, and resuming needs only an integer.
 
 The last global batch may be short. Every rank gets the same number of steps in each mode:
 
     drop     the short batch is left out
     pad      it is filled from the start of the epoch's order, and the filling is marked as not valid
-    partial  it is split evenly: ranks get the same number of samples or one less (none, if there are fewer than ranks)
+    partial  it is split evenly: ranks differ by one sample at most (some get none, if there are fewer than ranks)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cursor:
 
     Attributes:
         epoch: in [0, 2**32), or 2**32 at the end of the last.
-        delivered: the samples of this epoch delivered before, by all ranks together, padding not counted.
+        delivered: the samples of this epoch that all ranks together have delivered, without padding.
     """
 
     epoch: int = 0
@@ -50,8 +50,8 @@ class PlannedBatch:
         cursor: the place before the step.
         ids: (b,) int64 sample ids, b <= batch_size.
         valid: (b,) bool, False for padding.
-        drawn_for: (b,) int64, the ids for random numbers: those of the samples, or where a sample can come again in an
-            epoch, the positions, so that it is augmented otherwise then.
+        drawn_for: (b,) int64, the ids for random numbers: the samples' ids. If a sample can occur twice in an epoch,
+            the positions, so that each copy is augmented differently.
     """
 
     cursor: Cursor
@@ -65,10 +65,10 @@ class Plan:
     """The order of a whole run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
-        samples: the number of positions in an epoch: samples in the data, or what `positions` makes of them.
+        samples: the number of positions in an epoch: the samples in the data, or the length of `positions`.
         batch_size: samples of one rank in one step.
         steps_per_epoch: ends each epoch after that many steps; None uses all samples.
-        positions: which samples stand at the positions; None for all of the data, in the order of `shuffle`.
+        positions: which samples are at the positions; None for all of the data, in the order of `shuffle`.
     """
 
     samples: int
@@ -112,17 +112,17 @@ class Plan:
 
     @property
     def epoch_samples(self) -> int:
-        """The positions that one epoch goes through, fewer than `samples` only under `steps_per_epoch`."""
+        """The positions in one epoch; fewer than `samples` only with `steps_per_epoch`."""
         if self.steps_per_epoch is None:
             return self.samples
         return min(self.samples, self.steps_per_epoch * self.global_batch)
 
     def steps(self, delivered: int = 0) -> int:
-        """The steps that are left in an epoch of which `delivered` samples are done: the same on every rank."""
+        """The steps left in an epoch after `delivered` samples; the same on every rank."""
         return _steps(max(0, self.epoch_samples - delivered), self.global_batch, self.last_batch)
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
-        """This rank's part of the global batch at the cursor: the first sample of it, and the one behind the last."""
+        """This rank's part of the global batch at the cursor: its first sample, and the one after its last."""
         left = self.epoch_samples - cursor.delivered
         if self.last_batch == "partial" and left < self.global_batch:
             return left * self.rank // self.world_size, left * (self.rank + 1) // self.world_size
@@ -142,7 +142,7 @@ class Plan:
         return self._order(epoch)(positions)
 
     def at_step(self, cursor: Cursor) -> Cursor:
-        """The cursor itself where its epoch has steps left, else the start of the next epoch."""
+        """The cursor itself if its epoch has steps left, otherwise the start of the next epoch."""
         return cursor if self.steps(cursor.delivered) else Cursor(cursor.epoch + 1)
 
     def after(self, cursor: Cursor) -> Cursor:
@@ -151,7 +151,7 @@ class Plan:
 
     @cached_property
     def _order(self) -> Callable[[int], Order]:
-        """The order of an epoch; those of two are kept, as the next one is read ahead while one ends."""
+        """The order of an epoch; two are kept, because the next one is read ahead while one ends."""
         positions = self.positions or Whole(self.samples, self.shuffle)
         return lru_cache(maxsize=2)(partial(positions.order, self.seed))
 

@@ -3,11 +3,11 @@
     none    position p holds sample p
     full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
     block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
-            each window of WINDOW_BLOCKS blocks; where the blocks begin is drawn again in each epoch
+            each window of WINDOW_BLOCKS blocks; each epoch draws where the blocks begin
     shards  the shards are permuted, then the samples within each window of WINDOW_SHARDS shards: O(shards) memory
 
 `block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.
-`shards` is for data on stores that is larger than the cache: each shard is needed for the time of one window alone.
+`shards` is for data on stores that is larger than the cache: each shard is needed only during one window.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ROUNDS = 8
 
 
 def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
-    """The order of one epoch over `samples` samples: takes positions in [0, samples), int64 (k,), gives ids alike.
+    """The order of one epoch: a function of positions in [0, samples), int64 (k,), that returns ids of the same shape.
 
     Raises:
-        ConfigError: an unknown `shuffle`, or "shards", which needs to know them: see `shard_order`.
+        ConfigError: an unknown `shuffle`, or "shards", which needs the shards' sizes: see `shard_order`.
     """
     if shuffle == "none":
         return lambda positions: positions
@@ -43,12 +43,12 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
     if shuffle == "block":
         return BlockShuffle(samples, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS + 1))
     if shuffle == "shards":
-        raise ConfigError('shuffle="shards" is for all samples of the shards, each once: take "full" or "block" here')
+        raise ConfigError('shuffle="shards" needs all samples of the shards, each once: use "full" or "block" here')
     raise ConfigError(f"shuffle={shuffle!r}: allowed are {', '.join(map(repr, get_args(Shuffle)))}")
 
 
 def shard_order(sizes: NDArray[np.int64], seed: int, epoch: int) -> Order:
-    """The order "shards" of one epoch over shards of so many samples; as `make_order`."""
+    """The order "shards" of one epoch over shards of these sizes; see `make_order`."""
     return ShardShuffle(sizes, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))
 
 
@@ -88,7 +88,7 @@ class BlockShuffle:
 
     def __init__(self, size: int, keys: Sequence[int]) -> None:
         self._size = size
-        self._blocks = size // BLOCK_SAMPLES  # the samples left over stand at the end, whichever they are
+        self._blocks = size // BLOCK_SAMPLES  # the samples left over come last; which ones they are is drawn
         self._of_blocks = Permutation(max(self._blocks, 1), keys[:_ROUNDS])
         self._within_keys = keys[_ROUNDS : 2 * _ROUNDS]
         self._rotation = keys[-1] * size >> 32
@@ -115,7 +115,7 @@ class ShardShuffle:
     def __init__(self, sizes: NDArray[np.int64], keys: Sequence[int]) -> None:
         shards = Permutation(len(sizes), keys[:_ROUNDS])(np.arange(len(sizes)))
         self._ends = np.cumsum(sizes[shards])
-        # What a slot and its sample's id differ by is the same in all of a shard.
+        # A slot and its sample's id differ by the same number in all of a shard.
         self._shifts = (np.cumsum(sizes) - sizes)[shards] - (self._ends - sizes[shards])
         last_ones = np.minimum(np.arange(WINDOW_SHARDS, len(sizes) + WINDOW_SHARDS, WINDOW_SHARDS), len(sizes)) - 1
         self._window_ends = self._ends[last_ones]
@@ -134,7 +134,7 @@ class ShardShuffle:
 
 
 def _within(window: int, size: int, keys: Sequence[int]) -> Permutation:
-    """The permutation of a window, another one for each."""
+    """The permutation of a window; each window has its own."""
     return Permutation(size, [key ^ (window * 0x9E3779B9 & 0xFFFFFFFF) for key in keys])
 
 

@@ -1,14 +1,14 @@
 """Which samples an epoch goes through: position -> sample id, for all of the data, a part, by weight, or mixed.
 
-Each is a function of seed, epoch and position alone: any rank can take any position, a run can go on from any.
+Each is a function of seed, epoch and position alone, so any rank can take any position, and a run can resume at any.
 
     Whole      every sample once
     ByShard    every sample once, some shards at a time
     Subset     every one of some samples once
-    Weighted   samples drawn by weight: with replacement each position draws; without, the heavier tend to come first
-    Mixture    several ranges of samples in a fixed ratio, which every run of as many positions as its numbers add up to
-               has; a small range is gone through again and again, and all of it goes on over the epochs' ends
-    Custom     what a function of the epoch says
+    Weighted   samples drawn by weight: with replacement, each position draws; without, heavier samples tend to be first
+    Mixture    several ranges of samples in a fixed ratio: each run of `sum(parts)` positions has it exactly. A small
+               range is repeated; a pass over a range continues across the ends of epochs
+    Custom     what a function of the epoch returns
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Positions(Protocol):
     """A row of positions for each epoch.
 
     Attributes:
-        length: how many, the same in every epoch.
-        fingerprint: names the samples and their order; the same for samplings that are the same.
-        repeats: whether a sample can come again in an epoch.
+        length: how many there are, the same in every epoch.
+        fingerprint: identifies the samples and their order; equal for equal samplings.
+        repeats: whether a sample can occur twice in an epoch.
     """
 
     @property
@@ -48,7 +48,7 @@ class Positions(Protocol):
     def repeats(self) -> bool: ...
 
     def order(self, seed: int, epoch: int) -> Order:
-        """Takes positions in [0, length), int64 (k,), gives sample ids alike."""
+        """A function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Whole:
 
 @dataclass(frozen=True, eq=False)
 class ByShard:
-    """All samples of shards that have so many, (s,) int64, each once: the order "shards"."""
+    """All samples of shards, each once, in the order "shards"; `sizes`, (s,) int64, are the shards' sample counts."""
 
     repeats: ClassVar[bool] = False
 
@@ -95,7 +95,7 @@ class ByShard:
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some samples, (n,) int64 ids, each once; in their order where `shuffle` is "none"."""
+    """Some samples, (n,) int64 ids, each once; in the given order if `shuffle` is "none"."""
 
     repeats: ClassVar[bool] = False
 
@@ -120,12 +120,12 @@ class Subset:
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """Samples by weight; those that weigh 0 never come.
+    """Samples by weight; those of weight 0 never occur.
 
     Attributes:
         ids: (n,) int64.
-        weights: (n,) float64, none below 0.
-        replacement: whether a sample can come again in an epoch.
+        weights: (n,) float64, not negative.
+        replacement: whether a sample can occur twice in an epoch.
     """
 
     ids: NDArray[np.int64]
@@ -139,7 +139,7 @@ class Weighted:
 
     @cached_property
     def length(self) -> int:
-        """n, or without replacement as many as weigh more than 0."""
+        """n; without replacement, the number of samples whose weight is above 0."""
         return len(self.ids) if self.replacement else int((self.weights > 0).sum())
 
     @cached_property
@@ -152,14 +152,14 @@ class Weighted:
         if not self.replacement:
             some = self.weights > 0
             ids = self.ids[some]
-            with np.errstate(divide="ignore"):  # the number 0 comes first
+            with np.errstate(divide="ignore"):  # the number 0 gives -inf, which comes first
                 keys = np.log(-np.log1p(-_uniform(seed, epoch, ids))) - np.log(self.weights[some])
             sorted_ids = ids[np.argsort(keys, kind="stable")]
             return lambda positions: sorted_ids[positions]
         ends = self._ends
 
         def drawn(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            # Below ends[-1], also where the number is the largest: so it is no sample behind the last that has weight.
+            # Below ends[-1] even for the largest number, so the result is never a sample after the last with weight.
             places = _uniform(seed, epoch, positions) * ends[-1]
             return self.ids[np.searchsorted(ends, places, side="right")]
 
@@ -175,7 +175,7 @@ class Mixture:
     """Ranges of samples in a fixed ratio.
 
     Attributes:
-        sizes: how many samples each range has; the first begins at sample 0, the others behind each other.
+        sizes: how many samples each range has; the first begins at sample 0, each next one where the last ends.
         parts: how many of `sum(parts)` neighbouring positions each range gets.
     """
 
@@ -187,16 +187,16 @@ class Mixture:
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """The mixture by weights, all above 0: whole numbers of their ratio, or of one within 1% of it.
+        """The mixture by weights, all above 0: whole numbers in their ratio, or in one within 1% of it.
 
         Raises:
-            ConfigError: there are no such numbers that add up to 100,000 at most.
+            ConfigError: no such numbers have a sum of at most 100,000.
         """
         shares = np.array(weights) / max(weights)
         shares /= shares.sum()
         wanted = _TOTALS[:, None] * shares
         parts = np.rint(wanted)
-        off = np.abs(parts / wanted - 1).max(axis=1).round(9)  # rounded, so that of equals the smallest are taken
+        off = np.abs(parts / wanted - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
         if off.min() > 0.01:
             raise ConfigError(
                 f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
@@ -206,7 +206,7 @@ class Mixture:
 
     @property
     def length(self) -> int:
-        """That of all ranges together."""
+        """The length of all ranges together."""
         return sum(self.sizes)
 
     @property
@@ -235,7 +235,7 @@ class Mixture:
 
     @cached_property
     def _pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each place of a round the range that has it, and how many places before are of the same range.
+        """For each place of a round, its range, and how many places before it have the same range.
 
         Each range's places are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
         """
@@ -248,23 +248,23 @@ class Mixture:
 
 @lru_cache(maxsize=64)
 def _order_of_pass(shuffle: Shuffle, size: int, seed: int, source: int, number: int) -> Order:
-    """Each pass over each range has an order of its own: the ranges' seeds differ, the pass stands for the epoch."""
+    """Each pass over each range has its own order: the ranges' seeds differ, and the pass number is the epoch."""
     return make_order(shuffle, size, (seed + source * 0x9E3779B97F4A7C15) % 2**64, number % 2**32)
 
 
 class Custom:
-    """What a function says: epoch -> sample ids, as many in every epoch.
+    """The ids that a function of the epoch returns, the same number for every epoch.
 
     Args:
-        function: must be a function of the epoch alone; it is asked again for an epoch that it was asked for before.
+        function: must depend on the epoch alone; it may be called again for the same epoch.
         samples: the ids are below this.
 
     Attributes:
         length: see `Positions`.
-        fingerprint: that of the first epoch.
+        fingerprint: of the first epoch.
 
     Raises:
-        ConfigError: what it gives are no such ids, or others when it is asked again.
+        ConfigError: the function returns invalid ids, or different ones when it is called again.
     """
 
     repeats = True
@@ -275,8 +275,8 @@ class Custom:
         first = self._ids(0)
         if not np.array_equal(first, self._ids(0)):
             raise ConfigError(
-                "shuffle: asked again for epoch 0, the function gave other ids: it must be a function of the epoch "
-                "alone, such as one that makes its generator from it"
+                "shuffle: called again for epoch 0, the function returned different ids: they must depend on the epoch "
+                "alone; for example, seed the generator with the epoch"
             )
         self.length = len(first)
         self.fingerprint = _digest("custom", first)
@@ -286,8 +286,8 @@ class Custom:
         ids = self._ids(epoch)
         if len(ids) != self.length:
             raise ConfigError(
-                f"shuffle: for epoch {epoch} the function gave {len(ids)} ids, for epoch 0 {self.length}: they must "
-                f"be as many in every epoch"
+                f"shuffle: for epoch {epoch} the function returned {len(ids)} ids, and {self.length} for epoch 0: "
+                f"every epoch must have the same number"
             )
         return lambda positions: ids[positions]
 
@@ -295,19 +295,19 @@ class Custom:
         ids = np.asarray(self._function(epoch))
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or len(ids) == 0:
             raise ConfigError(
-                f"shuffle: for epoch {epoch} the function gave {ids.dtype} of shape {ids.shape}: allowed are integers "
-                f"(n,), at least one"
+                f"shuffle: for epoch {epoch} the function returned {ids.dtype} of shape {ids.shape}: allowed are "
+                f"integers (n,), at least one"
             )
         if ids.min() < 0 or ids.max() >= self._samples:
             raise ConfigError(
-                f"shuffle: for epoch {epoch} the function gave ids from {ids.min()} to {ids.max()}: allowed is 0 to "
+                f"shuffle: for epoch {epoch} the function returned ids {ids.min()} to {ids.max()}: allowed is 0 to "
                 f"{self._samples - 1}"
             )
         return ids.astype(np.int64)
 
 
 def _uniform(seed: int, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n,) multiples of 2**-53 in [0, 1): in steps of 2**-32, some of many samples would come too often, some never."""
+    """(n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, and some never."""
     high, low = Draws(seed, epoch, ids).uniform(Stream.SAMPLING, 2).T
     return high + np.floor(low * 2.0**21) * 2.0**-53
 

@@ -1,7 +1,7 @@
 """AutoAugment's policies: Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019.
 
-Of each pair both operations are tried one after the other: the operation, its probability, and its magnitude of 10
-(None where it has none). They are those of torchvision, in its order.
+The two operations of a pair run one after the other. An operation is its name, its probability and its magnitude of 10
+(None if it has none). All are torchvision's, in its order.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
 class _Sometimes(PixelTransform):
-    """What is done to an image is always the same, with probability p."""
+    """Treats each chosen image in the same way; chooses with probability p."""
 
     p: Probability
 
@@ -40,7 +40,7 @@ class ColorJitter(PixelTransform):
 
     A strength of 0 leaves an operation out.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
@@ -88,7 +88,7 @@ class ColorJitter(PixelTransform):
         return len(on) > 1 or any(low < high for low, high in map(self.bounds, on))
 
     def _on(self) -> list[str]:
-        """The operations that are not left out; where they are several, their order is drawn."""
+        """The operations in use. If there are several, their order is drawn."""
         return [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
 
     @property
@@ -98,7 +98,7 @@ class ColorJitter(PixelTransform):
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """k is the number of operations.
 
-        Columns: by what brightness, contrast, saturation and hue are ordered; then their parameters.
+        Columns: four numbers, by which brightness, contrast, saturation and hue are sorted; then their parameters.
         """
         on = self._on()
         columns = [list(_JITTERS).index(name) for name in on]
@@ -115,7 +115,7 @@ class ColorJitter(PixelTransform):
 class Grayscale(PixelTransform):
     """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import Grayscale
@@ -138,7 +138,7 @@ class Grayscale(PixelTransform):
 class RandomGrayscale(_Sometimes):
     """torchvision's `RandomGrayscale`.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomGrayscale
@@ -159,11 +159,11 @@ class RandomGrayscale(_Sometimes):
 class GaussianBlur(PixelTransform):
     """torchvision's `GaussianBlur`.
 
-    On the CPU its levels are torchvision's within 1.
+    On the CPU its levels differ from torchvision's by at most 1.
 
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
-        sigma: the standard deviation in pixels, or [low, high] that it is drawn from.
+        sigma: the standard deviation in pixels, or the range [low, high] that it is drawn from.
 
     Example:
         >>> from gpuloader.transforms import GaussianBlur
@@ -201,7 +201,7 @@ class GaussianBlur(PixelTransform):
         """One step.
 
         Raises:
-            ConfigError: the border that is reflected is not within the image.
+            ConfigError: the kernel is too large for the image.
         """
         if self.kernel_size // 2 >= min(height, width):
             raise ConfigError(
@@ -214,9 +214,9 @@ class GaussianBlur(PixelTransform):
 
 @part
 class RandomSolarize(_Sometimes):
-    """torchvision's `RandomSolarize`: what is at least the threshold, a level of 0 to 255, is inverted.
+    """torchvision's `RandomSolarize`: inverts each level of at least `threshold`, which is from 0 to 255.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomSolarize
@@ -231,9 +231,9 @@ class RandomSolarize(_Sometimes):
 
     @model_validator(mode="after")
     def _check(self) -> RandomSolarize:
-        if 0 < self.threshold <= 1:  # a level of 1 inverts all but black, which 0 is for
+        if 0 < self.threshold <= 1:  # as a level, 1 inverts all but black, and 0 inverts everything
             raise ValueError(
-                f"threshold {self.threshold} is in units of 1, and here it is a level of 0 to 255: write threshold "
+                f"threshold {self.threshold} is a share of 1, but levels are 0 to 255 here: write threshold "
                 f"{math.ceil(255 * self.threshold)}"
             )
         return self
@@ -245,9 +245,9 @@ class RandomSolarize(_Sometimes):
 
 @part
 class RandomPosterize(_Sometimes):
-    """torchvision's `RandomPosterize`: only the highest `bits` of 8 stay.
+    """torchvision's `RandomPosterize`: keeps the highest `bits` of a level's 8 bits.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomPosterize
@@ -269,7 +269,7 @@ class RandomPosterize(_Sometimes):
 class RandomEqualize(_Sometimes):
     """torchvision's `RandomEqualize`.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomEqualize
@@ -290,7 +290,7 @@ class RandomEqualize(_Sometimes):
 class RandomAutocontrast(_Sometimes):
     """torchvision's `RandomAutocontrast`.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomAutocontrast
@@ -311,7 +311,7 @@ class RandomAutocontrast(_Sometimes):
 class RandomAdjustSharpness(_Sometimes):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomAdjustSharpness
@@ -333,7 +333,7 @@ class RandomAdjustSharpness(_Sometimes):
 class RandomInvert(_Sometimes):
     """torchvision's `RandomInvert`.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomInvert

@@ -30,21 +30,21 @@ Padding: TypeAlias = (
     | Annotated[tuple[Pixels, Pixels], Field(strict=False)]
     | Annotated[tuple[Pixels, Pixels, Pixels, Pixels], Field(strict=False)]
 )
-"""On all sides; left and right, top and bottom; or left, top, right, bottom."""
+"""One number for all sides, (left and right, top and bottom), or (left, top, right, bottom)."""
 
 
 @part
 class Resize(PlacingTransform):
-    """The image resized: a number is its shorter side, the longer one being rounded down; a pair is (height, width).
+    """Resizes the image: one number is the shorter side (the longer is rounded down); a pair is (height, width).
 
-    Filters are PIL's. Without `antialias` they are torch's, which look at the neighbouring pixels alone.
+    The filters are PIL's. With `antialias=False` they are torch's, which use only the neighbouring pixels.
 
-    On the CPU its levels are PIL's within 1 with `bilinear`, and on photographs within 3 with `bicubic` and 4 with
-    `lanczos`: PIL rounds and cuts off between its two passes.
+    On the CPU its levels differ from PIL's by at most 1 with `bilinear`, and on photographs by at most 3 with `bicubic`
+    and 4 with `lanczos`, because PIL rounds and clips between its two passes.
 
     Attributes:
-        size: a side, (height, width), or sides from epochs on.
-        max_size: the longer side is at most this, and the shorter one smaller accordingly.
+        size: the shorter side, (height, width), or sides by epoch.
+        max_size: the most that the longer side may have; the shorter side then shrinks in proportion.
 
     Example:
         >>> from gpuloader.transforms import Resize
@@ -83,9 +83,9 @@ class Resize(PlacingTransform):
 
 @part
 class RandomResizedCrop(PlacingTransform):
-    """A window of random area and aspect ratio, resized.
+    """Cuts out a window of random area and aspect ratio, and resizes it.
 
-    On the CPU its levels are PIL's as `Resize`'s are.
+    On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         size: of the output.
@@ -136,9 +136,9 @@ class _Crop(PlacingTransform):
 
 @part
 class CenterCrop(_Crop):
-    """The middle of the image; where that is smaller than the crop, black around it.
+    """Cuts out the middle of the image; if the image is smaller than the crop, it is padded with black.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import CenterCrop
@@ -150,19 +150,19 @@ class CenterCrop(_Crop):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         shape = self._shape(draw)
-        # torchvision's: the half is rounded to even where it cuts, and down where it pads.
+        # As in torchvision, half the difference is rounded to even when cropping, and down when padding.
         start = np.where(shape > at.shape, -((shape - at.shape) // 2), np.rint((at.shape - shape) / 2).astype(np.int64))
         return at.crop(start, shape)
 
 
 @part
 class RandomCrop(_Crop):
-    """A window of the crop's size anywhere in the padded image.
+    """Cuts out a window of the given size at a random place in the padded image.
 
-    An image smaller than the crop is padded on both sides by what it lacks, as with torchvision's `pad_if_needed=True`;
-    without that torchvision refuses it.
+    An image smaller than the crop is padded on each side by the missing pixels, as with torchvision's
+    `pad_if_needed=True`; without that, torchvision raises an error.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         padding: pixels around the image: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
@@ -187,18 +187,18 @@ class RandomCrop(_Crop):
         if isinstance(self.padding, int) and self.padding >= side:
             height_and_width = f"; for a height and a width write size [{self.size}, {self.padding}]"
             raise ValueError(
-                f"padding {self.padding} on all sides: allowed is less than the crop's {side}, which might show "
-                f"nothing else{height_and_width if isinstance(self.size, int) else ''}"
+                f"padding {self.padding} on all sides: allowed is less than the crop's {side}, or a crop may show "
+                f"nothing but padding{height_and_width if isinstance(self.size, int) else ''}"
             )
         return self
 
     @property
     def pads(self) -> bool:
-        """Whether it says anything of padding."""
+        """Whether it sets any padding itself."""
         return (self.padding, self.fill, self.padding_mode) != (0, 0.0, "constant")
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        if self.pads:  # else the padding of a `Pad` stays
+        if self.pads:  # otherwise the padding of an earlier `Pad` stays
             at = _pad(at, self.padding, self.fill, self.padding_mode)
         shape = self._shape(draw)
         lacking = np.maximum(shape - at.shape, 0)
@@ -209,9 +209,9 @@ class RandomCrop(_Crop):
 
 @part
 class Pad(PlacingTransform):
-    """Pixels around the image; a crop that reaches beyond them shows more of the same.
+    """Adds pixels around the image; a crop that reaches further shows more padding of the same kind.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
@@ -237,9 +237,9 @@ class Pad(PlacingTransform):
 
 @part
 class RandomHorizontalFlip(PlacingTransform):
-    """Left and right exchanged, with probability p.
+    """Flips the image left to right, with probability p.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomHorizontalFlip
@@ -261,9 +261,9 @@ class RandomHorizontalFlip(PlacingTransform):
 
 @part
 class RandomVerticalFlip(RandomHorizontalFlip):
-    """Top and bottom exchanged, with probability p.
+    """Flips the image upside down, with probability p.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomVerticalFlip
@@ -280,9 +280,9 @@ Corner: TypeAlias = Literal["top left", "top right", "bottom left", "bottom righ
 
 @part
 class CornerCrop(_Crop):
-    """A corner of the image.
+    """Cuts out a corner of the image.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import CornerCrop
@@ -301,9 +301,9 @@ class CornerCrop(_Crop):
 
 @part
 class FiveCrop(Transform):
-    """Five views: the four corners and the middle.
+    """Makes five views: the four corners and the middle.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import FiveCrop
@@ -314,16 +314,16 @@ class FiveCrop(Transform):
     size: Size
 
     def variants(self) -> list[tuple[PlacingTransform, ...]]:
-        """What each view does in its place, in torchvision's order."""
+        """The transforms that replace this one in each view, in torchvision's order."""
         corners: tuple[Corner, ...] = ("top left", "top right", "bottom left", "bottom right")
         return [*((CornerCrop(self.size, corner),) for corner in corners), (CenterCrop(self.size),)]
 
 
 @part
 class TenCrop(Transform):
-    """Ten views: those of `FiveCrop`, and of the flipped image.
+    """Makes ten views: those of `FiveCrop`, for the image and for the flipped image.
 
-    On the CPU its levels are torchvision's.
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import TenCrop
@@ -335,7 +335,7 @@ class TenCrop(Transform):
     vertical_flip: bool = False
 
     def variants(self) -> list[tuple[PlacingTransform, ...]]:
-        """What each view does in its place, in torchvision's order."""
+        """The transforms that replace this one in each view, in torchvision's order."""
         flip = (RandomVerticalFlip if self.vertical_flip else RandomHorizontalFlip)(p=1.0)
         five = FiveCrop(self.size).variants()
         return five + [(flip, *crop) for crop in five]
@@ -344,8 +344,8 @@ class TenCrop(Transform):
 def random_windows(draw: Draw, shape: Ints, scale: Pair, ratio: Pair) -> Ints:
     """(n, 4) int64: top, left, height, width, distributed as torchvision's `RandomResizedCrop.get_params`.
 
-    Of ten windows drawn for an image the first that fits is taken; where none does, the largest centred window within
-    the bounds of the ratio.
+    For each image, ten windows are drawn and the first that fits is used. If none fits, the largest centred window
+    within the bounds of the ratio is used.
     """
     heights, widths = shape.T
     uniform = draw(2 + 2 * ATTEMPTS)
@@ -399,4 +399,4 @@ def _four(padding: Padding) -> tuple[int, int, int, int]:
 
 def _check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
     if interpolation == "lanczos" and not antialias:
-        raise ValueError("interpolation 'lanczos' is PIL's, which antialiases: leave antialias at true")
+        raise ValueError("interpolation 'lanczos' always antialiases, as in PIL: leave antialias at true")

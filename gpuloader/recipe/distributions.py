@@ -1,4 +1,4 @@
-"""Random numbers of other distributions, made of uniform ones, always of as many as are said: so they stay draws."""
+"""Random numbers of other distributions, each made of a fixed number of uniform ones, so that they remain draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def normal(radius: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[n
 def beta(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     """Beta(alpha, alpha) numbers, (n,), of (n, 2) uniform ones.
 
-    They are a Student t of 2 alpha degrees of freedom brought to [0, 1], and that t is had by the polar method of
+    Computed from a Student t of 2 alpha degrees of freedom, brought to [0, 1]. The t comes from the polar method of
     Bailey, "Polar generation of random variates with the t-distribution", Math. Comp. 62 (1994).
     """
     share = (uniform[:, 0] + _HALF_STEP) ** (1 / alpha)
@@ -41,11 +41,11 @@ def dirichlet(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]
 
 
 def _log_gamma(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Logarithms of Gamma(alpha) numbers, for which a small alpha's are too small.
+    """Logarithms of Gamma(alpha) numbers; the numbers themselves are too small for a float if alpha is small.
 
     Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26 (2000): the first accepted of 8
-    attempts at Gamma(alpha + 1), of which each is accepted in more than 95 of 100 cases, times a number's root. That
-    none is happens less than once in 2**32.
+    attempts at Gamma(alpha + 1), times a root of a uniform number. Each attempt is accepted in more than 95 of 100
+    cases, so all 8 fail less than once in 2**32.
     """
     if alpha == 1:
         return np.log(-np.log(uniform[..., 0]))

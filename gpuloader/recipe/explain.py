@@ -38,16 +38,16 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that is done to an image.
+    """One operation on an image.
 
     Attributes:
         transform: the recipe's transform that does it.
-        operation: what is done: "crop", "resize", "pad", "flip", "erase" or an operation of
-            `gpuloader.recipe.program`; None where the draw was to do nothing.
-        parameters: the operation's, rounded to four digits. Those of a crop are pixels: of the image for
-            `RandomResizedCrop`, of what came out before for others, where what lies outside is padding. A warp has, of
-            what it does to the picture, degrees (counter-clockwise), scale, scale_y (where it differs), shear_x,
-            shear_y, and move_x, move_y of the middle in pixels; or x and y of where its four corners go.
+        operation: "crop", "resize", "pad", "flip", "erase" or an operation of `gpuloader.recipe.program`; None if the
+            draw says to do nothing.
+        parameters: the operation's, rounded to four digits. A crop's are in pixels: of the image for
+            `RandomResizedCrop`, of the previous step's output for others; outside of it is padding. A warp's describe
+            how the picture changes: degrees (counter-clockwise), scale, scale_y (if it differs), shear_x, shear_y,
+            and move_x, move_y of the middle in pixels; or the new x and y of its four corners.
     """
 
     transform: str
@@ -60,10 +60,10 @@ class DrawnView:
     """What is drawn for one view of a sample.
 
     Attributes:
-        window: top, left, bottom, right of what the view shows, in pixels of the image before flips and warps; outside
-            of the image is padding.
+        window: the part that the view shows: top, left, bottom, right in pixels of the image, before flips and warps.
+            Outside of the image is padding.
         shape: height and width of the output.
-        steps: what is done, in order; Normalize aside, which draws nothing.
+        steps: the operations, in order; without Normalize, which draws nothing.
     """
 
     window: tuple[float, float, float, float]
@@ -72,7 +72,7 @@ class DrawnView:
 
 
 def explain(preset: Preset, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[DrawnView, ...]:
-    """What is drawn for a sample, an image of height x width, in an epoch of a run with that seed: each view's."""
+    """What each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
     draws, heights, widths = Draws(seed, epoch, np.array([sample])), np.array([height]), np.array([width])
     return tuple(_view(view, draws, view.placements(draws, heights, widths)) for view in preset.each_view)
 
@@ -130,7 +130,7 @@ def _is_affine(matrix: NDArray[np.floating]) -> bool:
 
 
 def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
-    """What a picture undergoes that a matrix brings from the input's (x, y, 1) to the output's, as far as it does."""
+    """The parameters of an affine map from the input's (x, y, 1) to the output's; those without effect are left out."""
     (a, b), (c, d) = matrix[:2, :2]
     middle = np.array([width / 2, height / 2])
     move_x, move_y = matrix[:2, :2] @ middle + matrix[:2, 2] - middle

@@ -17,7 +17,7 @@ _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
-"""The parameter of `Mix` that is the alpha of theirs."""
+"""The parameter of `Mix` that takes the alpha of torchvision's transform."""
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _TIMM = (
     'timm\'s transforms have recipes: preset="a1", "a2", "a3", "deit" or "deit3" to train, "a1_eval", '
@@ -28,7 +28,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 
 
 def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noqa: ANN401
-    """The recipe that does what torchvision's transform does; see `gpuloader.Compose.from_torchvision`."""
+    """The recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     transforms, dtype = _translate(_leaves(transform), "uint8", problems)
     if problems:
@@ -46,7 +46,7 @@ def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
-    """(the transforms, the dtype behind them); `dtype` is that of the image in front of them."""
+    """(the transforms, the dtype after them); `dtype` is the image's before them."""
     transforms = []
     for leaf in leaves:
         name, module = type(leaf).__name__, type(leaf).__module__
@@ -54,7 +54,7 @@ def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[
             if _TIMM not in problems:
                 problems.append(_TIMM)
         elif not module.startswith(("torchvision.transforms", "torch.nn")):
-            problems.append(f"{module}.{name} is not torchvision's")
+            problems.append(f"{module}.{name} is not a transform of torchvision")
         elif name in _MIXING:
             mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
             problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
@@ -80,27 +80,27 @@ def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
 
 
 def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
-    """The dtype behind a conversion."""
+    """The dtype after a conversion."""
     name = type(leaf).__name__
     if name in ("ToTensor", "ToPILImage"):
         return "float32" if name == "ToTensor" else "uint8"
     value = _of_images(leaf.dtype)
     wanted = dtype if value is None else str(value).removeprefix("torch.")
     if wanted not in ("float32", "float16", "uint8"):
-        problems.append(f"{name} to {wanted}: only float32, float16 and uint8 can be had")
+        problems.append(f"{name} to {wanted}: only float32, float16 and uint8 are supported")
     elif wanted != dtype and not getattr(leaf, "scale", True):
-        problems.append(f"{name} to {wanted} with scale=False: only scale=True can be had")
+        problems.append(f"{name} to {wanted} with scale=False: only scale=True is supported")
     return wanted
 
 
 def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa: ANN401
-    """The counterpart of a transform; nothing where a problem was added."""
+    """The counterpart of a transform; an empty list if a problem was added."""
     name, before = type(leaf).__name__, len(problems)
     if name not in TRANSFORMS:
         problems.append(f"{name} has no counterpart")
         return []
     problems.extend(
-        f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} can be had"
+        f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} is supported"
         for attribute, wanted in _ONLY.items()
         if getattr(leaf, attribute, wanted) != wanted
     )
@@ -109,7 +109,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
         if field.name == "transforms":
             inner = [_translate(_leaves(each), dtype, problems)[0] for each in leaf.transforms]
             if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
-                problems.append("RandomChoice of several at once, or of none: each choice must be one transform")
+                problems.append("RandomChoice: each choice must be exactly one transform")
             parameters["transforms"] = sum(inner, ())
         elif hasattr(leaf, field.name):
             value = _convert_parameter(leaf, field.name)
@@ -127,7 +127,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
 
 
 def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
-    """A parameter as this library writes it; None where its default says the same."""
+    """A parameter as this library writes it; None if it is the default."""
     value, name = getattr(leaf, parameter), type(leaf).__name__
     if parameter == "value" and value is None:  # v2 keeps RandomErasing's noise as None
         return "random"
@@ -136,7 +136,7 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     if parameter == "padding" and name == "RandomCrop" and ".v2." in type(leaf).__module__ and value is not None:
         value = [value[side] for side in (0, 2, 1, 3)]  # v2 keeps it as left, right, top, bottom
     value = _of_images(value.value if isinstance(value, Enum) else value)
-    if value == "nearest-exact":  # which is what `nearest` is here, as in PIL
+    if value == "nearest-exact":  # `nearest` does the same here, as in PIL
         return "nearest"
     if isinstance(value, (list, tuple)):
         all_sides = parameter in ("size", "kernel_size", "padding") and name != "Resize"
@@ -146,7 +146,7 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
 
 
 def _of_images(value: Any) -> Any:  # noqa: ANN401
-    """What v2 does to images, where it is told by the type of the input."""
+    """The value for images, if v2 has one for each type of input."""
     if not isinstance(value, Mapping):
         return value
     by_name = {getattr(kind, "__name__", kind): each for kind, each in value.items()}

@@ -1,7 +1,7 @@
-"""MixUp and CutMix: a sample and its neighbour in the epoch's order, mixed, and their labels with them.
+"""MixUp and CutMix: they mix a sample with its neighbour in the epoch's order, and the labels of the two.
 
-The positions 2i and 2i + 1 of an epoch are each other's partners. As batches of an even size never part them, what is
-mixed depends on the plan alone: not on the batch size, and not on how many ranks share the batch.
+Positions 2i and 2i + 1 of an epoch are partners. Batches of an even size never separate them, so the mixing depends on
+the plan alone: not on the batch size, and not on how many ranks share the batch.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Mixing:
 
 @part
 class Mix:
-    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) on normalised images; labels become shares by class.
+    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) on normalised images; labels become a share for each class.
 
     Attributes:
         num_classes: the width of the labels.
         mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out.
         cutmix_alpha: the same for CutMix.
         p: the probability of mixing at all.
-        switch_p: that of CutMix where both are there.
-        per: whether each sample draws, or each global batch does, as timm calls `elem` and `batch`. With "batch" the
-            draws follow the global batch, so that a run repeats exactly while that has the same size.
-        label_smoothing: what is taken from the labels and spread evenly over all classes.
+        switch_p: the probability of CutMix instead of MixUp, if both are on.
+        per: whether to draw for each sample or for each global batch; timm calls these `elem` and `batch`. With
+            "batch", a run repeats exactly only if the global batch has the same size.
+        label_smoothing: the share of each label that is spread evenly over all classes.
 
     Example:
         >>> from gpuloader.transforms import Mix
@@ -69,8 +69,8 @@ class Mix:
     def draw(self, draw: Draw, height: int, width: int) -> Mixing:
         """The mixing of the samples of a draw, images of height x width.
 
-        The box of CutMix is torchvision's: its centre anywhere, its sides sqrt(1 - share) of the image's, cut off at
-        the border; and the share is what is left then.
+        CutMix's box is torchvision's: its centre is anywhere, its sides are sqrt(1 - share) of the image's, and it is
+        cut off at the border. The share is then what the box leaves.
         """
         uniform = draw(6)
         switch = {(True, True): self.switch_p, (True, False): 0.0, (False, True): 1.0}

@@ -13,7 +13,7 @@ from pydantic import Field
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
 
-# Bounds are what recipes use times a hundred.
+# Each bound is a hundred times what recipes use.
 MAX_TRANSFORMS = 1_000
 MAX_NESTED = 16
 MAX_STEPS = 1_000
@@ -30,7 +30,7 @@ ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 Ints: TypeAlias = NDArray[np.int64]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-"""What the graph needs beside the images, by name; one row for each sample."""
+"""The graph's inputs other than the images, by name; one row for each sample."""
 
 
 class Transform:
@@ -44,12 +44,12 @@ class Transform:
 
     @property
     def random(self) -> bool:
-        """Whether what it does to an image depends on random numbers."""
+        """Whether its effect on an image depends on random numbers."""
         return self.stream is not Stream.NONE
 
 
 class PixelTransform(Transform, ABC):
-    """An operation on the pixels of the output's size, behind the crop and before normalising."""
+    """An operation on pixels, after the crop and before normalising; it keeps the image's size."""
 
     @property
     def steps(self) -> int:
@@ -62,7 +62,7 @@ class PixelTransform(Transform, ABC):
 
 
 def check_transforms(transforms: Sequence[Transform]) -> None:
-    """Raises ValueError if they are more than any recipe has, those within others counted, or nested deeper."""
+    """Raises ValueError if there are too many, counting those within others, or if they are nested too deep."""
     level, count = list(transforms), 0
     for _ in range(MAX_NESTED + 1):
         count += len(level)
@@ -71,7 +71,7 @@ def check_transforms(transforms: Sequence[Transform]) -> None:
         level = [inner for each in level for inner in getattr(each, "transforms", ())]
         if not level:
             return
-    raise ValueError(f"more than {MAX_NESTED} transforms within each other: nest fewer transforms")
+    raise ValueError(f"transforms nested more than {MAX_NESTED} deep: nest fewer transforms")
 
 
 def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
@@ -82,6 +82,6 @@ def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
 
 
 def check_range(name: str, values: tuple[float, float], least: float, most: float) -> None:
-    """Raises ValueError if it is not [low, high] within the bounds."""
+    """Raises ValueError if the values are not [low, high] within the bounds."""
     if not least <= values[0] <= values[1] <= most:
         raise ValueError(f"{name} {list(values)}: allowed is [low, high] with {least:g} <= low <= high <= {most:g}")

@@ -14,12 +14,12 @@ from gpuloader.recipe.part import part
 ATTEMPTS = 10
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
-"""The greatest mean or standard deviation. In units of 1 they are at most 1; those of pictures in 255 are above 2."""
+"""A mean or standard deviation above this is for levels of 0 to 255; one for values in [0, 1] is at most 1."""
 
 
 @part
 class Normalize(Transform):
-    """(x - mean) / std by channel, for values in [0, 1]; so they are in units of 1, not of 255.
+    """(x - mean) / std by channel; mean and std are for values in [0, 1], not for levels of 0 to 255.
 
     Example:
         >>> from gpuloader.transforms import Normalize
@@ -37,26 +37,26 @@ class Normalize(Transform):
         if max(*map(abs, self.mean), *self.std) > _GREATEST:
             mean, std = _of_one(self.mean, 1.0), _of_one(self.std, 0.5)
             raise ValueError(
-                f"mean {list(self.mean)}, std {list(self.std)} are in units of 255, and here values are in [0, 1]: "
-                f"write mean {mean}, std {std}"
+                f"mean {list(self.mean)}, std {list(self.std)} are for levels of 0 to 255, but values are in [0, 1] "
+                f"here: write mean {mean}, std {std}"
             )
         return self
 
 
 def _of_one(values: Triple, greatest: float) -> list[float]:
-    """In units of 1, what is in those of 255 where it is greater than any can be."""
+    """Values for [0, 1], converted from 0 to 255 if any is above `greatest`."""
     return [float(f"{value / 255:.6g}") for value in values] if max(map(abs, values)) > greatest else list(values)
 
 
 @part
 class RandomErasing(Transform):
-    """A rectangle of the output set to a value, with probability p.
+    """Sets a random rectangle of the output to a value, with probability p.
 
     Attributes:
         scale: bounds of the rectangle's share of the area.
         ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
-        value: of the output, so 0 is the mean where it is normalised; or three of them; or "random", standard normal
-            noise for each pixel and channel.
+        value: in units of the output, so 0 is the mean if it is normalised; one number, one for each channel, or
+            "random": standard normal noise for each pixel and channel.
 
     Example:
         >>> from gpuloader.transforms import RandomErasing
@@ -82,11 +82,11 @@ class RandomErasing(Transform):
         return self.p > 0
 
     def arrays(self, draw: Draw, height: int, width: int) -> Arrays:
-        """What the graph takes, one row for each sample.
+        """The graph's inputs, one row for each sample.
 
-        erase   (n, 6) int32   top, left, height, width of the rectangle, all 0 for none; two words, its noise's key
+        erase   (n, 6) int32   top, left, height, width of the rectangle, or 0 for none; its noise's key, two words
 
-        Of ten rectangles drawn the first that is smaller than the image is taken, and none if there is none.
+        Ten rectangles are drawn, and the first that is smaller than the image is used. If none is, nothing is erased.
         """
         uniform = draw(5 + 2 * ATTEMPTS)
         places, areas, ratios = uniform[:, 3:5], uniform[:, 5 : 5 + ATTEMPTS], uniform[:, 5 + ATTEMPTS :]

@@ -1,4 +1,4 @@
-"""`part`: what every part of a recipe is, a frozen and strict dataclass; and the errors of wrong ones, in words."""
+"""`part` makes a class a part of a recipe: a frozen, strict dataclass that explains wrong arguments in plain words."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ NOT_NEEDED = {
     "ToPureTensor",
     "ToTensor",
 }
-"""torchvision's transforms that only say what an image is kept in."""
+"""torchvision's transforms that only change the type of object that holds an image."""
 
-_ORDER = "the order is no part of a recipe. Leave it out, and where the default does not suit you write GPULoader(..., "
+_ORDER = "the order is not part of a recipe. Leave it out; if the default does not suit you, write GPULoader(..., "
 OF_THE_LOADER = {
     "shuffle": f"{_ORDER}shuffle=...), or --shuffle for a command",
     "last_batch": f"{_ORDER}last_batch=...)",
 }
-"""The loader's arguments that recipes are given, and what to say of them."""
+"""Arguments of the loader that users put into recipes, with the advice to give."""
 
 
 @dataclass_transform(frozen_default=True)
 def part(kind: type[Made]) -> type[Made]:
     """Makes a class a part of a recipe: a frozen dataclass without unknown keys, which converts no types.
 
-    What is wrong with its arguments is a `PresetError`.
+    Invalid arguments raise `PresetError`.
     """
     whole: Any = dataclass(frozen=True, config=_STRICT)(kind)
     validate = whole.__init__
@@ -64,7 +64,7 @@ def part(kind: type[Made]) -> type[Made]:
 
 
 def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """A part of a recipe; `where` names it in errors, up to a "`" that is still open.
+    """Makes a part of a recipe; `where` names it in errors, and has a "`" that the key's name closes.
 
     Raises:
         PresetError: a line for each key that is wrong, unknown or missing.
@@ -87,7 +87,7 @@ def first_lines(problems: Sequence[str]) -> list[str]:
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
-    """A hint at the right names that begin with a wrong one, or at that which is most like it; or nothing."""
+    """A hint: the right names that begin with the wrong one, or the most similar one; "" if no name is similar."""
     near = [each for each in allowed if each.startswith(f"{name}_")] or difflib.get_close_matches(name, allowed, n=1)
     return f" (did you mean {either(near)}?)" if near else ""
 
@@ -111,7 +111,7 @@ def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] 
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
-    """The key that is wrong; "" where that is none, or a value too many."""
+    """The wrong key; "" if the problem is not a key, or is one value too many."""
     first = problem["loc"][0] if problem["loc"] else ""
     if isinstance(first, int):
         return names[first] if first < len(names) else ""
@@ -119,7 +119,7 @@ def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
 
 
 def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Of what a value lacks to be of one or the other allowed type, that of the type that comes nearest."""
+    """Of the errors for each allowed type, the one for the type that the value comes nearest to."""
     return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
@@ -129,9 +129,9 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
     found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
         case "unexpected_keyword_argument" if name in OF_THE_LOADER:
-            return f"{key} is not a key there: {OF_THE_LOADER[name]}"
+            return f"{key} is an unknown key: {OF_THE_LOADER[name]}"
         case "unexpected_keyword_argument":
-            return f"{key} is not a key there{did_you_mean(name, names)}; allowed are {', '.join(names)}"
+            return f"{key} is an unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
             return f"{key}: found {describe(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
         case "missing":
@@ -154,7 +154,7 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
 
 
 def not_needed(name: str) -> str:
-    """What to say of a transform that is `NOT_NEEDED`."""
+    """The message for a transform in `NOT_NEEDED`."""
     return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
 
 
@@ -172,8 +172,9 @@ def _no_transform(found: object) -> str:
 
 
 def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
-    """How to write a height and a width, where they were given as a size and another parameter."""
+    """How to write a height and a width, if they were given as a size and another parameter."""
     behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
     if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
-        return f"; several numbers of `{names[0]}` are one list: {where.removeprefix('`')}({describe(list(values))})"
+        advised = f"{where.removeprefix('`')}({describe(list(values))})"
+        return f"; write several numbers of `{names[0]}` as one list: {advised}"
     return ""

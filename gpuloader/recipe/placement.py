@@ -32,9 +32,9 @@ class Placement:
     Attributes:
         window: (n, 4) int64 top, left, bottom, right of the part of the image that is resized.
         resized: (n, 2) int64, that part's size after resizing.
-        corner: (n, 2) int64, where the output begins in the resized part; what lies outside of it is padding.
+        corner: (n, 2) int64, where the output begins in the resized part; outside of that part is padding.
         shape: (n, 2) int64, the output's size.
-        mirrored: (n, 2) bool, whether the output's rows, columns are reversed.
+        mirrored: (n, 2) bool, whether the output's rows and its columns are reversed.
         interpolation, antialias: how it is resized.
         padding_mode, fill: what the padding shows; the fill in levels of 0 to 255, for "constant".
     """
@@ -51,22 +51,22 @@ class Placement:
 
     @classmethod
     def whole(cls, heights: Ints, widths: Ints) -> Placement:
-        """The images as they are."""
+        """The placement of unchanged images."""
         size = np.stack([heights, widths], 1)
         zero = np.zeros_like(size)
         return cls(np.concatenate([zero, size], 1), size, zero, size, zero.astype(bool))
 
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
-        """All of the output resized to a shape; nothing may have been resized, cropped or padded before."""
+        """Resizes all of the output to a shape. No resizing, cropping or padding may have come before."""
         return replace(self, resized=shape, shape=shape, interpolation=interpolation, antialias=antialias)
 
     def crop(self, start: Ints, shape: Ints) -> Placement:
-        """A part of the output, or more than it: `start` (n, 2) may be negative."""
+        """Crops the output, or extends it: `start`, (n, 2), may be negative."""
         offset = np.where(self.mirrored, self.shape - start - shape, start)
         return replace(self, corner=self.corner + offset, shape=np.broadcast_to(shape, self.shape.shape))
 
     def flip(self, axis: int, flipped: NDArray[np.bool_]) -> Placement:
-        """Rows (0) or columns (1) reversed where `flipped`, (n,)."""
+        """Reverses rows (0) or columns (1) where `flipped`, (n,)."""
         mirrored = self.mirrored.copy()
         mirrored[:, axis] ^= flipped
         return replace(self, mirrored=mirrored)
@@ -84,12 +84,12 @@ class Placement:
         return np.concatenate([low, high], 1).astype(np.int64)
 
     def arrays(self, region_start: Ints) -> dict[str, NDArray[Any]]:
-        """What the graph takes, one row for each sample, when it has decoded the image from `region_start`, (n, 2), on.
+        """The graph's inputs, one row for each sample, if the decoded region begins at `region_start`, (n, 2).
 
-        roi      (n, 4) float64   top, left, bottom, right of what is resized, in the region's pixels; the region need
-                                  not hold all of it
+        roi      (n, 4) float64   top, left, bottom, right of what is resized, in the region's pixels; it may reach
+                                  beyond the region
         placed   (n, 6) int32     that part's height and width after resizing; the row and column in it where the output
-                                  begins; 1 where the rows, where the columns are reversed
+                                  begins; 1 if the rows are reversed; 1 if the columns are
         size     (n, 2) int32     the output's height and width
         """
         return {
@@ -104,10 +104,10 @@ class PlacingTransform(Transform, ABC):
 
     @abstractmethod
     def place(self, at: Placement, draw: Draw) -> Placement:
-        """The placement with this operation behind it, drawn for each sample."""
+        """The placement after this operation, drawn for each sample."""
 
     def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        """(height, width) behind it, if it does not depend on the image; `before` is that in front of it."""
+        """(height, width) after it, or None if that depends on the image; `before` is the shape before it."""
         return before
 
 
@@ -121,19 +121,19 @@ _MOST_SIZES = 1_000
 def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
     if 0 not in schedule or min(schedule) < 0 or max(schedule) >= 2**32 or len(schedule) > _MOST_SIZES:
         raise ValueError(
-            f"sizes by epoch {describe(schedule)}: allowed are epochs from 0 on, and 0 must be among them, of at most "
-            f"{_MOST_SIZES}"
+            f"sizes by epoch {describe(schedule)}: allowed are epochs from 0 on, and 0 must be among them; at most "
+            f"{_MOST_SIZES} epochs"
         )
     return dict(sorted(schedule.items()))
 
 
 Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
 Size: TypeAlias = Side | Annotated[tuple[Side, Side], Field(strict=False)] | Schedule
-"""A side, (height, width), or sides from epochs on: `{0: 128, 30: 224}`."""
+"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30."""
 
 
 def at_epoch(size: int | Shape | dict[int, int], epoch: int) -> int | Shape:
-    """A size in an epoch: of a schedule, the one that began last."""
+    """The size in an epoch; in a schedule, the one that began last."""
     if isinstance(size, dict):
         return size[max(start for start in size if start <= epoch)]
     return size

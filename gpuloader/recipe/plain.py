@@ -1,4 +1,4 @@
-"""A recipe's parts as plain values, as they stand in YAML and in JSON."""
+"""A recipe's parts as plain values, as in YAML and JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Augmentation policies: which operations a sample gets is drawn, too.
+"""Augmentation policies, which also draw the operations that a sample gets.
 
 AutoAugment, RandAugment, TrivialAugmentWide and AugMix are torchvision's. Each chooses from a table of steps, one for
-every operation, magnitude and sign, so that what is drawn for a sample is only the numbers of its rows.
+every operation, magnitude and sign, so that a sample draws row numbers only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def operation(name: str, argument: Floats, height: int, width: int, sampling: Ar
     """One step for each argument, (n,), of an operation by its name in the papers.
 
     The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
-    the parameter that `program` says; it is 0 where there is none.
+    the parameter that `program` names; it is 0 if the operation has none.
     """
     match name:
         case "ShearX":
@@ -75,8 +75,8 @@ class Space:
         shear: pixels per pixel.
         move: pixels, as a function of the image's width or height.
         degrees: of a rotation.
-        factor: how far brightness, colour, contrast and sharpness go from 1.
-        bits: that posterizing leaves at magnitude 0 and at the greatest.
+        factor: how far the factors of brightness, colour, contrast and sharpness are from 1 at most.
+        bits: the bits that posterizing keeps at magnitude 0 and at the greatest.
     """
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ class Space:
     bits: tuple[int, int]
 
     def arguments(self, name: str, bins: int, height: int, width: int) -> Floats:
-        """(bins, 2): an operation's arguments by magnitude; the second is the negative, of those that have a sign."""
+        """(bins, 2): an operation's arguments by magnitude; the second is the negative, if the operation has a sign."""
         signs = np.array([1.0, -1.0])
         match name:
             case "ShearX" | "ShearY":
@@ -111,9 +111,9 @@ class Space:
 
 
 def _linspace(start: float, end: float, count: int) -> Floats:
-    """(count, 1): torch.linspace of float32, to the bit: the integer part of a move depends on it.
+    """(count, 1): torch.linspace of float32, to the bit, because the integer part of a move depends on it.
 
-    It goes from both ends to the middle, by fused multiplication and addition; here that is float64, rounded once.
+    torch goes from both ends to the middle, by fused multiplication and addition; here that is float64, rounded once.
     """
     index = np.arange(count)
     step_size = np.float64((np.float32(end) - np.float32(start)) / np.float32(count - 1))
@@ -181,7 +181,7 @@ class AutoAugment(PixelTransform):
     """torchvision's `AutoAugment`: one of 25 pairs of operations, each with its probability and magnitude.
 
     Attributes:
-        policy: the data for which the pairs were found.
+        policy: the data set for which the pairs were found.
         interpolation: of the operations that move pixels; see `RandomAffine`.
         fill: of the same operations.
 
@@ -223,8 +223,8 @@ class RandAugment(PixelTransform):
     """torchvision's `RandAugment`: some operations one after the other, all of the same magnitude.
 
     Attributes:
-        num_ops: how many.
-        magnitude: from 0 to below `num_magnitude_bins`.
+        num_ops: how many operations.
+        magnitude: from 0 to `num_magnitude_bins` - 1.
         num_magnitude_bins: how many magnitudes there are, at least 2.
         interpolation: of the operations that move pixels; see `RandomAffine`.
         fill: of the same operations.
@@ -302,8 +302,8 @@ class AugMix(PixelTransform):
         severity: magnitudes are drawn from the lowest `severity` of 10.
         mixture_width: the number of chains.
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
-        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's.
-        all_ops: brightness, colour, contrast and sharpness, too.
+        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's weight.
+        all_ops: whether brightness, colour, contrast and sharpness are used, too.
         interpolation: of the operations that move pixels; see `RandomAffine`.
         fill: of the same operations.
 
@@ -332,7 +332,7 @@ class AugMix(PixelTransform):
         return 3 + self.mixture_width * (self._depth + 1)
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
-        """3 + `mixture_width` (depth + 1) steps, with the depth 3 where it is drawn.
+        """3 + `mixture_width` (depth + 1) steps; the depth is 3 if it is drawn.
 
         Columns: two for the image's weight; for each chain its depth, and for each of its operations the operation, the
         magnitude and the sign; then those of the chains' weights.
@@ -413,7 +413,7 @@ class RandomChoice(PixelTransform):
 
     Attributes:
         transforms: at least one.
-        p: weights of the transforms, not negative; None is equal ones.
+        p: weights of the transforms, not negative; None means equal weights.
 
     Example:
         >>> from gpuloader.transforms import GaussianBlur, Grayscale, RandomChoice

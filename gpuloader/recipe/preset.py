@@ -1,4 +1,4 @@
-"""`Preset`: a whole recipe, validated: the transforms in their order, and what they draw for a batch."""
+"""`Preset`: a whole recipe, validated: the transforms in order, and what they draw for a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
 def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
-    """Each once, so that recipes that allow the same are the same."""
+    """Each format once, in a fixed order, so that recipes that allow the same formats are equal."""
     return tuple(each for each in FORMATS if each in formats)
 
 
@@ -40,7 +40,7 @@ _LATER_KEYS = {"max_pixels", "formats"}
 
 @part
 class View:
-    """One of several images that are made of each sample, or `count` of them that are drawn alike.
+    """One of the images that a recipe makes of each sample; or `count` of them, drawn from the same transforms.
 
     Attributes:
         transforms: as in a recipe.
@@ -60,8 +60,8 @@ class View:
 class Preset:
     """How an image becomes a tensor.
 
-    The transforms stand in this order: those that place (resize, crop, pad, flip), which must end in a size that is the
-    same for all images; those that change pixels (colours, warps, policies; flips too); `Normalize`; `RandomErasing`.
+    The transforms come in this order: geometry (resize, crop, pad, flip), after which all images must have the same
+    size; then those that change pixels (colours, warps, policies, and flips); then `Normalize`; then `RandomErasing`.
 
     Attributes:
         transforms: what is done to each image.
@@ -69,11 +69,11 @@ class Preset:
             A batch then has a list of image tensors.
         mix: MixUp and CutMix, or None.
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
-        dtype: of the output; "uint8" gives levels of 0 to 255, the others values in [0, 1] where nothing normalises.
+        dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
-        max_pixels: the most pixels of an image, from 1 to 100 million; one that has more, by its header, is bad.
-        formats: those that images may be in, told by their content; an image of another one is bad. The default is all
-            but "jpeg2000", which is decoded in a process of its own.
+        max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
+        formats: the formats that images may have, told by their content; an image of another format is bad. The
+            default is all but "jpeg2000", which is decoded in a separate process.
     """
 
     transforms: Transforms = ()
@@ -88,7 +88,7 @@ class Preset:
     @model_validator(mode="after")
     def _check(self) -> Preset:
         if isinstance(self.views, tuple) == bool(self.transforms):
-            raise ValueError("give either `transforms` or `views` that have theirs")
+            raise ValueError("give either `transforms`, or `views` with their own transforms")
         self._check_count()
         views = self.each_view
         if (steps := sum(view.steps for view in views)) > MAX_STEPS:
@@ -100,7 +100,7 @@ class Preset:
         return self
 
     def _check_count(self) -> None:
-        """Before anything is made of views or transforms that are too many."""
+        """Runs before anything is made of views or transforms, which may be too many."""
         views = self._views
         check_transforms([each for view in views for each in view.transforms])
         if any(sum(isinstance(each, _SEVERAL) for each in view.transforms) > 1 for view in views):
@@ -122,29 +122,29 @@ class Preset:
 
     @cached_property
     def random(self) -> bool:
-        """Whether what it makes of an image depends on random numbers: then it is for training, else for evaluation."""
+        """Whether its output depends on random numbers; if so it is for training, otherwise for evaluation."""
         return self.mix is not None or any(view.random for view in self.each_view)
 
     @property
     def default_shuffle(self) -> Shuffle:
-        """The order where the loader is not told otherwise: "full" for training, "none" for evaluation."""
+        """The loader's default order: "full" for training, "none" for evaluation."""
         return "full" if self.random else "none"
 
     @property
     def default_last_batch(self) -> LastBatch:
-        """The last batch where the loader is not told otherwise: "drop" for training, "partial" for evaluation."""
+        """The loader's default last batch: "drop" for training, "partial" for evaluation."""
         return "drop" if self.random else "partial"
 
     @property
     def fingerprint(self) -> str:
-        """Names the pixels: 32 hex digits, the same for recipes that make the same tensors."""
+        """32 hex digits, the same for recipes that make the same tensors."""
         return hashlib.blake2b(json.dumps(self.pixels, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     @property
     def pixels(self) -> dict[str, Any]:
-        """All that decides the pixels, as plain values.
+        """Everything that decides the pixels, as plain values.
 
-        Keys that came later are left out at their default, so that the fingerprints of older states hold.
+        Keys that were added later are left out at their default, so that fingerprints in older states stay valid.
         """
         left_out = _NOT_PIXELS | (_LATER_KEYS - as_plain_values(self, brief=True).keys())
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
@@ -154,12 +154,12 @@ class Preset:
         return [view.shape(epoch) for view in self.each_view]
 
     def arrays(self, draws: Draws, heights: Ints, widths: Ints, whole: bool = False) -> Arrays:
-        """What the graph needs beside the images, one row for each sample.
+        """The graph's inputs other than the images, one row for each sample.
 
         region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
         NAME.V                       what view V needs; `ViewPlan.arrays` has the names
 
-        With `whole`, for images that are not cut to a region first, it has no region, and views count in the image.
+        With `whole`, images are not cut to a region first: there is no region, and views count in the image's pixels.
         """
         placements = [view.place(draws, heights, widths) for view in self.each_view]
         needed = np.stack([placement.needed() for placement in placements])
@@ -176,7 +176,7 @@ class Preset:
 
 
 def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
-    """The transforms of each view that they stand for: one, or those of a `FiveCrop` or `TenCrop`."""
+    """The transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
     variants: list[tuple[Transform, ...]] = [()]
     for each in transforms:
         ways = each.variants() if isinstance(each, _SEVERAL) else [(each,)]

@@ -1,4 +1,4 @@
-"""Recipes by name and by YAML file, values in them replaced, and what is wrong with a wrong one."""
+"""Loads recipes by name or by YAML file, replaces values in them, and explains wrong ones."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def preset_text(name: str) -> str:
     """The YAML of a preset that comes with the library.
 
     Raises:
-        PresetError: there is none of that name.
+        PresetError: no preset has this name.
     """
     if name not in preset_names():
         raise PresetError(
-            f"no preset is called {name!r}{did_you_mean(name, preset_names())}: there are "
+            f"no preset is called {name!r}{did_you_mean(name, preset_names())}: the presets are "
             f"{', '.join(preset_names())}; or give a path that ends in .yaml, or a Compose"
         )
     return (_FOLDER / f"{name}.yaml").read_text()
 
 
 def preset_yaml(preset: Preset) -> str:
-    """A recipe as YAML, without what is at its default; `load_preset` makes the same recipe of it."""
+    """A recipe as YAML, without the values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
 def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
-    """A preset by name, by path of a YAML file, or as it is; a mapping `{name: overrides}` is both arguments in one.
+    """Loads a preset by name or by path of a YAML file, or takes a Preset; `{name: overrides}` gives both arguments.
 
     Args:
         overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
-            `{"dtype": "float16", "RandomResizedCrop": {"size": 160}}`. All transforms of a name are meant, and None
-            leaves them out.
+            `{"dtype": "float16", "RandomResizedCrop": {"size": 160}}`. An override applies to all transforms of that
+            name; None leaves them out.
 
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
@@ -81,7 +81,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
         found = " ".join(describe(source, 1000).split())
         raise PresetError(
             f"preset={found:.80}, overrides={describe(overrides)}: allowed are a name, a path or a Compose, with a "
-            f"mapping of what to replace{hint}"
+            f"mapping of the values to replace{hint}"
         )
     if isinstance(source, Preset):
         if not overrides:
@@ -121,7 +121,7 @@ def _check_size(content: object, where: str) -> None:
         if count > MAX_VALUES:
             break
     raise PresetError(
-        f"{where}: more than {MAX_VALUES} values, or {MAX_DEPTH} within each other, and no recipe has as many"
+        f"{where}: more than {MAX_VALUES} values, or nested more than {MAX_DEPTH} deep; no recipe needs as many"
     )
 
 
@@ -186,7 +186,9 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
     replaced, keys = dict(content), [field.name for field in fields(Preset)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:
-            raise PresetError(f"{where}: `{key_name(key)}` is no key of a recipe{_what_has_it(replaced, key, value)}")
+            raise PresetError(
+                f"{where}: `{key_name(key)}` is not a key of a recipe{_what_has_it(replaced, key, value)}"
+            )
         if key in TRANSFORMS:
             if value is not None and not isinstance(value, Mapping):
                 raise PresetError(
@@ -204,7 +206,7 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
 
 
 def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
-    """What to write where no key of a recipe is of that name: what has it, or what is allowed."""
+    """The advice for an unknown key: the transforms that have it, or what is allowed."""
     if key in OF_THE_LOADER:
         return f": {OF_THE_LOADER[str(key)]}"
     found: list[str] = []
@@ -213,14 +215,14 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
     owners = [name for name, kind in kinds.items() if key in [field.name for field in fields(kind)]]
     if owners:
         overrides = either([describe({name: {key: value}}) for name in owners])
-        return f", but its {' and '.join(owners)} can have it: write {overrides}"
+        return f", but of its {' and '.join(owners)}: write {overrides}"
     keys = [field.name for field in fields(Preset)]
     hint = did_you_mean(key_name(key), [*keys, *TRANSFORMS])
     return f"{hint}; allowed are {', '.join(keys)}, and the names of its transforms"
 
 
 def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, found: list[str]) -> Any:  # noqa: ANN401
-    """A part of a recipe with the transforms of that name changed, or left out; `found` collects the names seen."""
+    """A part of a recipe with the transforms of that name changed or left out; `found` collects the names seen."""
     if isinstance(content, str) and content in TRANSFORMS:
         content = {content: {}}
     if not isinstance(content, Mapping):

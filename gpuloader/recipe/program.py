@@ -1,7 +1,6 @@
-"""What is done to the pixels of a sample, as numbers: a list of steps, each an operation and its parameters.
+"""What is done to the pixels of a sample, as a list of steps: each has an operation and its parameters, as numbers.
 
-Every transform that changes pixels and not only their place writes steps; a policy such as RandAugment draws which
-ones.
+Every transform that changes pixels, not only their place, writes steps. A policy such as RandAugment draws which ones.
 The graph runs them on RGB images of uint8 levels. Each step's result is levels again, rounded as torchvision rounds it
 for uint8 tensors (`torchvision.transforms.v2.functional`). With x a level, f the first parameter, and
 gray = floor(0.2989 R + 0.587 G + 0.114 B):
@@ -9,24 +8,25 @@ gray = floor(0.2989 R + 0.587 G + 0.114 B):
     IDENTITY
     WARP          an output pixel is the input at M (column + 1/2, row + 1/2, 1), divided by its third component;
                   parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3), s (1).
-                  Of a pixel that lies in the input by the share m, the fill gets 1 - m, and the input's pixels
-                  what they weigh: where s is 1, times m again, as in torchvision with a fill that is given
+                  If a pixel lies in the input with the share m, the fill's weight is 1 - m. The input's pixels keep
+                  their weights if s is 0; if s is 1, these are multiplied by m, as in torchvision with a given fill
     BRIGHTNESS    trunc(f x)
     CONTRAST      trunc(f x + (1 - f) mean(gray of the whole image))
     SATURATION    trunc(f x + (1 - f) gray)
     HUE           the hue turned by f full circles, value and saturation kept
     SHARPNESS     trunc(f x + (1 - f) round(mean of 3 x 3 with weights 1, the middle 5)); the border stays as it is
-    POSTERIZE     only the highest f bits stay
+    POSTERIZE     keeps only the highest f bits
     SOLARIZE      255 - x where x >= f
     SOLARIZE_ADD  min(x + f, 255) where x < 128
     INVERT        255 - x
     AUTOCONTRAST  by channel, stretched from its least and greatest level to 0 and 255
     EQUALIZE      by channel, the histogram made even, as PIL's `ImageOps.equalize`
     GRAYSCALE     R = G = B = gray
-    BLUR          a Gaussian of standard deviation f in pixels, cut off to as many pixels as the second parameter (odd)
-                  says; the border is reflected without repeating it; round
-    MIX_BEGIN     notes the image as it is, and begins a sum of images with 0
-    MIX_ADD       adds f times the image to the sum; the image is what MIX_BEGIN noted again
+    BLUR          a Gaussian of standard deviation f in pixels, in a kernel whose side is the second parameter (odd) in
+                  pixels; the border is reflected without repeating it; round
+    MIX_BEGIN     saves the image, and begins a sum of images with 0
+    MIX_ADD       adds f times the image to the sum, and takes the saved image again
+    MIX_END       the image is trunc(the sum)
     MIX_END       the image is trunc(the sum)
 
 All are clamped to [0, 255] before they are rounded.
@@ -74,8 +74,8 @@ class Program:
 
     Attributes:
         ops: (n, k) int32, the operations.
-        parameters: (n, k, PARAMETERS) float32; those that an operation does not have are 0.
-        choices: for each step the operations that it can be, whatever is drawn: a graph needs no others.
+        parameters: (n, k, PARAMETERS) float32; those that an operation does not use are 0.
+        choices: all operations that each step may draw; a graph needs no others.
     """
 
     ops: NDArray[np.int32]
@@ -83,13 +83,13 @@ class Program:
     choices: tuple[frozenset[Op], ...]
 
     def where(self, applied: NDArray[np.bool_]) -> Program:
-        """The program of the samples that are `applied`, (n,), and no operation for the others."""
+        """The program for the samples that are `applied`, (n,); the others get no operation."""
         ops = np.where(applied[:, None], self.ops, np.int32(Op.IDENTITY))
         return Program(ops, self.parameters, tuple(choices | {Op.IDENTITY} for choices in self.choices))
 
 
 def step(op: Op, samples: int, *parameters: ArrayLike) -> Program:
-    """One step that is the same operation for all samples; each parameter a number, or one for each sample."""
+    """One step with the same operation for all samples; each parameter is a number, or one for each sample."""
     values = np.zeros((samples, 1, PARAMETERS), np.float32)
     for number, parameter in enumerate(parameters):
         values[:, 0, number] = parameter
@@ -108,7 +108,7 @@ def chain(programs: Sequence[Program], samples: int) -> Program:
 
 
 def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
-    """For each sample the steps of the program that is `chosen`, (n,), for it; all programs are equally long."""
+    """Takes for each sample the steps of the program that `chosen`, (n,), names; all programs have the same length."""
     rows = np.arange(len(chosen))
     return Program(
         np.stack([program.ops for program in programs])[chosen, rows],
@@ -118,7 +118,7 @@ def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
 
 
 def sometimes(program: Program, uniform: NDArray[np.float64], p: float) -> Program:
-    """The program for a share `p` of the samples, no operation for the others; `uniform` is (n,) in [0, 1)."""
+    """The program for a share `p` of the samples; the others get no operation. `uniform` is (n,) in [0, 1)."""
     if p == 1:
         return program
     if p == 0:

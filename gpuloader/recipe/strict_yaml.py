@@ -1,4 +1,4 @@
-"""YAML without surprises: no tags, no aliases, plain keys, none twice, one mapping, of a believable size."""
+"""Strict YAML: one mapping of a limited size, with plain keys, no duplicate keys, no tags and no aliases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._values += 1
         self._depth += 1
         if self._values > MAX_VALUES or self._depth > MAX_DEPTH:
-            problem = f"more than {MAX_VALUES} values, or {MAX_DEPTH} within each other"
+            problem = f"more than {MAX_VALUES} values, or nested more than {MAX_DEPTH} deep"
             raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
         if self.check_event(yaml.ScalarEvent) and len(event.value) > _MAX_VALUE_CHARACTERS:
             problem = f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}"
@@ -47,7 +47,7 @@ class _StrictLoader(yaml.SafeLoader):
             key = self.construct_object(key_node)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is there twice", key_node.start_mark
+                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -60,7 +60,7 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         PresetError: it is not YAML, not a mapping, has a key twice, an alias or a tag, or is larger than any recipe.
     """
     if len(text) > MAX_YAML_CHARACTERS:
-        raise PresetError(f"{where}: it has more than {MAX_YAML_CHARACTERS} characters, and no recipe has as many")
+        raise PresetError(f"{where}: more than {MAX_YAML_CHARACTERS} characters; no recipe needs as many")
     try:
         content = yaml.load(text, _StrictLoader)
     except (

@@ -1,6 +1,6 @@
 """Policies of `timm.data.auto_augment`: other operations, magnitudes and probabilities than torchvision's.
 
-The operations' arithmetic is the same as everywhere, `program`'s; timm's is PIL's.
+The arithmetic of the operations is that of `program`, as for all transforms here; timm uses PIL's.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class TimmRandAugment(PixelTransform):
     Attributes:
         magnitude: m, the mean of the operations' magnitudes, of 10.
         num_ops: n, how many operations are chosen, with replacement.
-        magnitude_std: mstd, the standard deviation of the magnitudes, each drawn by itself and cut off at 0 and at
-            `magnitude_max`.
+        magnitude_std: mstd, the standard deviation of the magnitudes; each is drawn independently and cut off at 0 and
+            at `magnitude_max`.
         increasing: inc, whether all operations grow stronger with the magnitude.
-        prob: p, the probability that an operation that was chosen is applied.
-        magnitude_max: mmax.
+        prob: p, the probability that a chosen operation is applied.
+        magnitude_max: mmax, the greatest magnitude.
         interpolation: of the operations that move pixels; "random" is bilinear or bicubic.
-        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black.
+        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black.
 
     Example:
         >>> from gpuloader.transforms import TimmRandAugment
@@ -130,7 +130,7 @@ class ThreeAugment(PixelTransform):
     """3-Augment: one of grayscale, solarizing and blur, then colour jitter.
 
     Touvron, Cord, Jegou, "DeiT III: Revenge of the ViT", ECCV 2022. The blur's standard deviation is 0.1 to 2 pixels;
-    its kernel ends at three of the greatest.
+    its kernel reaches three times the greatest.
 
     Attributes:
         color_jitter: the strength of brightness, contrast and saturation.

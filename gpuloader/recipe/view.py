@@ -28,24 +28,24 @@ from gpuloader.recipe.warps import mirror, warp
 
 
 class ViewPlan:
-    """What one view does, in the order in which the graph does it.
+    """What one view does, in the graph's order.
 
     Args:
         transforms: as the recipe has them.
-        number: of the view; other views draw other numbers.
+        number: of the view; each view draws different numbers.
 
     Attributes:
         number: of the view.
         placing: the transforms that say where the pixels come from.
-        pixels: those that change them; flips among them.
+        pixels: the transforms that change pixels, and flips between them.
         normalize, erasing: what is done to the finished image, or None.
 
     Raises:
-        ValueError: they stand in an order that cannot be run, or leave images of different sizes.
+        ValueError: their order cannot be run, or they leave images of different sizes.
     """
 
     def __init__(self, transforms: Sequence[Transform], number: int) -> None:
-        # One object may stand in several places, and draws by itself in each.
+        # The same object may occur several times; each occurrence draws its own numbers.
         self._transforms = transforms = [copy(each) for each in transforms]
         self.number = number
         placing = next(
@@ -66,7 +66,7 @@ class ViewPlan:
         for wanted, each in zip_longest(in_order, self._transforms):
             if each is not wanted:
                 raise ValueError(
-                    f"{_name(each)} stands where it cannot: allowed are resizing, cropping, padding and flips first, "
+                    f"{_name(each)} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
                     f"then what changes pixels, then Normalize once, then RandomErasing once"
                 )
         if max(self._occurrences, default=0) >= OCCURRENCES:
@@ -106,28 +106,28 @@ class ViewPlan:
 
     @cached_property
     def choices(self) -> tuple[frozenset[Op], ...]:
-        """For each step of the pixels' program the operations that it can be."""
+        """All operations that each step of the pixels' program may be."""
         return self._program(Draws(0, 0, np.ones(1, np.int64))).choices
 
     @cached_property
     def how_placed(self) -> Placement:
-        """A placement whose filter, padding and fill are those of all."""
+        """A placement with the filter, padding and fill that all samples share."""
         one = np.ones(1, np.int64)
         return self.place(Draws(0, 0, one), one, one)
 
     @property
     def random(self) -> bool:
-        """Whether what it does depends on random numbers."""
+        """Whether its output depends on random numbers."""
         return any(each.random for each in self._transforms)
 
     @property
     def in_one_pass(self) -> bool:
-        """Whether nothing is done to the pixels but placing and normalising."""
+        """Whether the view only places and normalises pixels."""
         return not self.pixels and self.erasing is None
 
     @property
     def pads(self) -> bool:
-        """Whether the output can show what is not in the image."""
+        """Whether the output can show pixels outside of the image."""
         return any(isinstance(each, (Pad, *_CROPS)) for each in self.placing)
 
     def shape(self, epoch: int) -> Shape:
@@ -141,14 +141,14 @@ class ViewPlan:
         return self.placements(draws, heights, widths)[-1]
 
     def placements(self, draws: Draws, heights: Ints, widths: Ints) -> list[Placement]:
-        """The images as they are, then what is behind each of `placing`."""
+        """The placement of unchanged images, then the placement after each of `placing`."""
         places = [Placement.whole(heights, widths)]
         for transform in self.placing:
             places.append(transform.place(places[-1], self._draw(transform, draws)))
         return places
 
     def arrays(self, draws: Draws) -> Arrays:
-        """What the graph takes beside the placement, one row for each sample; only what the view uses.
+        """The graph's inputs other than the placement, one row for each sample; only those that the view uses.
 
         ops, parameters   the program, see `gpuloader.recipe.program`
         erase             see `RandomErasing`

@@ -1,7 +1,7 @@
 """Transforms that move pixels: torchvision's rotation, affine and perspective maps, and flips, as matrices.
 
-A matrix is that of `program`'s WARP, (n, 3, 3): it says for the centre of an output pixel, in pixels from the left and
-the top, from where in the input it comes. So it is the inverse of what is done to the picture.
+The matrices, (n, 3, 3), are those of `program`'s WARP. They map the centre of an output pixel, in pixels from the left
+and the top, to its place in the input. So they are the inverse of what happens to the picture.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill | None) -> Program:
     Args:
         matrices: (n, 3, 3).
         sampling: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
-        fill: the level of what is outside, one for all channels or one for each; None is black, see `program`.
+        fill: the level outside of the image, one for all channels or one for each; None is black, see `program`.
     """
     fills = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
     return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *fills, fill is not None)
 
 
 def rotation(degrees: ArrayLike, center: Pair) -> Matrices:
-    """The picture turned counter-clockwise about a point (x, y) in pixels."""
+    """Turns the picture counter-clockwise about a point (x, y) in pixels."""
     return affine(-np.asarray(degrees), (0, 0), 1.0, (0, 0), center)
 
 
@@ -48,7 +48,7 @@ def affine(
     shear: tuple[ArrayLike, ArrayLike],
     center: Pair,
 ) -> Matrices:
-    """The picture sheared, scaled, turned clockwise about a point, and moved; torchvision's `affine`.
+    """Shears, scales, turns (clockwise, about a point) and moves the picture; torchvision's `affine`.
 
     Its inverse is C (R(degrees) scale Y(shear y) X(shear x))^-1 C^-1 T^-1, with C and T moves by `center` and
     `translate`, and X = [[1, -tan(shear x)], [0, 1]], Y = [[1, 0], [-tan(shear y), 1]]: `_get_inverse_affine_matrix` of
@@ -76,18 +76,18 @@ def shear(x: ArrayLike, y: ArrayLike) -> Matrices:
 
 
 def translate(x: ArrayLike, y: ArrayLike) -> Matrices:
-    """The picture moved by x pixels to the right and y down."""
+    """Moves the picture by x pixels to the right and y down."""
     return _matrices(1, 0, np.negative(x), 0, 1, np.negative(y))
 
 
 def mirror(horizontal: ArrayLike, vertical: ArrayLike, height: int, width: int) -> Matrices:
-    """The picture flipped left to right where `horizontal`, and upside down where `vertical`."""
+    """Flips the picture left to right where `horizontal`, and upside down where `vertical`."""
     x, y = np.where(horizontal, -1, 1), np.where(vertical, -1, 1)
     return _matrices(x, 0, np.where(horizontal, width, 0), 0, y, np.where(vertical, height, 0))
 
 
 def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matrices:
-    """The picture's corner pixels brought to other places: what torchvision's `_get_perspective_coeffs` solves for.
+    """Moves the picture's corner pixels to other places, with what torchvision's `_get_perspective_coeffs` solves for.
 
     With the corners P as (x, y, 1) and [A B C] a determinant, Q = ([P1 P2 P3] P0, [P0 P2 P3] P1, ...) are multiples of
     theirs for which Q0 - Q1 + Q2 - Q3 = 0. So (Q1 - Q0, Q3 - Q0, Q0) are the columns of the map of the unit square onto
@@ -95,7 +95,7 @@ def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matric
 
     Args:
         corners: (n, 4, 2) integers: x and y in pixels of the new top left, top right, bottom right and bottom left.
-            Where three of a sample's lie on one line there is no such map, and its picture stays as it is.
+            If three of a sample's are on one line, there is no such map, and its picture stays unchanged.
         height, width: of the picture in pixels.
     """
     points = np.concatenate([corners, np.ones((len(corners), 4, 1))], 2)
@@ -136,14 +136,14 @@ def _increasing(name: str, values: float | tuple[float, ...]) -> None:
 class RandomRotation(PixelTransform):
     """torchvision's `RandomRotation`, without `expand`.
 
-    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
-    pixels are equally near.
+    On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
+    where two pixels are equally near.
 
     Attributes:
         degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
         interpolation: of the input's pixels.
-        center: x and y in pixels of the point that stays; None is the middle.
-        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+        center: x and y of the fixed point in pixels; None is the middle.
+        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
 
     Example:
@@ -181,8 +181,8 @@ class RandomRotation(PixelTransform):
 class RandomAffine(PixelTransform):
     """torchvision's `RandomAffine`.
 
-    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
-    pixels are equally near.
+    On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
+    where two pixels are equally near.
 
     Attributes:
         degrees: clockwise, drawn from [-degrees, degrees] or from the given [low, high].
@@ -191,9 +191,9 @@ class RandomAffine(PixelTransform):
         shear: degrees along x, drawn from [-shear, shear] or from the given [low, high]; with four numbers the last two
             are for y.
         interpolation: of the input's pixels.
-        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
-        center: x and y in pixels of the point about which is turned, scaled and sheared; None is the middle.
+        center: x and y in pixels of the fixed point of turning, scaling and shearing; None is the middle.
 
     Example:
         >>> from gpuloader.transforms import RandomAffine
@@ -248,16 +248,16 @@ class RandomAffine(PixelTransform):
 
 @part
 class RandomPerspective(PixelTransform):
-    """torchvision's `RandomPerspective`: each corner is drawn towards the middle, in whole pixels.
+    """torchvision's `RandomPerspective`: moves each corner towards the middle by a random number of pixels.
 
-    On the CPU its levels are torchvision's within 1 with `bilinear`; with `nearest` they are, but where two
-    pixels are equally near.
+    On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
+    where two pixels are equally near.
 
     Attributes:
-        distortion_scale: how far, as a share of half the width and half the height.
+        distortion_scale: how far at most, as a share of half the width and half the height.
         p: the probability.
         interpolation: of the input's pixels.
-        fill: the level from 0 to 255 of what is outside, or one for each channel; None is black. With a
+        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
             level, torchvision blends a bilinear border differently than with None.
 
     Example:

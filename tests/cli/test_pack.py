@@ -53,7 +53,7 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     first = run(source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "0/2", "--workers", 1)
     size = sum(path.stat().st_size for path in (tmp_path / "packed").glob("*.tar"))
     assert first.stdout == (
-        "passed over, being no pictures by their names: 1\n"
+        "skipped, because their names are not those of pictures: 1\n"
         f"20 samples in 2 of 3 shards, {size:,} bytes\n"
         "still missing: train-000001.tar\n"
     )
@@ -63,7 +63,7 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
         source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "1/2", "--workers", 1, "--decoded", 8
     )
     assert second.returncode == 1
-    assert "its shards were begun by another pack (decoded was None, is 8)" in second.stderr
+    assert "another pack began its shards (decoded was None, is 8)" in second.stderr
 
 
 def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
         (
             ("photos", "packed", "--classes", "gone.json"),
             1,
-            "error: classes='gone.json' cannot be read (No such file or directory): allowed is a JSON file of a list",
+            "error: classes='gone.json' cannot be read (No such file or directory): allowed is a JSON file with a list",
         ),
-        (("photos", "a-file"), 1, "error: a file is in the place of the destination "),
+        (("photos", "a-file"), 1, "error: the destination "),
         (("photos", "packed", "--shard-bytes", "much"), 1, "allowed are bytes such as 256MiB"),
-        (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if that is what you want"),
+        (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if you mean bytes"),
         (("photos", "packed", "--part", "1"), 2, "--part '1': allowed is i/n"),
         (("photos",), 2, "Missing argument"),
     ],

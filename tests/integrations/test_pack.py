@@ -78,7 +78,7 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, address: str, told: str) ->
 
 
 def test_workers_are_rays_own_affair(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="workers=2: allowed is an integer from 1 on, and none beside ray"):
+    with pytest.raises(ConfigError, match="workers=2: allowed is an integer from 1 on; leave it out with ray"):
         pack(tmp_path, tmp_path / "packed", ray="auto", workers=2)
 
 
@@ -163,7 +163,7 @@ def test_images_that_are_no_pictures_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "rows", "error", "message"),
     [
-        ({"label": "class"}, [{"label": 0}], ConfigError, "has the Image columns []: there must be one"),
+        ({"label": "class"}, [{"label": 0}], ConfigError, "has the Image columns []: there must be exactly one"),
         (
             {"image": "image", "kind": "int"},
             [{"image": None, "kind": 1}],

@@ -84,8 +84,8 @@ def test_shards_are_named_by_split() -> None:
         ({"prefix": ""}, "prefix='': allowed is"),
         ({"prefix": "a/b"}, "prefix='a/b': allowed is"),
         ({"prefix": ".a"}, "prefix='.a': allowed is"),
-        ({"prefix": "val", "val_share": 0.1}, "prefix='val': allowed is .* not 'val' beside a val_share"),
-        ({"shard_bytes": 5}, "this source does not tell sizes beforehand; give samples_per_shard instead"),
+        ({"prefix": "val", "val_share": 0.1}, "prefix='val': allowed is .* not 'val' together with val_share"),
+        ({"shard_bytes": 5}, "this source does not tell sizes in advance; give samples_per_shard instead"),
     ],
 )
 def test_arguments_that_cannot_be_meant(arguments: dict[str, object], message: str) -> None:

@@ -96,7 +96,7 @@ def test_a_list_of_a_half_shard_does_not_outlive_it(tmp_path: Path) -> None:
 def test_not_one_good_picture_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"?")
-    with pytest.raises(NoSamplesError, match=r"not one good picture of 1: .*a/1\.jpg: none of JPEG, PNG"):
+    with pytest.raises(NoSamplesError, match=r"none of the 1 pictures is good: .*a/1\.jpg: none of JPEG, PNG"):
         pack(tmp_path / "photos", tmp_path / "packed", workers=1)
 
 
@@ -260,7 +260,7 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: 
     os.kill(children(process.process)[-1], signal.SIGKILL)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert b"PackError: a worker process ended: it was killed, perhaps for lack of memory" in told
+    assert b"PackError: a worker process died: it was killed, perhaps for lack of memory" in told
 
 
 @pytest.mark.parametrize(("shards", "whole_group"), [(0, True), (1, False)], ids=["a terminal's", "kill -INT"])
@@ -332,7 +332,7 @@ class Meddling:
 
 def test_two_that_write_the_same_shard_do_not_mix(tmp_path: Path) -> None:
     task = ShardTask(tmp_path / "a.tar", tmp_path / "left_out" / "a.jsonl", ["a"], [Meddling(tmp_path)], Rendering())
-    with pytest.raises(PackError, match=r"another process writes .*/a\.tar as well: let one of them end first"):
+    with pytest.raises(PackError, match=r"another process is writing .*/a\.tar, too: let one of them end first"):
         write_shard(task)
     assert content(tmp_path) == {}
 
@@ -357,8 +357,8 @@ def test_other_arguments_do_not_continue_a_pack(
     before = content(tmp_path)
     with pytest.raises(StateError) as raised:
         pack(photos, tmp_path, part=(1, 2), workers=1, **{**OPTIONS, **changed})
-    assert f"its shards were begun by another pack ({told}" in str(raised.value)
-    assert "repeat that one's arguments and source to continue it, or take another prefix" in str(raised.value)
+    assert f"another pack began its shards ({told}" in str(raised.value)
+    assert "to continue it, repeat its arguments and source; otherwise give another prefix" in str(raised.value)
     assert content(tmp_path) == before
 
 
@@ -379,13 +379,13 @@ def test_another_source_does_not_continue_a_pack(tmp_path: Path, change: Callabl
     source = write_class_folders(tmp_path / "photos")
     pack(source, tmp_path / "packed", part=(0, 2), workers=1, **OPTIONS)
     change(source)
-    with pytest.raises(StateError, match=r"begun by another pack \(source was \w{32}, is \w{32}"):
+    with pytest.raises(StateError, match=r"another pack began its shards \(source was \w{32}, is \w{32}"):
         pack(source, tmp_path / "packed", part=(1, 2), workers=1, **OPTIONS)
 
 
 def test_tars_of_others_are_not_mixed_in(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "train-000000.tar").touch()
-    of_no_pack = r"has tars that are of no pack, such as {}\.tar: move them, or take an empty folder"
+    of_no_pack = r"has tars that no pack wrote, such as {}\.tar: move them, or give an empty folder"
     with pytest.raises(StateError, match=of_no_pack.format("train-000000")):
         pack(photos, tmp_path)
     assert content(tmp_path) == {"train-000000.tar": b""}
@@ -402,8 +402,8 @@ def test_tars_of_others_are_not_mixed_in(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "prefix", "error", "told"),
     [
-        ("pack-train.json", "train", StateError, r"pack-train\.json: its shards were begun by .* \(it is not JSON\)"),
-        ("pack-train.json", "val", StateError, r"pack-train\.json is of no pack: take another folder"),
+        ("pack-train.json", "train", StateError, r"pack-train\.json: another pack began its shards \(it is not JSON\)"),
+        ("pack-train.json", "val", StateError, r"pack-train\.json was not written by a pack: give another folder"),
         ("classes.json", "train", DataError, r"classes\.json cannot be read"),
     ],
 )
@@ -459,7 +459,7 @@ def test_a_share_for_validation_takes_the_prefix_val(photos: Path, tmp_path: Pat
     second = {"prefix": "val"} if "val_share" in first else {"val_share": 0.3}
     pack(photos, tmp_path, workers=1, **first)
     before = content(tmp_path)
-    with pytest.raises(StateError, match=r"pack-val\.json: its shards were begun by another pack \(.*prefix was"):
+    with pytest.raises(StateError, match=r"pack-val\.json: another pack began its shards \(.*prefix was"):
         pack(photos, tmp_path, workers=1, **second)
     assert content(tmp_path) == before
 
@@ -483,8 +483,8 @@ def test_classes_that_a_folder_lacks_are_an_error_that_names_its_file(
     with pytest.raises(LabelError) as raised:
         pack(photos, tmp_path, workers=1)
     assert "unknown class 'cat': the classes are dog, emu (labels are numbered by " in str(raised.value)
-    assert f"{tmp_path}/classes.json, as those of the other shards there)" in str(raised.value)
-    with pytest.raises(StateError, match=r"classes\.json has other classes than the source: take another folder"):
+    assert f"{tmp_path}/classes.json, as in the other shards there)" in str(raised.value)
+    with pytest.raises(StateError, match=r"classes\.json has other classes than the source: give another folder"):
         pack(photos, tmp_path, workers=1, classes=["cat", "dog", "emu"])
     assert content(tmp_path) == before
 
@@ -503,18 +503,18 @@ def test_labels_with_names_and_bare_numbers_are_not_mixed_in_a_folder(photos: Pa
     pack(photos, tmp_path / "named", workers=1)
     pack(tmp_path / "named", tmp_path / "numbers", workers=1)  # what tars mean by their labels is not known
     for source, folder, told in (
-        (photos, "numbers", "whose labels are bare numbers, here they are names"),
-        (tmp_path / "numbers", "named", "whose labels are names, here they are bare numbers"),
+        (photos, "numbers", "whose labels are bare numbers, but here they are names"),
+        (tmp_path / "numbers", "named", "whose labels are names, but here they are bare numbers"),
     ):
         before = content(tmp_path / folder)
-        with pytest.raises(StateError, match=rf"pack-train\.json is of a pack {told}: take another folder"):
+        with pytest.raises(StateError, match=rf"pack-train\.json is of a pack {told}: give another folder"):
             pack(source, tmp_path / folder, prefix="val", workers=1)
         assert content(tmp_path / folder) == before
 
 
 @pytest.mark.parametrize("inside", ["", "packed", "cat/packed"])
 def test_the_destination_lies_outside_the_source(photos: Path, inside: str) -> None:
-    with pytest.raises(ConfigError, match=r"the destination .* lies in the source .*: take a folder elsewhere"):
+    with pytest.raises(ConfigError, match=r"the destination .* is in the source .*: give a folder outside of it"):
         pack(photos, photos / inside)
     assert sorted(path.name for path in photos.iterdir()) == ["cat", "dog", "emu"]
 
@@ -545,7 +545,7 @@ def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments:
 def test_a_file_where_the_destination_should_be(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for destination in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match="a file is in the place of the destination"):
+        with pytest.raises(ConfigError, match=r"the destination .* is a file, or below one: give another folder"):
             pack(photos, destination)
 
 

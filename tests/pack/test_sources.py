@@ -80,9 +80,9 @@ def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; a table of pictures"),
+        ([], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures"),
         (["1.jpg"], "has neither class folders"),
-        (["a/1.jpg", "b/1.txt"], "/b has no pictures, and would still count as a class: remove it"),
+        (["a/1.jpg", "b/1.txt"], "/b has no pictures, but would still count as a class: remove it"),
         ([".hidden/1.jpg"], "has neither class folders"),
     ],
 )
@@ -104,7 +104,7 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_class_folders(tmp_path / "photos" / split, count=3)
     message = errors(tmp_path / "photos", tmp_path, ConfigError)
-    assert f"has the splits train, val where classes are meant: pack one at a time, {tmp_path}/photos/train" in message
+    assert f"has the splits train, val instead of classes: pack one at a time, {tmp_path}/photos/train" in message
     assert packed(tmp_path / "photos" / "val", tmp_path)[0].samples == 3
 
 
@@ -126,7 +126,7 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
     [
         (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes are cat, dog"),
         (["cat", "cat"], ConfigError, "a name occurs twice"),
-        ([1, 2], ConfigError, "allowed is a list of names, or a JSON file of one"),
+        ([1, 2], ConfigError, "allowed is a list of names, or a JSON file with one"),
         ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
         ("gone.json", ConfigError, "classes='gone.json' cannot be read (No such file or directory)"),
     ],
@@ -233,8 +233,13 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             "has the columns 'file', 'label': its first line must name path",
         ),
         ("a.csv", "path,label\n", NoSamplesError, "a.csv has no rows"),
-        ("a.csv", "path,label\nin/0.jpg\n", PackError, "a.csv, line 2: it has not 2 columns, as the first line has"),
-        ("a.csv", "path,label\nin/0.jpg,1,2\n", PackError, "a.csv, line 2: it has not 2 columns"),
+        (
+            "a.csv",
+            "path,label\nin/0.jpg\n",
+            PackError,
+            "a.csv, line 2: it does not have 2 columns, as the first line has",
+        ),
+        ("a.csv", "path,label\nin/0.jpg,1,2\n", PackError, "a.csv, line 2: it does not have 2 columns"),
         ("a.csv", "path,label\nin/0.jpg,1\n,2\n", PackError, "a.csv, line 3: no path or no label"),
         ("a.csv", "path,label\nin/0.jpg,\n", LabelError, "a.csv, line 2: the label ''"),
         ("a.csv", 'path,label\n"in/0.jpg,1\n', PackError, "cannot be read as a table in UTF-8: unexpected end of data"),
@@ -247,25 +252,25 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
         ),
         ("a.jsonl", "", NoSamplesError, "a.jsonl has no rows"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
-        ("a.jsonl", "[1]", PackError, "a.jsonl, line 1 is not an object"),
+        ("a.jsonl", "[1]", PackError, "a.jsonl, line 1 is not a JSON object"),
         ("a.jsonl", '{"path": 5, "label": 1}', PackError, "a.jsonl, line 1: no path or no label"),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": true}',
             LabelError,
-            "line 1: the label True: allowed are integers for",
+            "line 1: the label True: all labels must be integers",
         ),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": 1.5}',
             LabelError,
-            "line 1: the label 1.5: allowed are integers for",
+            "line 1: the label 1.5: all labels must be integers",
         ),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
             LabelError,
-            "line 2: the label 1: allowed are integers for all samples, or names for all",
+            "line 2: the label 1: all labels must be integers, or all must be names",
         ),
     ],
 )
@@ -484,7 +489,7 @@ def test_torchvision_datasets_that_are_not_there(
     [
         ("gone", PackError, "no such source: gone (relative to "),
         ("gone/*.tar", DataError, "no file matches gone/*.tar"),
-        ("notes.txt", PackError, "notes.txt is no source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
+        ("notes.txt", PackError, "notes.txt is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
         ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store: this reads local shards"),
     ],
 )

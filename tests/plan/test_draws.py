@@ -101,5 +101,5 @@ def test_a_draw_does_not_reach_beyond_its_part() -> None:
     for _ in range(15):
         inner = inner.split(2)[1]
     assert inner(8).shape == (5, 8)
-    with pytest.raises(ConfigError, match="9 random numbers for a sample, where 8 are left: nest fewer transforms"):
+    with pytest.raises(ConfigError, match="9 random numbers for a sample, but 8 are left: nest fewer transforms"):
         inner(9)

@@ -145,7 +145,7 @@ def test_each_shard_is_needed_in_one_window_alone_and_windows_mix_their_shards()
 
 
 def test_shards_must_be_known() -> None:
-    with pytest.raises(ConfigError, match='shuffle="shards" is for all samples of the shards, each once'):
+    with pytest.raises(ConfigError, match='shuffle="shards" needs all samples of the shards, each once'):
         make_order("shards", 10, 0, 0)
 
 

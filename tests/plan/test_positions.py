@@ -318,14 +318,14 @@ def test_what_a_function_gave_may_change_afterwards() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([0.5, 1.0], r"for epoch 0 the function gave float64 of shape \(2,\): allowed are integers \(n,\)"),
-        ([True, False], "gave bool of shape"),
-        ([[1], [2]], r"gave int64 of shape \(2, 1\)"),
+        ([0.5, 1.0], r"for epoch 0 the function returned float64 of shape \(2,\): allowed are integers \(n,\)"),
+        ([True, False], "returned bool of shape"),
+        ([[1], [2]], r"returned int64 of shape \(2, 1\)"),
         ([], r"of shape \(0,\): allowed are integers \(n,\), at least one"),
-        (None, "gave object of shape"),
-        ([0, 10], "ids from 0 to 10: allowed is 0 to 9"),
-        ([-1, 3], "ids from -1 to 3: allowed is 0 to 9"),
-        (np.array([2**63], np.uint64), f"ids from {2**63} to {2**63}"),
+        (None, "returned object of shape"),
+        ([0, 10], "ids 0 to 10: allowed is 0 to 9"),
+        ([-1, 3], "ids -1 to 3: allowed is 0 to 9"),
+        (np.array([2**63], np.uint64), f"ids {2**63} to {2**63}"),
     ],
 )
 def test_a_function_that_gives_no_sample_ids_is_refused(given: Any, message: str) -> None:  # noqa: ANN401
@@ -336,13 +336,13 @@ def test_a_function_that_gives_no_sample_ids_is_refused(given: Any, message: str
 def test_a_function_that_gives_another_number_of_ids_later_is_refused_there() -> None:
     custom = Custom(lambda epoch: range(5 + (epoch > 2)), 10)
     assert len(epochs_of(custom, 3)) == 15
-    with pytest.raises(ConfigError, match="for epoch 3 the function gave 6 ids, for epoch 0 5"):
+    with pytest.raises(ConfigError, match="for epoch 3 the function returned 6 ids, and 5 for epoch 0"):
         custom.order(0, 3)
 
 
 def test_a_function_of_more_than_the_epoch_is_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(ConfigError, match="asked again for epoch 0, the function gave other ids"):
+    with pytest.raises(ConfigError, match="called again for epoch 0, the function returned different ids"):
         Custom(lambda epoch: rng.permutation(100), 100)
 
 

@@ -164,7 +164,7 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
         (lambda: ColorJitter(hue=(-0.6, 0)), r"hue \(-0.6, 0.0\): allowed is a number from 0 to 0.5"),
         (lambda: ColorJitter("strong"), "found 'strong'.*input should be a valid number"),
         (lambda: ColorJitter(float("inf")), "finite number"),
-        (lambda: ColorJitter(gamma=1), "^`ColorJitter.gamma` is not a key there; allowed are brightness, contrast, "),
+        (lambda: ColorJitter(gamma=1), "^`ColorJitter.gamma` is an unknown key; allowed are brightness, contrast, "),
         (lambda: GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
         (lambda: GaussianBlur(-1), "found -1.*greater than or equal to 1"),
         (
@@ -174,8 +174,8 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
         (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
         (lambda: RandomSolarize(256), "found 256: .*less than or equal to 255"),
         # torchvision's, for values in [0, 1]; 0 inverts all in both units.
-        (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is in units of 1, .* write threshold 128$"),
-        (lambda: RandomSolarize(1), "threshold 1.0 is in units of 1, .* write threshold 255$"),
+        (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is a share of 1, .* write threshold 128$"),
+        (lambda: RandomSolarize(1), "threshold 1.0 is a share of 1, .* write threshold 255$"),
         (lambda: RandomPosterize(9), "found 9.*less than or equal to 8"),
         (lambda: RandomPosterize(3.5), "found 3.5.*valid integer"),
         (lambda: RandomAdjustSharpness(-1), "found -1.*greater than or equal to 0"),

@@ -298,10 +298,10 @@ def test_all_that_cannot_be_translated_is_named(theirs: ModuleType) -> None:
     )
     assert message == (
         "torchvision's transform cannot be translated: Lambda has no counterpart; "
-        f"{__name__}.Lambda is not torchvision's; "
-        "Grayscale with num_output_channels=1: only 3 can be had; "
+        f"{__name__}.Lambda is not a transform of torchvision; "
+        "Grayscale with num_output_channels=1: only 3 is supported; "
         "RandomOrder has no counterpart; "
-        "RandomRotation with expand=True: only False can be had; "
+        "RandomRotation with expand=True: only False is supported; "
         "`GaussianBlur.kernel_size`: found (3, 5): input should be a valid integer; "
         "`RandomAdjustSharpness.sharpness_factor`: found -1: input should be greater than or equal to 0; "
         "`Normalize.mean`: found 0.5: input should be a valid tuple; "
@@ -316,20 +316,23 @@ class ToTensor:
 @pytest.mark.parametrize(
     ("transform", "says"),
     [
-        (ToTensor(), "ToTensor is not torchvision's"),
-        (None, "builtins.NoneType is not torchvision's"),
-        (str, "builtins.type is not torchvision's"),
+        (ToTensor(), "ToTensor is not a transform of torchvision"),
+        (None, "builtins.NoneType is not a transform of torchvision"),
+        (str, "builtins.type is not a transform of torchvision"),
         (torch.nn.ReLU(), "ReLU has no counterpart"),
         (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
         (v2.Resize(9, Mode.BOX), "`Resize.interpolation`: found 'box'; allowed are 'nearest', 'bilinear', 'bicubic'"),
-        (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True can be had"),
-        (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16 and uint8 can be had"),
-        (v1.ConvertImageDtype(torch.int16), "ConvertImageDtype to int16: only float32, float16 and uint8 can be had"),
+        (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True is supported"),
+        (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16 and uint8 are supported"),
+        (
+            v1.ConvertImageDtype(torch.int16),
+            "ConvertImageDtype to int16: only float32, float16 and uint8 are supported",
+        ),
         # In torchvision each choice is one of two.
         *(
             (
                 v2.RandomChoice([choice, v2.RandomInvert()]),
-                "RandomChoice of several at once, or of none: each choice must be one transform",
+                "RandomChoice: each choice must be exactly one transform",
             )
             for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
         ),
@@ -378,11 +381,11 @@ def test_timms_transforms_are_refused_once_with_the_presets_that_are_timms() -> 
     [
         (v2.CenterCrop(9), {"mix": Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
-        ([], {}, "give either `transforms` or `views` that have theirs"),
+        ([], {}, "give either `transforms`, or `views` with their own transforms"),
         ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),
         ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
         (v2.CenterCrop(9), {"layout": "nhwc"}, "`layout`: found 'nhwc' (did you mean nchw?); allowed are "),
-        (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is not a key there (did you mean layout?); allowed are "),
+        (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is an unknown key (did you mean layout?); allowed are "),
     ],
     ids=str,
 )

@@ -125,7 +125,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
         *(
             (
                 lambda mean=mean, std=std: Normalize(mean, std),
-                rf"^`Normalize`: mean .*, std .* are in units of 255, .* write mean {re.escape(wanted)}$",
+                rf"^`Normalize`: mean .*, std .* are for levels of 0 to 255, .* write mean {re.escape(wanted)}$",
             )
             for mean, std, wanted in (
                 (

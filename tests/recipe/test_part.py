@@ -31,11 +31,11 @@ FROM_TORCHVISION = (
         # Names.
         (
             lambda: Compose([CROP], layuot="nchw"),
-            f"`Compose.layuot` is not a key there (did you mean layout?); allowed are {KEYS}",
+            f"`Compose.layuot` is an unknown key (did you mean layout?); allowed are {KEYS}",
         ),
         (
             lambda: CenterCrop(3, sise=3),
-            "`CenterCrop.sise` is not a key there (did you mean size?); allowed are size",
+            "`CenterCrop.sise` is an unknown key (did you mean size?); allowed are size",
         ),
         (Resize, "`Resize.size` is missing"),
         (Mix, "`Mix.num_classes` is missing"),
@@ -62,7 +62,7 @@ FROM_TORCHVISION = (
             lambda: Compose([CROP], layout="nhwc"),
             "`Compose.layout`: found 'nhwc' (did you mean nchw?); allowed are 'nchw' or 'channels_last'",
         ),
-        (lambda: Compose([]), "`Compose`: give either `transforms` or `views` that have theirs"),
+        (lambda: Compose([]), "`Compose`: give either `transforms`, or `views` with their own transforms"),
         (
             lambda: Compose([CROP], mix={"num_classes": 9}),
             "`Compose.mix`: found {'num_classes': 9}: input should be an instance of Mix",
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_said_in_words(make: Callable[[], object], message: str
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_an_unknown_parameter_is_an_error_of_every_transform(name: str) -> None:
-    with pytest.raises(PresetError, match=rf"`{name}\.colour` is not a key there"):
+    with pytest.raises(PresetError, match=rf"`{name}\.colour` is an unknown key"):
         TRANSFORMS[name](colour=3)
 
 

@@ -230,15 +230,15 @@ def test_a_preset_is_taken_as_it_is() -> None:
     [
         (
             "imagenet_trian",
-            "no preset is called 'imagenet_trian' (did you mean imagenet_train?): there are a1, a1_eval, ",
+            "no preset is called 'imagenet_trian' (did you mean imagenet_train?): the presets are a1, a1_eval, ",
         ),
         (
             "imagenet",
             "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment, imagenet_train or "
-            "imagenet_train_jitter?): there are ",
+            "imagenet_train_jitter?): the presets are ",
         ),
-        ("resnet50_v2_evil", "(did you mean resnet50_v2_eval?): there are "),
-        ("", "no preset is called '': there are "),
+        ("resnet50_v2_evil", "(did you mean resnet50_v2_eval?): the presets are "),
+        ("", "no preset is called '': the presets are "),
         ("something", "or give a path that ends in .yaml, or a Compose"),
         ("nowhere.yaml", "no such preset file: nowhere.yaml"),
         ("no/where", "no such preset file: no/where"),
@@ -348,33 +348,33 @@ NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TR
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"dtipe": 3}, f"`dtipe` is not a key there (did you mean dtype?); allowed are {KEYS}"),
-        ({"size": 3}, f"`size` is not a key there; allowed are {KEYS}"),
-        ({1: 3}, f"`1` is not a key there; allowed are {KEYS}"),
+        ({"dtipe": 3}, f"`dtipe` is an unknown key (did you mean dtype?); allowed are {KEYS}"),
+        ({"size": 3}, f"`size` is an unknown key; allowed are {KEYS}"),
+        ({1: 3}, f"`1` is an unknown key; allowed are {KEYS}"),
         (
             {"transforms": [{"CenterCrop": {"size": 3, "sise": 3}}]},
-            "`transforms[0].CenterCrop.sise` is not a key there (did you mean size?); allowed are size",
+            "`transforms[0].CenterCrop.sise` is an unknown key (did you mean size?); allowed are size",
         ),
         (
             {"transforms": [{"CenterCrop": {"size": 3, "padding": 3}}]},  # another transform's
-            "`transforms[0].CenterCrop.padding` is not a key there; allowed are size",
+            "`transforms[0].CenterCrop.padding` is an unknown key; allowed are size",
         ),
         (
             {"transforms": ["RandomCrop", {"RandomApply": {"transforms": [{"GaussianBlur": {"sigmas": 1}}]}}]},
             "`transforms[0].RandomCrop.size` is missing\n"
             "`transforms[1].RandomApply.transforms[0].GaussianBlur.kernel_size` is missing\n"
-            "`transforms[1].RandomApply.transforms[0].GaussianBlur.sigmas` is not a key there (did you mean sigma?); "
+            "`transforms[1].RandomApply.transforms[0].GaussianBlur.sigmas` is an unknown key (did you mean sigma?); "
             "allowed are kernel_size, sigma",
         ),
         (
             {"transforms": [], "views": [{"transform": ["Pad"]}]},
             "`views[0].transforms` is missing\n"
-            "`views[0].transform` is not a key there (did you mean transforms?); allowed are transforms, count",
+            "`views[0].transform` is an unknown key (did you mean transforms?); allowed are transforms, count",
         ),
         ({"views": [{"transforms": ["Pad"]}]}, "`views[0].transforms[0].Pad.padding` is missing"),
         (
             {"mix": {"mixup_alpa": 1}},
-            "`mix.num_classes` is missing\n`mix.mixup_alpa` is not a key there (did you mean mixup_alpha?); allowed "
+            "`mix.num_classes` is missing\n`mix.mixup_alpa` is an unknown key (did you mean mixup_alpha?); allowed "
             "are num_classes, mixup_alpha, cutmix_alpha, p, switch_p, per, label_smoothing",
         ),
     ],
@@ -540,8 +540,11 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"transforms": []}, "give either `transforms` or `views` that have theirs"),
-        ({"views": [{"transforms": ["RandomHorizontalFlip"]}]}, "give either `transforms` or `views` that have theirs"),
+        ({"transforms": []}, "give either `transforms`, or `views` with their own transforms"),
+        (
+            {"views": [{"transforms": ["RandomHorizontalFlip"]}]},
+            "give either `transforms`, or `views` with their own transforms",
+        ),
         (
             {"transforms": NORMALIZED, "dtype": "uint8"},
             'dtype "uint8" gives levels: leave Normalize and RandomErasing ',
@@ -553,7 +556,7 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
         ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "views": 2}, "`mix` needs one view and a float dtype"),
         ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         ({"mix": {"num_classes": 9}}, "`mix`: mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
-        ({"transforms": [*NORMALIZED, {"Pad": {"padding": 1}}]}, "Pad stands where it cannot: allowed are resizing, "),
+        ({"transforms": [*NORMALIZED, {"Pad": {"padding": 1}}]}, "Pad is in the wrong place: allowed are resizing, "),
         ({"transforms": ["RandomHorizontalFlip"]}, "RandomHorizontalFlip: leaves images of different sizes: add "),
         (
             {"transforms": [{"CenterCrop": {"size": {5: 8}}}]},
@@ -570,18 +573,18 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
         # Of another unit.
         (
             {"transforms": [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [255, 255, 255]}}]},
-            "`transforms[2].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are in units of 255, and here "
-            "values are in [0, 1]: write mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]",
+            "`transforms[2].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are for levels of 0 to 255, "
+            "but values are in [0, 1] here: write mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]",
         ),
         (
             {"transforms": [*SMALL["transforms"], {"RandomSolarize": {"threshold": 0.25}}]},
-            "`transforms[2].RandomSolarize`: threshold 0.25 is in units of 1, and here it is a level of 0 to 255: "
+            "`transforms[2].RandomSolarize`: threshold 0.25 is a share of 1, but levels are 0 to 255 here: "
             "write threshold 64",
         ),
         (
             {"transforms": [{"RandomCrop": {"size": 224, "padding": 224}}]},
-            "`transforms[0].RandomCrop`: padding 224 on all sides: allowed is less than the crop's 224, which might "
-            "show nothing else; for a height and a width write size [224, 224]",
+            "`transforms[0].RandomCrop`: padding 224 on all sides: allowed is less than the crop's 224, or a crop may "
+            "show nothing but padding; for a height and a width write size [224, 224]",
         ),
     ],
     ids=str,
@@ -700,15 +703,15 @@ def test_a_recipe_that_says_the_order_is_told_where_it_goes(
     tmp_path: Path, made: str, key: str, value: str | None, instead: str
 ) -> None:
     makers: dict[str, tuple[str, Callable[[], object]]] = {
-        "file": (f"`{key}` is not a key there", lambda: preset_of(tmp_path, **{key: value})),
-        "overrides": (f"`{key}` is no key of a recipe", lambda: load_preset("imagenet_train", {key: value})),
-        "Python": (f"`Preset.{key}` is not a key there", lambda: Preset([CROP], **{key: value})),  # type: ignore[arg-type]
-        "loader": (f"`{key}` is no key of a recipe", lambda: load_preset({"imagenet_train": {key: value}})),
+        "file": (f"`{key}` is an unknown key", lambda: preset_of(tmp_path, **{key: value})),
+        "overrides": (f"`{key}` is not a key of a recipe", lambda: load_preset("imagenet_train", {key: value})),
+        "Python": (f"`Preset.{key}` is an unknown key", lambda: Preset([CROP], **{key: value})),  # type: ignore[arg-type]
+        "loader": (f"`{key}` is not a key of a recipe", lambda: load_preset({"imagenet_train": {key: value}})),
     }
     wrong, make = makers[made]
     with pytest.raises(PresetError) as caught:
         make()
-    message = f"{wrong}: the order is no part of a recipe. Leave it out, and where the default does not suit you write "
+    message = f"{wrong}: the order is not part of a recipe. Leave it out; if the default does not suit you, write "
     assert str(caught.value).endswith(message + instead)
 
 
@@ -811,18 +814,17 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
     [
         (
             {"size": 160},
-            "`size` is no key of a recipe, but its RandomResizedCrop can have it: "
-            "write {'RandomResizedCrop': {'size': 160}}",
+            "`size` is not a key of a recipe, but of its RandomResizedCrop: write {'RandomResizedCrop': {'size': 160}}",
         ),
         (
             {"sise": 160},
-            f"`sise` is no key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its",
+            f"`sise` is not a key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its",
         ),
         (
             {"RandomResizedCrob": {"size": 160}},
-            f"`RandomResizedCrob` is no key of a recipe (did you mean RandomResizedCrop?); allowed are {KEYS}, and the",
+            f"`RandomResizedCrob` is not a key of a recipe (did you mean RandomResizedCrop?); allowed are {KEYS}",
         ),
-        ({3: 4}, f"`3` is no key of a recipe; allowed are {KEYS}, and the names of its transforms"),
+        ({3: 4}, f"`3` is not a key of a recipe; allowed are {KEYS}, and the names of its transforms"),
         ({"dtype": "float46"}, "`dtype`: found 'float46' (did you mean float16?)"),
         (
             {"CenterCrop": {"size": 3}},
@@ -832,7 +834,7 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
         ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160, allowed is a mapping, or None to leave it out"),
         (
             {"RandomResizedCrop": {"sise": 1}},
-            "`transforms[0].RandomResizedCrop.sise` is not a key there (did you mean size?)",
+            "`transforms[0].RandomResizedCrop.sise` is an unknown key (did you mean size?)",
         ),
         ({"RandomResizedCrop": {"size": 0}}, "`transforms[0].RandomResizedCrop.size`: found 0"),
         ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
@@ -852,11 +854,11 @@ def test_wrong_overrides_are_errors_of_theirs(
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("imagenet_eval", {"size": 99}, "Resize and CenterCrop can have it: write {'Resize': {'size': 99}} or "
+        ("imagenet_eval", {"size": 99}, "Resize and CenterCrop: write {'Resize': {'size': 99}} or "
             "{'CenterCrop': {'size': 99}}"),
-        ("moco_v2", {"brightness": 0.1}, "its ColorJitter can have it: write {'ColorJitter': {'brightness': 0.1}}"),
-        ("resnet50_v2", {"num_classes": 10}, "its mix can have it: write {'mix': {'num_classes': 10}}"),
-        ("imagenet_train", {"num_classes": 10}, f"`num_classes` is no key of a recipe; allowed are {KEYS}"),
+        ("moco_v2", {"brightness": 0.1}, "of its ColorJitter: write {'ColorJitter': {'brightness': 0.1}}"),
+        ("resnet50_v2", {"num_classes": 10}, "of its mix: write {'mix': {'num_classes': 10}}"),
+        ("imagenet_train", {"num_classes": 10}, f"`num_classes` is not a key of a recipe; allowed are {KEYS}"),
     ],
 )  # fmt: skip
 def test_an_override_of_a_transforms_parameter_is_told_its_place(

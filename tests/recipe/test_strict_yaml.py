@@ -32,11 +32,11 @@ def test_plain_mappings_are_read(text: str | bytes, content: dict[object, object
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' is there twice"),
-        ("a: 1\na: 1\n", 2, "the key 'a' is there twice"),  # even with the same value
-        ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "the key 'b' is there twice"),
-        ("a: [1, {b: 1, 'b': 2}]\n", 1, "the key 'b' is there twice"),
-        ("yes: 1\ntrue: 2\n", 2, "the key True is there twice"),  # two ways to write one value
+        ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' occurs twice"),
+        ("a: 1\na: 1\n", 2, "the key 'a' occurs twice"),  # even with the same value
+        ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "the key 'b' occurs twice"),
+        ("a: [1, {b: 1, 'b': 2}]\n", 1, "the key 'b' occurs twice"),
+        ("yes: 1\ntrue: 2\n", 2, "the key True occurs twice"),  # two ways to write one value
         ("a: &x [1]\nb: *x\n", 2, "aliases are not allowed"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, "aliases are not allowed"),
         ("a: &x [*x]\n", 1, "aliases are not allowed"),  # a list within itself
@@ -95,6 +95,6 @@ def test_what_is_no_mapping_is_an_error_that_says_what_it_is(text: str, found: s
 
 def test_a_text_that_is_too_long_is_not_even_parsed() -> None:
     text = "a: [\n" + "#" * MAX_YAML_CHARACTERS  # which is no YAML
-    with pytest.raises(PresetError, match=rf"^f\.yaml: it has more than {MAX_YAML_CHARACTERS} characters"):
+    with pytest.raises(PresetError, match=rf"^f\.yaml: more than {MAX_YAML_CHARACTERS} characters"):
         load_yaml(text, "f.yaml")
     assert load_yaml(text.replace("[", "1")[:MAX_YAML_CHARACTERS], "f.yaml") == {"a": 1}

@@ -83,7 +83,7 @@ def test_orders_that_can_be_run(transforms: Sequence[Transform]) -> None:
 
 
 NOT_THERE = (
-    "stands where it cannot: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
+    "is in the wrong place: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
     "Normalize once, then RandomErasing once"
 )
 ONE_OF_EACH = "allowed are one resize, one crop and one padding; fold them into one"
@@ -347,7 +347,7 @@ def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
 
 @pytest.mark.parametrize("crop", [FiveCrop(8), TenCrop(8)], ids=str)
 def test_five_crops_stand_where_crops_do(crop: Transform) -> None:
-    with pytest.raises(ValueError, match="CornerCrop stands where it cannot"):
+    with pytest.raises(ValueError, match="CornerCrop is in the wrong place"):
         Preset([CROP, JITTER, crop])
     with pytest.raises(ValueError, match="allowed are one resize, one crop and one padding"):
         Preset([Resize(9), CenterCrop(9), crop])

@@ -245,7 +245,7 @@ def test_perspective_is_done_as_often_as_said(p: float) -> None:
         (lambda: RandomRotation(3, "lanczos"), "found 'lanczos'.*'nearest', 'bilinear' or 'bicubic'"),
         (lambda: RandomRotation(3, fill=256), "found 256.*less than or equal to 255"),
         (lambda: RandomRotation(3, fill=(1, 2)), r"^`RandomRotation.fill`: found \(1, 2\): too few numbers$"),
-        (lambda: RandomRotation(3, expand=True), "^`RandomRotation.expand` is not a key there; allowed are degrees, "),
+        (lambda: RandomRotation(3, expand=True), "^`RandomRotation.expand` is an unknown key; allowed are degrees, "),
         (lambda: RandomRotation(math.nan), "finite number"),
         (lambda: RandomAffine(0, (0.5, 1.5)), r"translate \[0.5, 1.5\]: allowed are two shares from 0 to 1"),
         (

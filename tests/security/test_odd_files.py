@@ -123,7 +123,7 @@ def test_pack_goes_on_with_files_alone(tmp_path: Path, put: Callable[[str, Path]
     put(kind, odd)
     with pytest.raises(StateError) as caught:
         pack([(str(tmp_path / "a.jpg"), 0)], tmp_path / "packed", workers=1)
-    assert str(caught.value) == f"{odd} is no regular file: remove it, or take another folder"
+    assert str(caught.value) == f"{odd} is not a regular file: remove it, or give another folder"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +136,7 @@ def test_lists_are_read_from_files_alone(tmp_path: Path, put: Callable[[str, Pat
     with pytest.raises(ConfigError, match=f"cannot be read .not a regular file but a {KINDS[kind]}"):
         pack([("a.jpg", "cat")], tmp_path / "packed", classes=classes)
     picture = put(kind, tmp_path / "grid.png")
-    with pytest.raises(ConfigError, match="a folder or device is there; name a file"):
+    with pytest.raises(ConfigError, match="this is a folder or a device; name a file"):
         show(shards, picture, device_id=None)
 
 

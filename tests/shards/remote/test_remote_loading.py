@@ -301,7 +301,7 @@ def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
     with loader(urls(server), 4, shuffle="none", cache=Cache(cache)) as batches:
         server.fault(names[2], "500")
         epoch, received = iter(batches), []
-        with pytest.raises(RemoteError, match=r"train-0002\.tar: HTTP 500 .*\(5 tries\).*goes on where it was"):
+        with pytest.raises(RemoteError, match=r"train-0002\.tar: HTTP 500 .*\(5 tries\).*To resume, loop again"):
             received.extend(records(batch) for batch in epoch)
         assert received == expected[:4]
         state = batches.state_dict()
