@@ -81,11 +81,11 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     alive: list[bool] = []
 
     def build_and_note(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        pipeline = build(*arguments, **options)
+        pipeline = recipe_pipeline(*arguments, **options)
         pipelines.append(weakref.ref(pipeline))
         return pipeline
 
-    monkeypatch.setattr("gpuloader.loading.decoding.build", build_and_note)
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build_and_note)
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
     monkeypatch.setattr(

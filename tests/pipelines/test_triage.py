@@ -94,12 +94,12 @@ def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = set()
 
     def build_and_note(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        pipeline = build(*args, device_id=None, **kwargs)
+        pipeline = recipe_pipeline(*args, device_id=None, **kwargs)
         pipeline.build()
         nodes.update(type(node._op).__name__ for node in pipeline._ops)
         return pipeline
 
-    monkeypatch.setattr("gpuloader.pipelines.triage.build", build_and_note)
+    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
     preset, images = load_preset("dino"), [damaged_jpeg(), jpeg(60, 80)]
     assert list(find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=0)) == [0]
     assert nodes == {"ExternalSource", "Copy", "ImageSlice", "_TensorSubscript"}
