@@ -85,6 +85,7 @@ def recipe_pipeline(
     pipeline: Pipeline = recipe_graph(
         preset,
         source,
+        "cpu" if device_id is None else "gpu",
         largest_image,
         decoder_options,
         region,
@@ -103,6 +104,7 @@ def recipe_pipeline(
 def recipe_graph(
     preset: Preset,
     source: Source,
+    device: Literal["cpu", "gpu"],
     largest_image: tuple[int, int],
     decoder_options: Mapping[str, float] | None,
     region: bool,
@@ -110,7 +112,6 @@ def recipe_graph(
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
     """The graph of `recipe_pipeline`, which has its arguments."""
-    device = "cpu" if Pipeline.current().device_id is None else "gpu"
     drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
     image, *rest = fn.external_source(
         source=source,

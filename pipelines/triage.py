@@ -96,7 +96,7 @@ def _find_refused_by_graph(
     """
     good, of_good = len(images), preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), *np.array([GOOD_SIZE]).T)
     images = [*images, good_jpeg()]
-    arrays = {name: np.concatenate([arrays[name], of_good[name]]) for name in ("region_start", "region_shape")}
+    arrays = {name: np.concatenate([array, of_good[name]]) for name, array in arrays.items()}
     causes: dict[int, str] = {}
     rows = deque(range(good))
     row = -1

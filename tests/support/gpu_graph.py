@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nvidia.dali import pipeline_def
 from nvidia.dali.data_node import DataNode
 from running import run_views
 
@@ -33,8 +32,11 @@ GPU = 0
 @contextmanager
 def gpu_graph() -> Iterator[None]:
     """Inside of it there is one GPU, `GPU`, in whose place the CPU works; a loader on it must begin and end there."""
+    recipe_graph = graph.recipe_graph
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "pipeline_def", lambda **options: pipeline_def(**{**options, "device_id": None}))
+        patch.setattr(
+            graph, "recipe_graph", lambda *args, **options: recipe_graph(*args, **options | {"device_id": None})
+        )
         patch.setattr(graph, "decode_region", lambda image, drawn, _, *rest: decode_region(image, drawn, "cpu", *rest))
         patch.setattr(DataNode, "gpu", lambda node: node)
 
