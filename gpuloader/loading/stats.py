@@ -48,17 +48,8 @@ class Stats:
 
     def after(self, step: Stats) -> Stats:
         """With those of one batch more."""
-        sums = {name: getattr(self, name) + getattr(step, name) for name in _SUMMED}
+        sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}
         return Stats(**sums, ready_batches=step.ready_batches, last=step)
 
 
-_SUMMED = (
-    "batches",
-    "samples",
-    "elapsed_seconds",
-    "waiting_seconds",
-    "decoding_seconds",
-    "delivering_seconds",
-    "reading_seconds",
-    "gating_seconds",
-)
+_NOT_SUMMED = ("ready_batches", "cache", "bad", "last")
