@@ -130,7 +130,7 @@ def recipe_graph(
     return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
 
 
-@do_not_convert
+@do_not_convert  # type: ignore[untyped-decorator]
 def _arrays_of_one(preset: Preset, whole: bool) -> Mapping[str, NDArray[Any]]:
     """What the recipe draws for one sample: names, dtypes and dimensions are those of any other."""
     one = np.ones(1, np.int64)
