@@ -28,12 +28,7 @@ WITHOUT = {
     *("__version__", "Collator", "REFUSALS"),  # values
     *("IndexFileError", "InstallationError"),  # reach no user: an index is made again, kernels come with the package
     "TooManyBadImagesError",  # takes many bad images
-    # Of gpuloader.data and gpuloader.training: the pages "coming from ..." show them, and tests/seeds runs those.
-    *("DataModuleProtocol", "DefaultCollator", "LanguageModelingDataCollator", "MultiDataLoaderConfig"),
-    *("SamplingStrategy", "TextCollator", "calculate_optimal_batch_size", "create_multi_dataloaders"),
-    *("create_optimized_dataloader", "diagnose_dataloader_speed", "ensure_deterministic_dataloader"),
-    *("get_optimal_num_workers", "worker_init_fn", "DataLoaderProfilingHook", "GenericTrainerConfig", "HookManager"),
-    *("PerformanceConfig", "TrainerHooks", "TrainingConfig"),
+    *("TextCollator", "LanguageModelingDataCollator"),  # need transformers; tests/data/test_text.py has them
 }
 
 

@@ -113,6 +113,13 @@ def create_optimized_dataloader(
     """A loader for training, shuffled and without a last, short batch; or for evaluation, in order and with it.
 
     With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.data import create_optimized_dataloader
+        >>> loader = create_optimized_dataloader(torch.zeros(42, 3), batch_size=8, num_workers=0)
+        >>> [len(batch) for batch in loader]
+        [8, 8, 8, 8, 8]
     """
     world = World(rank, world_size) if world_size > 1 else None
     config = DataLoaderConfig(
@@ -126,6 +133,14 @@ def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 4
 
     For the whole process, it sets the seeds, makes torch refuse what is not deterministic, and gives cuBLAS the
     workspace that it needs for that, unless the environment already has one.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.data import ensure_deterministic_dataloader
+        >>> first, again = (list(ensure_deterministic_dataloader(torch.arange(20), 8)) for _ in range(2))
+        >>> all(map(torch.equal, first, again))
+        True
+        >>> torch.use_deterministic_algorithms(False)  # else it holds for all that follows
     """
     set_reproducible_training(seed)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -14,7 +14,13 @@ from gpuloader.errors import ConfigError
 
 
 class SamplingStrategy(Enum):
-    """Whose turn it is among several loaders: the strategies of `MixedLoader`."""
+    """Whose turn it is among several loaders: the strategies of `MixedLoader`.
+
+    Example:
+        >>> from gpuloader.data import SamplingStrategy
+        >>> [strategy.value for strategy in SamplingStrategy]
+        ['round_robin', 'weighted', 'sequential', 'alternate']
+    """
 
     ROUND_ROBIN = "round_robin"
     WEIGHTED = "weighted"
@@ -33,6 +39,12 @@ class MultiDataLoaderConfig:
         cycle_short_loaders: whether a loader that has ended begins again until the longest has ended, where
             turns are drawn or taken in order. Else the epoch ends where one has no batch left.
         seed: of the turns that are drawn.
+
+    Example:
+        >>> from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
+        >>> config = MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [3.0, 1.0], ["photos", "drawings"])
+        >>> config.cycle_short_loaders
+        True
     """
 
     sampling_strategy: SamplingStrategy = SamplingStrategy.ROUND_ROBIN
@@ -56,6 +68,14 @@ def create_multi_dataloaders(
 
     Raises:
         ConfigError: `batch_sizes` does not fit the data sets.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.data import create_multi_dataloaders
+        >>> datasets = {"photos": (torch.zeros(40, 3), 8), "drawings": (torch.zeros(20, 3), 4)}
+        >>> loaders, config = create_multi_dataloaders(datasets, {"drawings": 5}, num_workers=0)
+        >>> [loader.batch_size for loader in loaders], config.dataloader_names
+        ([8, 5], ['photos', 'drawings'])
     """
     names = list(datasets_dict)
     sizes = {name: size for name, (_, size) in datasets_dict.items()}

@@ -25,7 +25,19 @@ Loader: TypeAlias = Iterable[Any]
 
 @runtime_checkable
 class DataModuleProtocol(Protocol):
-    """What has the batches of training and of validation; data modules of Lightning's are of this kind too."""
+    """What has the batches of training and of validation; data modules of Lightning's are of this kind too.
+
+    Example:
+        >>> from gpuloader.data import DataModuleProtocol
+        >>> class Mine:
+        ...     def train_dataloader(self):
+        ...         return [[1, 2], [3]]
+        ...
+        ...     def val_dataloader(self):
+        ...         return []
+        >>> isinstance(Mine(), DataModuleProtocol)
+        True
+    """
 
     def train_dataloader(self) -> Loader:
         """The batches of training."""

@@ -22,7 +22,13 @@ _LANGUAGE_MODELS = {"causal_lm": False, "masked_lm": True}
 
 
 class DefaultCollator:
-    """torch's `default_collate`."""
+    """torch's `default_collate`.
+
+    Example:
+        >>> from gpuloader.data import DefaultCollator
+        >>> DefaultCollator()([{"label": 1}, {"label": 2}])
+        {'label': tensor([1, 2])}
+    """
 
     def __call__(self, batch: Sequence[Any]) -> Any:  # noqa: ANN401
         return default_collate(list(batch))

@@ -10,7 +10,13 @@ import torch
 
 
 def worker_init_fn(worker_id: int) -> None:
-    """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there."""
+    """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there.
+
+    Example:
+        >>> from gpuloader.data import worker_init_fn
+        >>> from torch.utils.data import DataLoader
+        >>> loader = DataLoader(range(8), num_workers=1, worker_init_fn=worker_init_fn)
+    """
     seed = torch.initial_seed() % 2**32
     np.random.seed(seed)
     random.seed(seed)

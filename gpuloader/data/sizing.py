@@ -19,6 +19,11 @@ def get_optimal_num_workers(device_type: str = "cuda") -> int:
     """Worker processes for a DataLoader: four for each GPU, as far as there are cores; 0 for training on the CPU.
 
     Processes that torchrun starts on one machine share its GPUs and cores.
+
+    Example:
+        >>> from gpuloader.data import get_optimal_num_workers
+        >>> get_optimal_num_workers("cpu")
+        0
     """
     if device_type == "cpu":
         return 0
@@ -43,6 +48,12 @@ def calculate_optimal_batch_size(
 
     Raises:
         DeviceError: the memory has no room for 2 samples.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.data import calculate_optimal_batch_size
+        >>> calculate_optimal_batch_size(torch.nn.Linear(4, 2), (4,), device="cpu")
+        32
     """
     if torch.device(device).type == "cpu":
         return _ON_A_CPU

@@ -9,7 +9,13 @@ from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The numbers of a run."""
+    """The numbers of a run.
+
+    Example:
+        >>> from gpuloader.training import TrainingConfig
+        >>> TrainingConfig(batch_size=64).epochs
+        10
+    """
 
     batch_size: int = 32
     epochs: int = 10
@@ -28,6 +34,11 @@ class PerformanceConfig:
         pin_memory: whether batches are copied to the GPU without waiting.
         persistent_workers: whether workers stay from epoch to epoch.
         prefetch_factor: batches that each worker makes ahead.
+
+    Example:
+        >>> from gpuloader.training import PerformanceConfig
+        >>> PerformanceConfig(use_amp=False, gradient_accumulation_steps=4).pin_memory
+        True
     """
 
     use_amp: bool = True
@@ -40,7 +51,14 @@ class PerformanceConfig:
 
 @dataclass(frozen=True)
 class GenericTrainerConfig:
-    """What a `GenericTrainer` does with its loaders, and how it computes."""
+    """What a `GenericTrainer` does with its loaders, and how it computes.
+
+    Example:
+        >>> from gpuloader.training import GenericTrainerConfig, PerformanceConfig
+        >>> config = GenericTrainerConfig(performance=PerformanceConfig(use_amp=False))
+        >>> config.val_loader_config.sampling_strategy.value
+        'sequential'
+    """
 
     train_loader_config: MultiDataLoaderConfig = field(default_factory=MultiDataLoaderConfig)
     val_loader_config: MultiDataLoaderConfig = field(

@@ -10,7 +10,23 @@ if TYPE_CHECKING:
 
 
 class TrainerHooks:
-    """What a trainer calls, and when. Override what you need."""
+    """What a trainer calls, and when. Override what you need.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.training import GenericTrainer, GenericTrainerConfig, TrainerHooks
+        >>> class Counting(TrainerHooks):
+        ...     batches = 0
+        ...
+        ...     def on_train_batch_end(self, trainer, batch, batch_idx, dataloader_idx, dataloader_name, metrics):
+        ...         self.batches += 1
+        >>> model, counting = torch.nn.Linear(4, 2), Counting()
+        >>> trainer = GenericTrainer(GenericTrainerConfig(), model, [torch.optim.SGD(model.parameters(), lr=0.1)])
+        >>> trainer.hook_manager.register_hook(counting)
+        >>> _ = trainer.fit([[(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 3])
+        >>> counting.batches
+        3
+    """
 
     def on_train_start(self, trainer: GenericTrainer) -> None: ...
 
@@ -41,7 +57,18 @@ class TrainerHooks:
 
 
 class HookManager:
-    """The hooks of a trainer, in the order in which they were registered."""
+    """The hooks of a trainer, in the order in which they were registered.
+
+    Example:
+        >>> from gpuloader.training import HookManager, TrainerHooks
+        >>> class Saying(TrainerHooks):
+        ...     def on_train_start(self, trainer):
+        ...         print("it begins")
+        >>> manager = HookManager()
+        >>> manager.register_hook(Saying())
+        >>> manager.call("on_train_start", None)
+        it begins
+    """
 
     def __init__(self) -> None:
         self._hooks: list[TrainerHooks] = []
@@ -64,6 +91,16 @@ class DataLoaderProfilingHook(TrainerHooks):
 
     Attributes:
         batch_load_times: seconds, of this epoch's batches but its first.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.training import DataLoaderProfilingHook, GenericTrainer, GenericTrainerConfig
+        >>> model = torch.nn.Linear(4, 2)
+        >>> trainer = GenericTrainer(GenericTrainerConfig(), model, [torch.optim.SGD(model.parameters(), lr=0.1)])
+        >>> trainer.hook_manager.register_hook(DataLoaderProfilingHook())
+        >>> batches = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 3
+        >>> _ = trainer.fit([batches])  # doctest: +ELLIPSIS
+        Epoch 0 - Avg load time: 0...s
     """
 
     def __init__(self, slow_seconds: float = 1.0, every_batches: int = 100) -> None:

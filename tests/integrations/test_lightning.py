@@ -136,6 +136,21 @@ def test_a_loader_without_the_data_module_begins_with_its_first_epoch(tar: list[
     assert [step.ids for step in trained.steps["train"]] == planned(tar, epoch=0) + planned(tar, epoch=1)
 
 
+@pytest.mark.parametrize("overfit_batches", [0, 2])
+def test_lightning_leaves_the_sampler_of_a_loader_alone(
+    tar: list[str], tmp_path: Path, overfit_batches: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    """It asks validation for `batch_sampler`, and where batches are overfitted turns off the shuffling of samplers."""
+    trained = model(lightning)
+    with (
+        GPULoader(tar, 8, None, preset=SMALL["preset"], output="dict") as train,
+        GPULoader(tar, 8, None, output="dict", **SMALL["eval_loader"]) as val,
+    ):
+        trainer(lightning, tmp_path, overfit_batches=overfit_batches).fit(trained, train, val)
+    assert len(trained.steps["train"]) == 2 * (overfit_batches or 5)
+    assert not [warning for warning in recwarn if "shuffl" in str(warning.message)]
+
+
 # --- resuming
 
 
@@ -347,9 +362,13 @@ def test_a_stage_without_shards_is_an_error_that_says_so(tar: list[str], tmp_pat
         trainer(lightning, tmp_path).fit(model(lightning), datamodule=GPULoaderDataModule(tar, batch_size=8))
 
 
-def test_a_data_module_that_no_trainer_has_is_an_error_that_says_so(tar: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"train_dataloader\(\) of a data module without a Trainer"):
-        data(tar).train_dataloader()
+def test_a_model_can_hold_the_data_module(tar: list[str], tmp_path: Path) -> None:
+    trained, held = model(lightning), data(tar)
+    trained.train_dataloader, trained.val_dataloader = held.train_dataloader, held.val_dataloader
+    trainer(lightning, tmp_path, num_sanity_val_steps=1).fit(trained)
+    held.teardown("fit")
+    assert [step.ids for step in trained.steps["train"]] == planned(tar, epoch=0) + planned(tar, epoch=1)
+    assert len(trained.steps["val"]) == 2 * 5
 
 
 # --- waiting
