@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
+from typing_extensions import Unpack
 
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
@@ -124,8 +126,11 @@ class Subject(NamedTuple):
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
 
-Found: TypeAlias = Iterator[tuple[str, str, str, bool]]
-"""The name, what was found, what is allowed and whether it holds, of each row."""
+Outcome: TypeAlias = tuple[str, str, bool]
+"""What was found, what is allowed, and whether that holds."""
+
+Looks: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
+"""The name of each row, and what finds it out."""
 
 
 def verify(
@@ -136,7 +141,7 @@ def verify(
     seconds: float = 20.0,
     progress: bool = False,
 ) -> Verification:
-    """Runs the checks, one after the other. What one of them raises becomes a row, and the next one runs.
+    """Runs the checks, one after the other. An error becomes a row, and the next one is looked at.
 
     Args:
         tar: shards, as `GPULoader` takes them; 32 of their samples are compared.
@@ -161,7 +166,7 @@ def verify(
         task = bar.add_task("verifying", total=len(checks or CHECKS))
         for name in checks or CHECKS:
             bar.update(task, description=f"verifying {name}")
-            rows += _guarded(name, subject)
+            rows += _run(name, subject)
             bar.advance(task)
     return Verification(
         date=date,
@@ -185,67 +190,88 @@ def _without_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _guarded(check: str, subject: Subject) -> list[Row]:
-    rows = []
-    try:
-        for found in CHECKS[check](subject):
-            rows.append(Row(check, *found))
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was found
-        said = (str(error).strip() or "no message").splitlines()[0]
-        rows.append(Row(check, "ended early", f"{type(error).__name__}: {said}", "no error", False))
-    return rows
+def _run(check: str, subject: Subject) -> list[Row]:
+    rows, looks = [], CHECKS[check](subject)
+    while True:
+        name = "ended early"
+        try:
+            name, look = next(looks)
+            rows.append(Row(check, name, *look()))
+        except StopIteration:
+            return rows
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was found
+            said = (str(error).strip() or "no message").splitlines()[0]
+            rows.append(Row(check, name, f"{type(error).__name__}: {said}", "no error", False))
+
+
+def _already(*outcome: Unpack[Outcome]) -> Callable[[], Outcome]:
+    return lambda: outcome
 
 
 # --- the checks
 
 
-def machine(subject: Subject) -> Found:
+def machine(subject: Subject) -> Looks:
     """What `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
     for finding in examine():
-        yield finding.name, finding.found, "", finding.status != "failure"
+        yield finding.name, _already(finding.found, "", finding.status != "failure")
 
 
-def recipes(subject: Subject) -> Found:
+def recipes(subject: Subject) -> Looks:
     """The pixels of each preset; and MixUp with CutMix."""
     for name in preset_names():
-        preset = load_preset(name, {"mix": None})
-        if any(view.normalize for view in preset.each_view):
-            preset = load_preset(preset, {"Normalize": None})
-        options: dict[str, Any] = {"preset": preset, "sampling": {"subset": range(min(_IMAGES, subject.samples))}}
-        ours, theirs = _load(subject, **options), _load_reference(subject, **options)
-        widened = any(view.pixels for view in preset.each_view)
-        yield name, *_compare(subject, ours, theirs, _WIDER if widened else 1.0)
-    mixing = {
-        "imagenet_train": {"Normalize": None, "mix": {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}}
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        tar = _write_tar(Path(folder) / "labelled.tar", map(_jpeg, range(_BATCH_SIZE)))
-        options = {"preset": mixing, "label_from": "cls", "last_batch": "pad"}
-        ours, theirs = (_load_shards(tar, device, decoder=decoder, **options)[0] for device, decoder in _both(subject))
-        yield "MixUp and CutMix", *_compare(subject, ours, theirs, 1.0)
+        yield name, partial(_recipe, subject, name)
+    yield "MixUp and CutMix", partial(_mixed, subject)
 
 
-def repeats(subject: Subject) -> Found:
+def _recipe(subject: Subject, name: str) -> Outcome:
+    preset = load_preset(name, {"mix": None})
+    if any(view.normalize for view in preset.each_view):
+        preset = load_preset(preset, {"Normalize": None})
+    widened = any(view.pixels for view in preset.each_view)
+    options = {"preset": preset, "sampling": {"subset": range(min(_IMAGES, subject.samples))}}
+    (ours, _), (theirs, _) = _load_both(subject.tar, subject.device_id, **options)
+    return _compare(subject, ours, theirs, _WIDER if widened else 1.0)
+
+
+def _mixed(subject: Subject) -> Outcome:
+    mix = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+    options = {"preset": {"imagenet_train": {"Normalize": None, "mix": mix}}, "label_from": "cls", "last_batch": "pad"}
+    with _tar(map(_jpeg, range(_BATCH_SIZE))) as tar:
+        (ours, _), (theirs, _) = _load_both(tar, subject.device_id, **options)
+    return _compare(subject, ours, theirs, 1.0)
+
+
+def repeats(subject: Subject) -> Looks:
     """The same samples with other batches, after a resume, and whatever else the GPU does."""
     options: dict[str, Any] = {"preset": _PLAIN, "sampling": {"subset": range(min(_IMAGES, subject.samples))}}
-    expected = _load(subject, **options)
-    ways: dict[str, Callable[[], _Images]] = {
-        "again": lambda: _load(subject, **options),
-        "in batches of 5": lambda: _load(subject, 5, **options),
-        "in one batch": lambda: _load(subject, _IMAGES, **options),
-        "resumed after 7 samples": lambda: _load(subject, delivered=min(7, subject.samples - 1), **options),
+    load = partial(_load, subject.tar, subject.device_id, **options)
+    expected, _ = load()
+    ways = {
+        "again": load,
+        "in batches of 5": partial(load, 5),
+        "in one batch": partial(load, _IMAGES),
+        "resumed after 7 samples": partial(load, delivered=min(7, subject.samples - 1)),
     }
     if subject.device_id is not None:
-        ways["on a stream of its own"] = lambda: _load(subject, stream=True, **options)
-        ways["let go under a busy stream"] = lambda: _load(subject, busy=True, **options)
-    for name, load in ways.items():
-        images = load()
-        different = [key for key, views in images.items() if not _same(views, expected[key])]
-        found = f"{len(different)} of {len(images)} images differ" if different else f"{len(images)} images are equal"
-        yield name, found, "equal bit for bit", not different and bool(images)
+        ways["on a stream of its own"] = partial(load, stream=True)
+        ways["let go under a busy stream"] = partial(load, busy=True)
+    for name, way in ways.items():
+        yield name, partial(_repeat, expected, way)
 
 
-def formats(subject: Subject) -> Found:
+def _repeat(expected: _Images, load: Callable[[], tuple[_Images, _Bad]]) -> Outcome:
+    images, _ = load()
+    different = [
+        key
+        for key, views in images.items()
+        if not all(torch.equal(one, other) for one, other in zip(views, expected[key], strict=True))
+    ]
+    found = f"{len(different)} of {len(images)} images differ" if different else f"{len(images)} images are equal"
+    return found, "equal bit for bit", not different and bool(images)
+
+
+def formats(subject: Subject) -> Looks:
     """An image of each kind, decoded; or refused, as on the CPU."""
     images = {
         "JPEG 4:2:0": _jpeg(0),
@@ -264,50 +290,52 @@ def formats(subject: Subject) -> Found:
         "WebP, lossless": _encoded(_picture(13), "WEBP", lossless=True),
         "BMP": _encoded(_picture(14), "BMP"),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        tar = _write_tar(Path(folder) / "formats.tar", images.values())
-        both = [_load_or_refuse(tar, device, decoder) for device, decoder in _both(subject)]
-    for number, name in enumerate(images):
-        (ours, our_bad), (theirs, their_bad) = both
-        key = f"{number:02d}"
-        if number in our_bad or number in their_bad:
-            found = f"refused: {our_bad[number]}" if number in our_bad else "decoded"
-            allowed = "refused" if number in their_bad else "decoded"
-            yield name, found, f"{allowed}, as on the CPU", (number in our_bad) == (number in their_bad)
-        else:
-            yield name, *_compare(subject, {key: ours[key]}, {key: theirs[key]}, _WIDER)
+    for name, image in images.items():
+        yield name, partial(_format, subject, image)
 
 
-def bad_images(subject: Subject) -> Found:
+def _format(subject: Subject, image: bytes) -> Outcome:
+    with _tar([_jpeg(0), image]) as tar:  # one that is refused needs another in its place
+        (ours, our_bad), (theirs, their_bad) = _load_both(tar, subject.device_id, preset="raw_uint8")
+    if our_bad or their_bad:
+        return f"refused: {our_bad[1]}" if our_bad else "decoded", "as on the CPU", our_bad.keys() == their_bad.keys()
+    return _compare(subject, ours, theirs, _WIDER)
+
+
+def bad_images(subject: Subject) -> Looks:
     """Damaged images are named, and cost no other image."""
     bad = {2: _jpeg(2)[:-30], 5: _with_broken_table(_jpeg(5)), 11: b"no image"}
-    images = [bad.get(number, _jpeg(number)) for number in range(_BATCH_SIZE)]
-    with tempfile.TemporaryDirectory() as folder:
-        tar = _write_tar(Path(folder) / "bad.tar", images)
-        (ours, our_bad), (theirs, _) = (_load_or_refuse(tar, device, decoder) for device, decoder in _both(subject))
+    with _tar([bad.get(number) or _jpeg(number) for number in range(_BATCH_SIZE)]) as tar:
+        (ours, our_bad), (theirs, _) = _load_both(tar, subject.device_id, preset="raw_uint8")
         found = ", ".join(map(str, sorted(our_bad))) or "none"
-        yield "replaced", found, "2, 5, 11", our_bad.keys() == bad.keys()
-        yield "the other images", *_compare(subject, ours, theirs, _WIDER)
-        try:
-            _load_shards(tar, subject.device_id, on_error="raise", preset="raw_uint8")
-            named = "none"
-        except BadImageError as error:
-            named = error.key
-        yield "raised", named, "02", named == "02"
+        yield "replaced", _already(found, "2, 5, 11", our_bad.keys() == bad.keys())
+        yield "the other images", partial(_compare, subject, ours, theirs, _WIDER)
+        yield "raised", partial(_raised, subject, tar)
 
 
-def memory(subject: Subject) -> Found:
+def _raised(subject: Subject, tar: Path) -> Outcome:
+    named = "none"
+    try:
+        _load(tar, subject.device_id, on_error="raise", preset="raw_uint8")
+    except BadImageError as error:
+        named = error.key
+    return named, "02", named == "02"
+
+
+def memory(subject: Subject) -> Looks:
     """What loaders that were closed leave behind."""
+    options: dict[str, Any] = {"preset": _PLAIN, "sampling": {"subset": range(min(_IMAGES, subject.samples))}}
     taken = []
     for _ in range(_LOADERS):
-        _load(subject, preset=_PLAIN, sampling={"subset": range(min(_IMAGES, subject.samples))})
+        _load(subject.tar, subject.device_id, **options)
         taken.append(_taken_bytes(subject))
     growth = max(0, min(taken[-_COMPARED:]) - min(taken[:_COMPARED]))
     allowed = f"up to {format_bytes(_MOST_GROWTH_BYTES)}"
-    yield f"{_LOADERS} loaders", f"{format_bytes(growth)} more at the end", allowed, growth <= _MOST_GROWTH_BYTES
+    found = f"{format_bytes(growth)} more at the end"
+    yield f"{_LOADERS} loaders", _already(found, allowed, growth <= _MOST_GROWTH_BYTES)
 
 
-def speed(subject: Subject) -> Found:
+def speed(subject: Subject) -> Looks:
     """Images in a second, of the loader and of the decoder alone."""
     options: dict[str, Any] = {"label_from": None, "on_error": _REPLACE, "world": _ALONE}
     result = bench(subject.tar, None, subject.device_id, seconds=subject.seconds, **options)
@@ -315,11 +343,11 @@ def speed(subject: Subject) -> Found:
         for stage in figures.stages:
             if stage.stage in ("gate", "decode", "loader"):
                 found = f"{stage.images_per_second:,.0f} images/s, {stage.cpu_seconds_per_1000:.3f} CPU s per 1,000"
-                yield f"{figures.device}, {stage.title}", found, "", True
-        yield f"{figures.device}, limit", figures.limit, "", True
+                yield f"{figures.device}, {stage.title}", _already(found, "", True)
+        yield f"{figures.device}, limit", _already(figures.limit, "", True)
 
 
-CHECKS: Mapping[str, Callable[[Subject], Found]] = {
+CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "machine": machine,
     "recipes": recipes,
     "repeats": repeats,
@@ -337,23 +365,16 @@ _Images: TypeAlias = dict[str, list[torch.Tensor]]
 """The views of each sample by its key, on the CPU; of samples that were replaced none."""
 
 
-def _both(subject: Subject) -> list[tuple[int | None, Decoder]]:
-    return [(subject.device_id, Decoder()), (None, _REFERENCE)]
+_Bad: TypeAlias = dict[int, str]
+"""The samples that were replaced, and why."""
 
 
-def _load(subject: Subject, batch_size: int = _BATCH_SIZE, **options: Any) -> _Images:  # noqa: ANN401
-    return _load_shards(subject.tar, subject.device_id, batch_size, **options)[0]
+def _load_both(tar: Sources, device_id: int | None, **options: Any) -> list[tuple[_Images, _Bad]]:  # noqa: ANN401
+    """What is verified, and what is expected."""
+    return [_load(tar, device_id, **options), _load(tar, None, decoder=_REFERENCE, **options)]
 
 
-def _load_reference(subject: Subject, **options: Any) -> _Images:  # noqa: ANN401
-    return _load_shards(subject.tar, None, decoder=_REFERENCE, **options)[0]
-
-
-def _load_or_refuse(tar: Path, device_id: int | None, decoder: Decoder) -> tuple[_Images, dict[int, str]]:
-    return _load_shards(tar, device_id, preset="raw_uint8", decoder=decoder)
-
-
-def _load_shards(
+def _load(
     tar: Sources,
     device_id: int | None,
     batch_size: int = _BATCH_SIZE,
@@ -362,8 +383,8 @@ def _load_shards(
     stream: bool = False,
     busy: bool = False,
     **options: Any,  # noqa: ANN401
-) -> tuple[_Images, dict[int, str]]:
-    """The images of an epoch, and the bad ones: sample and cause."""
+) -> tuple[_Images, _Bad]:
+    """The images of an epoch, and the bad ones."""
     common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": _REPLACE, "world": _ALONE}
     parts: list[tuple[list[str], torch.Tensor, list[torch.Tensor]]] = []
     with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
@@ -415,10 +436,6 @@ def _differences(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -
     )
 
 
-def _same(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
 def _taken_bytes(subject: Subject) -> int:
     """On the GPU, by all processes; or of this process, without what the C library keeps."""
     if subject.device_id is None:
@@ -468,12 +485,15 @@ def _with_broken_table(jpeg: bytes) -> bytes:
     return bytes(data)
 
 
-def _write_tar(path: Path, images: Iterable[bytes]) -> Path:
+@contextmanager
+def _tar(images: Iterable[bytes]) -> Iterator[Path]:
     """The images under the keys 00, 01, ..., with labels; what they are, the library tells by their content."""
-    with tarfile.open(path, "w") as tar:
-        for number, image in enumerate(images):
-            for extension, data in (("jpg", image), ("cls", b"%d" % (number % 10))):
-                member = tarfile.TarInfo(f"{number:02d}.{extension}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "images.tar"
+        with tarfile.open(path, "w") as tar:
+            for number, image in enumerate(images):
+                for extension, data in (("jpg", image), ("cls", b"%d" % (number % 10))):
+                    member = tarfile.TarInfo(f"{number:02d}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+        yield path

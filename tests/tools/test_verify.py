@@ -14,7 +14,7 @@ from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
 from gpuloader.tools import verify as module
-from gpuloader.tools.verify import CHECKS, Row, Subject, verify
+from gpuloader.tools.verify import CHECKS, Looks, Row, Subject, verify
 
 
 @pytest.fixture(autouse=True)
@@ -137,17 +137,22 @@ def test_memory_is_measured(shards: list[Path]) -> None:
     assert module._taken_bytes(subject) - before > 32 << 20
 
 
-def test_a_check_that_fails_is_a_row_and_the_next_one_runs(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: Subject) -> Any:  # noqa: ANN401
-        yield "first", "good", "", True
+def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> Any:  # noqa: ANN401
         raise RuntimeError("CUDA is gone\nand more of that")
 
-    checks = {"fails": fails, "bad-images": CHECKS["bad-images"]}
-    monkeypatch.setattr(module, "CHECKS", checks)
-    first, ended, *rest = verify(shards, None).rows
-    assert first == Row("fails", "first", "good")
-    assert ended == Row("fails", "ended early", "RuntimeError: CUDA is gone", "no error", ok=False)
+    def looks(subject: Subject) -> Looks:
+        yield "first", lambda: fails(subject)
+        yield "second", lambda: ("good", "", True)
+        fails(subject)
+
+    monkeypatch.setattr(module, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
+    first, second, ended, *rest = verify(shards, None).rows
+    assert first == Row("some", "first", "RuntimeError: CUDA is gone", "no error", ok=False)
+    assert second == Row("some", "second", "good")
+    assert ended == Row("some", "ended early", "RuntimeError: CUDA is gone", "no error", ok=False)
     assert {row.check for row in rest} == {"bad-images"}
+    assert all(row.ok for row in rest)
 
 
 @pytest.mark.parametrize(
