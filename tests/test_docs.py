@@ -58,6 +58,7 @@ ONLY_SHOWN = {
     "docs/coming-from-data-modules.md": 2,
     "docs/coming-from-loader-practices.md": 1,
     "docs/commands/demo.md": 1,
+    "docs/commands/verify.md": 2,
     "docs/data.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 2,

@@ -1,6 +1,8 @@
 import importlib
 import json
+import os
 import re
+import subprocess
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 from making import write_samples
+
+from gpuloader.tools.verify import CHECKS
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 IMAGES = 20
@@ -226,3 +230,27 @@ def test_the_sweep_measures_with_every_setting(few_shards: list[Path]) -> None:
         settings = {**{name: values[0] for name, values in sweeping.CHOICES.items()}, "batch": BATCH, "threads": 1}
         value = BATCH if name == "batch" else values[-1]
         assert sweeping.images_per_second(few_shards, {**settings, name: value}, seconds=0.05) > 0
+
+
+def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
+    """A Python in name alone says what it was asked for, and crashes in some steps."""
+    python = tmp_path / "bin/python3"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *formats*) kill -SEGV $$;; *test_bench_gpu*) exit 4;; esac\n')
+    python.chmod(0o755)
+    results = tmp_path / "results"
+    run = subprocess.run(
+        [BENCH / "on_gpu", results, tmp_path / "a.tar"],
+        env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    failed = [line for line in run.stdout.splitlines() if line.startswith("failed: ")]
+    assert failed == ["failed: verify-formats.json (status 139)", "failed: test_bench_gpu.txt (status 4)"]
+    for check in CHECKS:
+        assert f" verify {tmp_path}/a.tar --check {check} --json\n" in (results / f"verify-{check}.json").read_text()
+    for file in (BENCH.parents[1] / "tests/gpu").glob("test_*.py"):
+        assert (results / f"{file.stem}.txt").read_text() == f"-m pytest -q tests/gpu/{file.name}\n"
+    assert {"benchmark.txt", "training.txt", "sweep.txt"} <= {path.name for path in results.iterdir()}

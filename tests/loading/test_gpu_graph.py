@@ -5,6 +5,7 @@ tests/test_operations.py has each operation and its bound.
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_graph import GPU, load_on
-from loaders import CUT, SAMPLES, spoilt
+from gpu_graph import GPU, gpu_graph, load_on
+from loaders import CUT, SAMPLES, by_webdataset, spoilt
 from making import damaged_jpeg, write_decoded
 from nvidia.dali import ops
+from PIL import Image
 
-from gpuloader import BadImageError, BadImages, Decoder
-from gpuloader.pipelines import build
-from gpuloader.plan import Draws
+from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Preset, load_preset, preset_names
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
@@ -121,7 +122,7 @@ def test_two_epochs_have_the_same_samples(
     tar = shards if stored == "encoded" else write_decoded(tmp_path, shards)
     options = {"preset": preset, "last_batch": last_batch, "fields": ["json", "cls"], "batch_size": 6}
     ours, theirs = (epochs(tar, device, count=2, **options) for device in (GPU, None))
-    assert len(ours) == 12 if last_batch == "drop" else 14
+    assert len(ours) == (12 if last_batch == "drop" else 14)
     check(ours, theirs)
 
 
@@ -181,6 +182,21 @@ def test_bad_images_are_replaced_as_on_the_cpu_and_named(tmp_path: Path) -> None
         epochs(tar, GPU, sampling={"subset": range(3, SAMPLES)}, shuffle="none")
 
 
+def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:
+    files = [sample["jpg"] for sample in by_webdataset(shards)[:8]]
+    [batch, *_] = epochs(shards, GPU, preset=VIEWS, shuffle="none")
+    with gpu_graph():
+        compose = Compose.load(VIEWS)
+        for view, expected in zip(compose(files, device_id=GPU), batch["image"], strict=True):
+            assert torch.equal(view, expected)
+        with pytest.raises(DataError, match="image 1 cannot be decoded: DALI's decoder fails on it"):
+            compose([files[0], damaged_jpeg()], device_id=GPU)
+        arrays = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
+        of_arrays = compose(arrays, device_id=GPU)
+    for view, expected in zip(of_arrays, Compose.load(VIEWS)(arrays), strict=True):
+        assert 255 * (view - expected).abs().mean() <= MEAN_LEVELS
+
+
 # --- what only a GPU can tell
 
 ONLY_ON_A_GPU = {"decoders__ImageSlice", "decoders__Image"}
@@ -191,11 +207,10 @@ EVERY_OPERATION: list[Transform] = [ColorJitter(hue=0.1), ThreeAugment(), AugMix
 
 def operators(transforms: list[Transform], **options: Any) -> set[tuple[str, str]]:  # noqa: ANN401
     """Those of the graph for a GPU, each with its device."""
-    one = np.ones(1, np.int64)
     preset = Preset([Resize((32, 32)), *transforms])
-    arrays = preset.arrays(Draws(0, 0, one), one, one)
-    options = {"batch_size": 1, "num_threads": 1, "device_id": GPU, "prefetch": 1, **options}
-    pipeline = build(preset, arrays, lambda: (), **options)
+    pipeline = recipe_pipeline(
+        preset=preset, source=lambda: (), batch_size=1, num_threads=1, device_id=GPU, prefetch_queue_depth=1, **options
+    )
     pipeline._build_graph()
     return {(node._op.schema.Name(), node._op.device) for node in pipeline._ops}
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
+from gpu_graph import GPU, gpu_graph
 from making import jpeg
 from PIL import Image
 from running import as_arrays, draw
@@ -16,21 +19,21 @@ from gpuloader.recipe import Preset, load_preset
 IMAGES = [jpeg(60, 80, seed=n) for n in range(4)]
 
 
-def rows(preset: Preset, last_step: LastStep) -> list[list[np.ndarray]]:
+def rows(preset: Preset, last_step: LastStep, device_id: int | None = None) -> list[list[np.ndarray]]:
     """Each view's images."""
     arrays = draw(preset, IMAGES)
     batch = (as_arrays(IMAGES), *arrays.values())
-    pipeline = recipe_pipeline(
-        preset=preset, source=lambda: batch, batch_size=4, num_threads=2, prefetch_queue_depth=1, last_step=last_step
-    )
-    outputs = pipeline.run()
+    options: Any = {"batch_size": 4, "num_threads": 2, "device_id": device_id, "prefetch_queue_depth": 1}
+    with gpu_graph() if device_id == GPU else nullcontext():
+        outputs = recipe_pipeline(preset=preset, source=lambda: batch, last_step=last_step, **options).run()
     return [[np.array(output.at(n)) for n in range(4)] for output in outputs]
 
 
-def test_decode_ends_with_the_regions() -> None:
+@pytest.mark.parametrize("device_id", [None, GPU])
+def test_decode_ends_with_the_regions(device_id: int | None) -> None:
     preset = load_preset("imagenet_train")
     drawn = draw(preset, IMAGES)
-    [decoded] = rows(preset, "decode")
+    [decoded] = rows(preset, "decode", device_id)
     for image, (top, left), (_, width), row in zip(
         IMAGES, drawn["region_start"], drawn["region_shape"], decoded, strict=True
     ):
@@ -46,10 +49,11 @@ def test_resize_ends_with_the_finished_image_where_that_is_one_pass(name: str) -
         np.testing.assert_array_equal(row, image[:1])
 
 
-def test_resize_ends_before_pixels_are_changed() -> None:
+@pytest.mark.parametrize("device_id", [None, GPU])
+def test_resize_ends_before_pixels_are_changed(device_id: int | None) -> None:
     placed = {"Normalize": None, "RandAugment": None, "dtype": "uint8", "layout": "channels_last"}
-    [part] = rows(load_preset("imagenet_randaugment"), "resize")
-    [whole] = rows(load_preset("imagenet_randaugment", placed), "all")
+    [part] = rows(load_preset("imagenet_randaugment"), "resize", device_id)
+    [whole] = rows(load_preset("imagenet_randaugment", placed), "all", device_id)
     for row, image in zip(part, whole, strict=True):
         np.testing.assert_array_equal(row, image[:1])
 

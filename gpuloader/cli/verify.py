@@ -1,0 +1,61 @@
+"""`gpuloader verify`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuloader.cli.options import AsJson, Cpu, chosen_device
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+
+if TYPE_CHECKING:
+    from gpuloader.tools.verify import Verification
+
+_PICTURES = 256
+
+
+def verify(
+    shards: Annotated[
+        list[str] | None,
+        typer.Argument(help="Shards, folders, globs or brace patterns; its own pictures unless given."),
+    ] = None,
+    check: Annotated[list[str] | None, typer.Option(help="Run this check only; can be given several times.")] = None,
+    device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
+    cpu: Cpu = False,
+    seconds: Annotated[float, typer.Option(help="How long to measure the speed, on each device.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Compares what the GPU decodes and delivers with what the CPU does, in about two minutes.
+
+    Without a GPU it verifies the CPU. The exit status is 3 where something is off.
+
+    Example: gpuloader verify --json > verified.json
+    """
+    from gpuloader.demo.pictures import write_shards
+    from gpuloader.tools.verify import verify as run
+
+    with tempfile.TemporaryDirectory() as folder:
+        tar = shards or [str(path) for path in write_shards(Path(folder), "pictures", _PICTURES, seed=0)]
+        result = run(tar, chosen_device(cpu, device_id), checks=check or (), seconds=seconds, progress=True)
+    print_json(result) if as_json else _print(result)
+    if not result.all_well:
+        raise typer.Exit(FOUND_SOMETHING_WRONG)
+
+
+def _print(result: Verification) -> None:
+    say(f"machine  {result.machine}")
+    say(f"decoder  {', '.join(f'{name} {version}' for name, version in result.versions.items())}")
+    without = "" if result.machine.gpus else ", as there is no GPU"
+    say(f"device   {result.device}{without if result.device == 'cpu' else ''}")
+    say()
+    widths = [max(len(getattr(row, column)) for row in result.rows) for column in ("check", "name")]
+    for row in result.rows:
+        allowed = f"  (allowed: {row.allowed})" if row.allowed else ""
+        names = "  ".join(f"{text:<{width}}" for text, width in zip((row.check, row.name), widths))
+        say(f"{'ok ' if row.ok else 'OFF'}  {names}  {row.found}{allowed}")
+    off = sum(not row.ok for row in result.rows)
+    say()
+    say(f"{len(result.rows)} rows, {f'{off} are off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")
