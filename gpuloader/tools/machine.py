@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the loader: the machine and the versions."""
+"""What a measurement depends on besides the loader: the machine and the versions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PACKAGES = ("gpuloader", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch",
 
 @dataclass(frozen=True)
 class Machine:
-    """Where something was measured.
+    """The machine on which something was measured.
 
     Attributes:
         cpu: the processor's name.
-        cores: those that this process may use.
-        memory_bytes: that it may use, the page cache included.
+        cores: the cores that this process may use.
+        memory_bytes: the memory that it may use, including the page cache.
         system: the kernel.
         gpus: the names of the GPUs.
         versions: of Python and of the packages that matter, by name.
@@ -44,7 +44,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that this runs on."""
+    """The machine that runs this process."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     versions = {"python": sys.version.split()[0]}
     for package in _PACKAGES:
@@ -62,7 +62,7 @@ def this_machine() -> Machine:
 
 
 def _memory_bytes() -> int:
-    """All of it, or what a container leaves."""
+    """All memory, or the container's limit."""
     built_in = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limits().memory_bytes
     return built_in if limit is None else min(built_in, limit)
