@@ -1,4 +1,4 @@
-"""The versions of what decodes images: where it fails, an error names them."""
+"""The versions of the decoders, for errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DISTRIBUTIONS = {
 
 
 def decoder_versions() -> dict[str, str]:
-    """Those of NVIDIA's driver, DALI and nvImageCodec; "none" where it is not there."""
+    """The versions of NVIDIA's driver, DALI and nvImageCodec; "none" for what is missing."""
     versions = {"driver": _DRIVER.read_text().strip() if _DRIVER.exists() else "none"}
     return versions | {name: _installed(names) for name, names in _DISTRIBUTIONS.items()}
 
