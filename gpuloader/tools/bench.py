@@ -106,7 +106,7 @@ _TITLES: Mapping[Stage, str] = {
     "read": "read, from the page cache",
     "gate": "+ headers, draws, labels",
     "decode": "+ decode the regions",
-    "resize": "+ resize, cut, flip",
+    "resize": "+ resize, crop, flip",
     "pixels": "+ change pixels, normalise",
     "loader": "the loader: + deliver batches",
 }
@@ -143,7 +143,7 @@ def _measure_device(
             training = train_for(seconds)
             bar.advance(task)
     shares = cpu_shares(costs)
-    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, cut, flip, normalise"}
+    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
     setup = Setup(
         on_gpu, data.fits_in_memory, data.decoded, loader.run.plan.shuffle, loader.run.num_threads, machine.cores
     )

@@ -272,7 +272,7 @@ def memory(built_in: int, limit: int | None) -> Finding:
     """The memory that the process may use, in bytes; the limit is a control group's."""
     limited = limit is not None and limit < built_in
     usable = limit if limit is not None and limited else built_in
-    found = f"{usable / _GB:.1f} GB" + (f" by a limit, of {built_in / _GB:.1f} GB" if limited else "")
+    found = f"{usable / _GB:.1f} GB" + (f" (a limit; the machine has {built_in / _GB:.1f} GB)" if limited else "")
     if usable < _FEW_BYTES:
         advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
         return Finding("memory", found, "warning", advice)

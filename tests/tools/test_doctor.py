@@ -47,8 +47,8 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
     [
         (64 * GIB, None, "68.7 GB", "ok"),
         (64 * GIB, 128 * GIB, "68.7 GB", "ok"),
-        (64 * GIB, 4 * GIB, "4.3 GB by a limit, of 68.7 GB", "ok"),
-        (64 * GIB, GIB, "1.1 GB by a limit, of 68.7 GB", "warning"),
+        (64 * GIB, 4 * GIB, "4.3 GB (a limit; the machine has 68.7 GB)", "ok"),
+        (64 * GIB, GIB, "1.1 GB (a limit; the machine has 68.7 GB)", "warning"),
         (GIB, None, "1.1 GB", "warning"),
     ],
 )
