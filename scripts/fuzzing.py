@@ -1,11 +1,11 @@
 """Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
 
-JPEG 2000 comes to them as what the process for it makes of it.
+For JPEG 2000, they get what the process for it returns.
 
-Every input is a function of (seed, format, number). What must hold: no process dies, hangs or runs out of memory; an
-image that passes the gate is decoded, or triage names it, the graph refuses it alone, and the others of its batch are
-decoded without it; a parser refuses data with its own errors alone. A batch that breaks this is tried again, each input
-alone. What breaks it then too is saved, and the exit code is 1.
+Every input depends only on (seed, format, number). These must hold: no process dies, hangs or runs out of memory; an
+image that passes the gate is decoded, or triage names it, the graph refuses only that image, and the others of its
+batch are decoded without it; a parser refuses data only with the library's errors. A batch that breaks a rule is tried
+again, each input alone. Inputs that then break it, too, are saved, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a batch.
+    """The result of a batch.
 
     Attributes:
         counts: outcome -> how many inputs had it.
-        cause: what broke, one of "death", "hang", "memory" and "exception"; or nothing.
-        detail: that in words.
+        cause: what broke: "death", "hang", "memory" or "exception"; or empty.
+        detail: the cause in words.
     """
 
     counts: Counter[str]
@@ -97,7 +97,7 @@ class Result(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What broke, and the inputs to blame: one, or those of a batch of which no single one breaks it."""
+    """What broke, and the inputs at fault: one, or those of a batch if no single one breaks it."""
 
     job: Job
     cause: str
@@ -111,9 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where offending inputs are saved")
+    parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where to save failing inputs")
     parser.add_argument("--spare-mib", type=int, default=1024, help="memory that an input may take")
-    parser.add_argument("--json", type=Path, help="a file to write the outcome into")
+    parser.add_argument("--json", type=Path, help="a file to write the results to")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     jobs = [

@@ -1,4 +1,4 @@
-"""Looks into wheels and an sdist of gpuloader for what must be in them and what must not; see scripts/wheels."""
+"""Checks wheels and an sdist of gpuloader: what must be in them, and what must not; see scripts/wheels."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def list_files(checkout: Path) -> set[str]:
 
 
 def find_wheel_faults(name: str, files: Mapping[str, bytes], checkout: Path) -> Iterator[str]:
-    """What a wheel of that name lacks, has too much, or has wrong."""
+    """What a wheel of this name lacks, has too much of, or has wrong."""
     expected = {file for file in list_files(checkout) if not NOT_INSTALLED.search(file)} | {f"{KERNELS}/kernels.so"}
     information = {file for file in files if file.partition("/")[0].endswith(".dist-info")}
     yield from (f"lacks {file}" for file in sorted(expected - set(files)))
     yield from (f"has {file}, which does not belong there" for file in sorted(set(files) - expected - information))
     [license_file] = [file for file in information if file.endswith("/LICENSE")] or [""]
     if files.get(license_file) != (checkout / "LICENSE").read_bytes():
-        yield "has not the checkout's LICENSE"
+        yield "does not have the checkout's LICENSE"
     [wheel_file] = [file for file in information if file.endswith("/WHEEL")]
     tag = "-".join(name.removesuffix(".whl").split("-")[-3:])
     if HeaderParser().parsestr(files[wheel_file].decode()).get_all("Tag") != [tag]:
-        yield f"says other tags within than {tag}"
+        yield f"has other tags inside than {tag}"
     machine = next(machine for machine in MACHINES if tag.endswith(machine))
     yield from find_library_faults(files.get(f"{KERNELS}/kernels.so", b""), machine)
 
@@ -67,7 +67,7 @@ def find_library_faults(library: bytes, machine: str) -> Iterator[str]:
 
 
 def find_paths(files: Mapping[str, bytes], paths: Sequence[str]) -> Iterator[str]:
-    """Files that say where they were built."""
+    """Files that contain the paths where they were built."""
     for name, content in sorted(files.items()):
         yield from (f"{name} says {path}" for path in paths if path.encode() in content)
 

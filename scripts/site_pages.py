@@ -25,12 +25,12 @@ from gpuloader.recipe import preset_names, preset_text
 
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = ["CHANGELOG.md", "scripts/bench/README.md", "scripts/train_imagenet.py", "scripts/examples/*.py"]
-"""What pages link to, or the navigation has, that is not in docs/."""
+"""Files outside of docs/ that pages or the navigation link to."""
 LOADS = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^"'\s>]*|url\(["']?https?:"""
 )
 ALONE = "\n    options: {members: false}"
-"""For mkdocstrings: a class without its methods, which are the library's own business."""
+"""For mkdocstrings: a class without its methods, which are internal."""
 log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warnings
 
 
@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Puts the pages' Markdown beside them, for agents, and warns of what a page loads from elsewhere."""
+    """Puts the pages' Markdown beside them, for agents, and warns if a page loads anything from elsewhere."""
     site, docs = Path(config.site_dir), Path(config.docs_dir)
     for path in docs.rglob("*.md"):
         shutil.copy(path, site / path.relative_to(docs))
@@ -106,21 +106,21 @@ def overview(loading: Sequence[str]) -> Iterator[str]:
 
 
 def first_sentence(thing: object) -> str:
-    """Of its docstring, on one line; nothing where it is a value or an alias."""
+    """The first sentence of its docstring, on one line; empty for a value or an alias."""
     if not callable(thing) or not hasattr(thing, "__name__"):
         return ""
     return re.split(r"(?<=\.)\s|\n\n", thing.__doc__ or "", maxsplit=1)[0].replace("\n", " ").replace("|", "\\|")
 
 
 def documented(title: str, where: ModuleType, names: Sequence[str] = (), options: str = "") -> str:
-    """A page of a module's docstring and its names."""
+    """A page with a module's docstring and its names."""
     intro = "" if names else f"\n\n{where.__doc__}"
     each = (f"::: {where.__name__}.{name}{options}" for name in names or where.__all__)
     return "\n\n".join([f"# {title}{intro}", *each])
 
 
 def preset(name: str) -> str:
-    """A section: what the head of the file says, and the recipe."""
+    """A section with the comment at the head of the file, and the recipe."""
     lines = preset_text(name).splitlines()
     said = "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
     recipe = "\n".join(line for line in lines if not line.startswith("#"))
@@ -128,7 +128,7 @@ def preset(name: str) -> str:
 
 
 def command(one: Any) -> str:  # noqa: ANN401
-    """A section: what `--help` says."""
+    """A section with the text of `--help`."""
     said, *examples = re.split(r"^Example: ", one.help, flags=re.MULTILINE)
     shown = "".join(f"\n    {example.strip()}" for example in examples)
     rows = [f"| `{', '.join(names(option))}` | {option.help} | {default(option)} |" for option in one.params]
@@ -137,17 +137,17 @@ def command(one: Any) -> str:  # noqa: ANN401
 
 
 def names(option: Any) -> list[str]:  # noqa: ANN401
-    """Those of an argument, such as `--shuffle` and `--no-shuffle`."""
+    """The names of an argument, such as `--shuffle` and `--no-shuffle`."""
     return [*option.opts, *option.secondary_opts]
 
 
 def default(option: Any) -> str:  # noqa: ANN401
-    """What an argument is when it is not given."""
+    """The value of an argument that is not given."""
     return "required" if option.required else "" if option.default in (None, False, ()) else f"`{option.default}`"
 
 
 class Docstrings(Extension):
-    """What mkdocstrings does not see in the code: the sections `Example:`, and what makes a transform."""
+    """Tells mkdocstrings what it does not find in the code: the sections `Example:`, and what makes a transform."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401
         if obj.docstring:

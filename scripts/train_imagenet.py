@@ -3,11 +3,11 @@
 
     torchrun --nproc-per-node 8 scripts/train_imagenet.py --config configs/train/resnet50.yaml --set output=runs/1
 
-`Config` has the keys. The folder `output` gets `last.pt`, the checkpoint; `result.json`, the last evaluation, once all
-epochs are done; and TensorBoard's events. A run goes on from its checkpoint where there is one, in mid-epoch, on any
-number of ranks. On SIGTERM or SIGUSR1 all ranks end after the same step, with a checkpoint and exit status 0.
+`Config` has the keys. The folder `output` gets the checkpoint `last.pt`; `result.json`, the last evaluation, when all
+epochs are done; and TensorBoard's events. If there is a checkpoint, a run resumes from it, in mid-epoch, on any number
+of ranks. On SIGTERM or SIGUSR1 all ranks end after the same step, with a checkpoint and exit status 0.
 
-One file without a framework, to copy and to change.
+It is one file without a framework, for you to copy and change.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ AMP = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Config(BaseModel):
-    """What a run is made of.
+    """The settings of a run.
 
     Attributes:
         train, val: the shards, as GPULoader takes them.
         output: the run's folder, which all nodes must see.
-        model: a name of torchvision's, `timm:NAME`, or `tiny`, which is built in.
+        model: a name from torchvision, `timm:NAME`, or the built-in `tiny`.
         train_preset, val_preset: the recipes; `train_overrides` and `val_overrides` replace values in them.
         global_batch: samples in a step of the optimiser, over all ranks.
-        accumulation: in how many parts, one after the other, a rank takes its share of that.
-        lr: the highest learning rate: it rises to that over `warmup_epochs`, then falls to 0 as a cosine.
-        norm_weight_decay: that of normalisation layers; null is `weight_decay`.
-        ema_decay: of a moving average of the weights, taken every `ema_every` steps and evaluated too; null for none.
-        amp: what the net computes with; "none" is float32.
-        on_error: what bad images do, see GPULoader.
-        save_every, log_every: in steps. Each epoch's end is saved too.
+        accumulation: the number of parts in which a rank handles its share of that, one after the other.
+        lr: the highest learning rate: it rises to this over `warmup_epochs`, then falls to 0 as a cosine.
+        norm_weight_decay: for normalisation layers; null means `weight_decay`.
+        ema_decay: of a moving average of the weights, updated every `ema_every` steps and also evaluated; or null.
+        amp: the dtype in which the net computes; "none" is float32.
+        on_error: what to do with bad images, see GPULoader.
+        save_every, log_every: in steps. A run is also saved at each epoch's end.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,12 +94,12 @@ class Config(BaseModel):
 
 @dataclass
 class Run:
-    """What is trained, and how far it is: what a checkpoint holds.
+    """What is trained and the progress: the content of a checkpoint.
 
     Attributes:
         steps_per_epoch: steps of the optimiser.
-        epoch: the epochs that are done, with their evaluation.
-        step: the steps of the optimiser that are done.
+        epoch: the finished epochs, including their evaluation.
+        step: the finished steps of the optimiser.
     """
 
     net: nn.Module
@@ -112,7 +112,7 @@ class Run:
     step: int = 0
 
     def parts(self) -> dict[str, Any]:
-        """Those that have a state of their own."""
+        """The parts with a state."""
         return {name: part for name, part in vars(self).items() if hasattr(part, "state_dict")}
 
 
@@ -123,24 +123,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     world_size, device = join_ranks()
     train(config, world_size, device)
     if dist.is_initialized():
-        # Once DistributedDataParallel is gone: if that is the last to hold the group, freeing it can wait for ever.
+        # After DistributedDataParallel is gone: if it is the last to hold the group, freeing it can wait for ever.
         dist.destroy_process_group()
 
 
 def train(config: Config, world_size: int, device: torch.device) -> None:
-    """What one rank does of it."""
+    """Trains as one rank."""
     batch_size, rest = divmod(config.global_batch, world_size * config.accumulation)
     if rest:
         sys.exit(
-            f"global_batch={config.global_batch} does not go evenly into {world_size} ranks with "
-            f"accumulation={config.accumulation}: take a multiple of {world_size * config.accumulation}"
+            f"global_batch={config.global_batch} cannot be divided evenly among {world_size} ranks with "
+            f"accumulation={config.accumulation}: use a multiple of {world_size * config.accumulation}"
         )
     train_loader, val_loader = make_loaders(config, batch_size, device)
     run = begin(config, train_loader)
     resume(run, config)
     rank = train_loader.world.rank
     if rank == 0 and run.epoch < config.epochs:
-        (config.output / "result.json").unlink(missing_ok=True)  # that of fewer epochs
+        (config.output / "result.json").unlink(missing_ok=True)  # it is from fewer epochs
     model = run.net
     if world_size > 1:
         model = DistributedDataParallel(run.net, device_ids=None if device.index is None else [device.index])
@@ -157,7 +157,7 @@ def train(config: Config, world_size: int, device: torch.device) -> None:
 
 
 def read_config(arguments: Sequence[str] | None) -> Config:
-    """The file that the command line names, with the values that it sets."""
+    """Reads the file that the command line names, and the values that it sets."""
     parser = argparse.ArgumentParser(description="Trains an image classifier on TAR shards.")
     parser.add_argument("--config", type=Path, required=True, help="YAML, such as configs/train/resnet50.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="VALUE as in YAML")
@@ -175,14 +175,14 @@ def read_config(arguments: Sequence[str] | None) -> Config:
 
 
 def join_ranks() -> tuple[int, torch.device]:
-    """How many ranks there are, and this one's device. Several of them get torch.distributed."""
+    """Returns the number of ranks and this one's device; several ranks join torch.distributed."""
     world_size, device = int(os.environ.get("WORLD_SIZE", "1")), torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
     if world_size > 1:
-        # The ranks agree on signals by gloo, on the CPU: that does not wait for the GPU.
+        # The ranks agree on signals through gloo, on the CPU, which does not wait for the GPU.
         dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
     return world_size, device
 
@@ -198,7 +198,7 @@ _signals: set[int] = set()
 
 
 def catch_signals() -> None:
-    """SIGTERM, and SIGUSR1 as Slurm sends it before the time is up, are kept for `stop_requested`."""
+    """Keeps SIGTERM, and SIGUSR1 as Slurm sends it before the time limit, for `stop_requested`."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: _signals.add(number))
 
@@ -209,7 +209,7 @@ def stop_requested() -> bool:
 
 
 def make_loaders(config: Config, batch_size: int, device: torch.device) -> tuple[GPULoader, GPULoader]:
-    """The loader to train with, and the one to evaluate with, which gives each sample once."""
+    """Makes the loader for training, and the one for evaluation, which gives each sample once."""
     layout = {"layout": "channels_last" if config.channels_last else "nchw"}
     train = Compose.load(config.train_preset, **{**layout, **config.train_overrides})
     if train.mix is not None:
@@ -223,7 +223,7 @@ def make_loaders(config: Config, batch_size: int, device: torch.device) -> tuple
 
 
 def begin(config: Config, loader: GPULoader) -> Run:
-    """A run at its first step, alike on all ranks."""
+    """A run at its first step, equal on all ranks."""
     torch.manual_seed(config.seed)
     net = make_net(config.model, config.classes).to(loader.device)
     if config.channels_last:
@@ -232,9 +232,9 @@ def begin(config: Config, loader: GPULoader) -> Run:
     if config.ema_decay is not None:
         ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay), use_buffers=True)
     scaler = torch.amp.GradScaler(loader.device.type, enabled=config.amp == "fp16")
-    steps_per_epoch = len(loader) // config.accumulation  # what is left of the epoch behind them is not used
+    steps_per_epoch = len(loader) // config.accumulation  # the epoch's remaining batches are not used
     if not steps_per_epoch:
-        sys.exit(f"global_batch={config.global_batch} is more than the samples of {config.train}: take less")
+        sys.exit(f"global_batch={config.global_batch} is more than the samples of {config.train}: use a smaller one")
     return Run(net, ema, make_optimizer(net, config), scaler, loader, steps_per_epoch)
 
 
@@ -251,11 +251,11 @@ def make_net(name: str, classes: int) -> nn.Module:
 
         return torchvision.models.get_model(name, num_classes=classes)
     except ImportError as error:
-        sys.exit(f"model={name}: {error}: install it, or take model=tiny, which is built in")
+        sys.exit(f"model={name}: {error}: install it, or use model=tiny, which is built in")
 
 
 def tiny_net(classes: int) -> nn.Module:
-    """Something quick to try the rest with. It has no batch statistics, so the number of ranks changes nothing."""
+    """A small net for quick trials. It has no batch statistics, so the number of ranks changes nothing."""
     return nn.Sequential(
         nn.Conv2d(3, 16, kernel_size=3, stride=2),
         nn.GroupNorm(4, 16),
@@ -269,7 +269,7 @@ def tiny_net(classes: int) -> nn.Module:
 
 
 def make_optimizer(net: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """SGD with momentum, and a weight decay of its own for normalisation layers."""
+    """SGD with momentum, and a separate weight decay for normalisation layers."""
     kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
     norms = {each for part in net.modules() if isinstance(part, kinds) for each in part.parameters()}
     norm_decay = config.weight_decay if config.norm_weight_decay is None else config.norm_weight_decay
@@ -281,7 +281,7 @@ def make_optimizer(net: nn.Module, config: Config) -> torch.optim.Optimizer:
 
 
 def learning_rate(config: Config, epochs_done: float) -> float:
-    """Linear from a hundredth, then a cosine: a function of the place, which leaves nothing to save."""
+    """Linear from a hundredth, then a cosine. It depends on the progress only, so there is no state to save."""
     if epochs_done < config.warmup_epochs:
         return config.lr * (0.01 + 0.99 * epochs_done / config.warmup_epochs)
     share = (epochs_done - config.warmup_epochs) / (config.epochs - config.warmup_epochs)
@@ -289,7 +289,7 @@ def learning_rate(config: Config, epochs_done: float) -> float:
 
 
 def train_epoch(run: Run, model: nn.Module, config: Config, log: Log) -> bool:
-    """Trains what is left of the epoch; False where a signal ended that before, and the run is saved."""
+    """Trains the rest of the epoch; returns False if a signal ended it earlier, and the run is saved."""
     steps = run.steps_per_epoch
     end = (run.epoch + 1) * steps
     run.loader.set_epoch(run.epoch)
@@ -301,7 +301,7 @@ def train_epoch(run: Run, model: nn.Module, config: Config, log: Log) -> bool:
         rate = learning_rate(config, run.step / steps)
         for group in run.optimizer.param_groups:
             group["lr"] = rate
-        torch.manual_seed(hash((config.seed, run.step, run.loader.world.rank)))  # for dropout: nothing to save either
+        torch.manual_seed(hash((config.seed, run.step, run.loader.world.rank)))  # for dropout: again no state to save
         losses.append(train_step(run, model, batches, config))
         run.step += 1
         if run.ema is not None and run.step % config.ema_every == 0:
@@ -321,7 +321,7 @@ def train_epoch(run: Run, model: nn.Module, config: Config, log: Log) -> bool:
 
 
 def measured(loader: GPULoader, before: tuple[float, Stats], losses: list[Tensor]) -> dict[str, float]:
-    """The steps since `before`: the loss and speed of all ranks together, and how long this one waited for its data."""
+    """The steps since `before`: loss and speed of all ranks together, and how long this rank waited for its data."""
     seconds, now, ranks = time.perf_counter() - before[0], loader.stats(), loader.world.world_size
     return {
         "loss": over_ranks(torch.stack(losses).mean()).item() / ranks,
@@ -331,7 +331,7 @@ def measured(loader: GPULoader, before: tuple[float, Stats], losses: list[Tensor
 
 
 def train_step(run: Run, model: nn.Module, batches: Iterator[Any], config: Config) -> Tensor:
-    """A step of the optimiser; the mean loss of this rank's samples, still on its device."""
+    """Runs a step of the optimiser; returns the mean loss of this rank's samples, still on its device."""
     loss_sum = torch.zeros((), device=run.loader.device)
     for part in range(config.accumulation):
         images, labels = next(batches)
@@ -370,11 +370,11 @@ def evaluate(net: nn.Module, loader: GPULoader, amp: str) -> dict[str, float]:
     """Accuracy and loss: each sample counts once over all ranks, and replacements of bad images do not."""
     net.eval()
     for buffer in net.buffers() if dist.is_initialized() else ():
-        dist.broadcast(buffer, 0)  # ranks differ in batch statistics; the checkpoint has those of rank 0
+        dist.broadcast(buffer, 0)  # ranks have different batch statistics; the checkpoint has those of rank 0
     sums = torch.zeros(4, dtype=torch.float64, device=loader.device)
     for batch in loader:
         images, labels, valid = batch["image"], batch["label"], batch["valid"]
-        if not len(images):  # of a last batch of fewer samples than ranks
+        if not len(images):  # a last batch can have fewer samples than ranks
             continue
         with autocast(images, amp):
             scores = net(images).float()
@@ -395,25 +395,25 @@ def save(run: Run, config: Config) -> None:
 
 
 def resume(run: Run, config: Config) -> None:
-    """Goes on from the checkpoint, where there is one."""
+    """Resumes from the checkpoint, if there is one."""
     path = config.output / "last.pt"
     if path.exists():
         state = torch.load(path, map_location="cpu", weights_only=True)
         for key in ("model", "classes", "global_batch", "ema_decay"):
             was, now = state["config"][key], getattr(config, key)
             if was != now:
-                sys.exit(f"{path} has {key}={was}, this run {now}: set it as it was, or another output")
+                sys.exit(f"{path} has {key}={was}, but this run has {now}: set the old value, or another output")
         for name, part in run.parts().items():
             part.load_state_dict(state[name])
         run.epoch, run.step = state["epoch"], state["step"]
     most, least = over_ranks(torch.tensor([run.step, -run.step]), dist.ReduceOp.MAX).tolist()
     if most != -least:
-        sys.exit(f"{path} is at step {-least} for some ranks, {most} for others: take a folder that all nodes share")
+        sys.exit(f"{path} is at step {-least} for some ranks, {most} for others: use a folder that all nodes share")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, that takes its place when it is complete: nobody ever finds half of it."""
+    """Opens a file that replaces the old one when it is complete, so that nobody ever finds half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as file:
@@ -425,7 +425,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @dataclass
 class Log:
-    """What rank 0 says: lines, a bar on a terminal, TensorBoard's events. The others' says nothing."""
+    """The output of rank 0: lines, a bar on a terminal, TensorBoard's events. Other ranks print nothing."""
 
     console: Console
     bar: Progress
@@ -442,7 +442,7 @@ class Log:
 
 @contextmanager
 def open_log(folder: Path, rank: int, step: int) -> Iterator[Log]:
-    """A log that goes on after a step: later events in the folder are void."""
+    """A log that continues after a step; later events in the folder become void."""
     console = Console(quiet=rank != 0, soft_wrap=True, highlight=False, markup=False)
     board = None
     if rank == 0:

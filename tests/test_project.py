@@ -1,5 +1,6 @@
-"""What hosts and registries read of the project: its metadata, the citation, forms and hooks."""
+"""What hosts, registries and readers see of the project: its metadata, the citation, forms, hooks and words."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -16,6 +17,21 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+SAYS_INSTEAD = {
+    r"\banew\b": "again",
+    r"\bmend(s|ed|ing)?\b": "repair",
+    r"\bstand-ins?\b": "replacement",
+    r"\bhand(s|ed|ing)? (\w+ )?out\b": "deliver",
+    r"\bcannot be meant\b": "invalid",
+    r"\bmeanwhile\b": "at the same time",
+    r"\bpassed over\b": "skipped",
+    r"\b(can|cannot) be had\b": "supported, available",
+    r"\b(is|are) there (already|twice)\b": "exists already, occurs twice",
+    r"(^|[.;:,] )[Ee]lse\b": "otherwise",
+    r"\b[Uu]nless told otherwise\b": "by default",
+}
+"""Words that readers must not meet, and what to write."""
+OTHER_WORDS = {"loading", "shards"}  # rooms that still have some of them
 FORMS = [path for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if path.stem != "config"]
 
 
@@ -80,3 +96,27 @@ def test_each_python_is_tested() -> None:
 def test_the_tests_of_a_gpu_fail_without_one() -> None:
     [job] = read(ROOT / ".github/workflows/gpu.yml")["jobs"].values()
     assert job["env"] == {"GPULOADER_REQUIRE_GPU": "1"}
+
+
+def texts(path: Path) -> list[str]:
+    """What people read: a page without the table of bad examples; a module's docstrings and messages."""
+    if path.suffix == ".md":
+        return [line for line in path.read_text().splitlines() if path.name != "CONTRIBUTING.md" or line[:1] != "|"]
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [path for path in sorted((ROOT / "gpuloader").rglob("*.py")) if "pipelines" not in path.parts]
+
+
+@pytest.mark.parametrize("avoided", SAYS_INSTEAD)
+def test_pages_messages_and_docstrings_avoid_words_that_are_hard_to_read(avoided: str) -> None:
+    modules = [path for path in MODULES if not OTHER_WORDS & set(path.parts)]
+    found = [
+        f"{path.relative_to(ROOT)}: {' '.join(text[max(0, match.start() - 40) : match.end() + 20].split())}"
+        for path in [*PAGES, *modules]
+        for text in texts(path)
+        for match in re.finditer(avoided, text)
+    ]
+    assert not found, f"write {SAYS_INSTEAD[avoided]!r} instead"

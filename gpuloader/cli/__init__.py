@@ -1,4 +1,4 @@
-"""The command line: each command is a call of a library function, and printing what it gave."""
+"""The command line: each command calls a library function and prints its result."""
 
 from gpuloader.cli.app import main
 

@@ -1,10 +1,10 @@
-"""`gpuloader`: the commands, each in a module of its own beside this one.
+"""`gpuloader`: the commands; each is in its own module here.
 
 Exit status, for scripts:
 
     0    all is well
-    1    a mistake of the user's or a failure: one message on stderr, never a traceback
-    2    an option that does not exist, or a value that cannot be read as what it is for
+    1    an invalid argument or a failure: one message on stderr, never a traceback
+    2    an unknown option, or a value that cannot be parsed
     3    the command did its work and found something wrong, such as bad images
     130  Ctrl-C
 """
@@ -54,9 +54,9 @@ def _options(
 
 
 def main() -> None:
-    """Runs a command. A mistake of the user's is one message and exit status 1, never a traceback."""
+    """Runs a command. An error that the library raises is one message and exit status 1, never a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names and bars that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # for file names and bars that the terminal's encoding lacks
     try:
         app()
     except GPULoaderError as error:

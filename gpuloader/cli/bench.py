@@ -29,23 +29,23 @@ def bench(
     shards: Shards,
     preset: Preset = "imagenet_train",
     batch_size: BatchSize = None,
-    device_id: Annotated[int | None, typer.Option(help="The GPU to measure beside the CPU.")] = None,
+    device_id: Annotated[int | None, typer.Option(help="The GPU to measure, in addition to the CPU.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
-    num_threads: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
     shuffle: Shuffle = None,
     label_from: LabelFrom = "cls",
     quarantine: Quarantine = None,
     seconds: Annotated[
-        float, typer.Option(help="How long to measure on each device; as long again with --train.")
+        float, typer.Option(help="How long to measure on each device; the same time again with --train.")
     ] = 20,
     train: Annotated[
-        str | None, typer.Option(help="A network to train: small, or a name that torchvision or timm knows.")
+        str | None, typer.Option(help="A network to train: small, or a name from torchvision or timm.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of the figures; needs matplotlib.")] = None,
-    report: Annotated[Path | None, typer.Option(help="A page with all of it, one HTML file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,
+    report: Annotated[Path | None, typer.Option(help="A report to write, one HTML file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measures what each stage of loading costs on these shards and this machine, and says what limits.
+    """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
     Example: gpuloader bench 'shards/train-{0000..0147}.tar' --preset imagenet_train --report bench.html
     """
@@ -79,7 +79,7 @@ def bench(
     say(f"data     {data.images:,} images of {format_bytes(data.image_bytes)} in {data.shards:,} shards; {preset}")
     size = result.settings["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
-        say(f"batch    {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+        say(f"batch    {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     for device in result.devices:
         _print_device(device, size)
     say()

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def check(
     shards: LocalShards,
     quarantine: Annotated[
-        Path | None, typer.Option(help="Write the bad samples there, for on_error=BadImages(known=...).")
+        Path | None, typer.Option(help="Write the bad samples to this file, for on_error=BadImages(known=...).")
     ] = None,
-    repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into that folder.")] = None,
+    repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into this folder.")] = None,
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decodes every image as training would, and lists what is wrong with the shards; 3 is the exit status then.
+    """Decodes every image as training would, and lists what is wrong with the shards; then the exit status is 3.
 
     Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
     """

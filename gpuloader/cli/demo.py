@@ -13,14 +13,14 @@ from gpuloader.cli.printing import say
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes.")] = Path("demo.png"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")] = Path("demo.png"),
     keep: Annotated[
-        Path | None, typer.Option(help="A folder to keep the shards in; without it they are removed.")
+        Path | None, typer.Option(help="A folder to keep the shards in; without it, they are removed.")
     ] = None,
     cpu: Cpu = False,
-    seed: Annotated[int, typer.Option(help="Draws the pictures, their order and the net.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the pictures, their order and the net.")] = 0,
 ) -> None:
-    """Makes pictures, trains a small net on them through GPULoader, and draws what it predicts for others.
+    """Makes pictures, trains a small net on them through GPULoader, and draws its predictions for other pictures.
 
     Example: gpuloader demo --keep shards/
     """

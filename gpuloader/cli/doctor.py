@@ -12,12 +12,12 @@ from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 
 
 def doctor(
-    shards: Annotated[list[str] | None, typer.Argument(help="Shards, to measure the disk that they lie on.")] = None,
+    shards: Annotated[list[str] | None, typer.Argument(help="Shards, to measure the disk that they are on.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Looks at the GPU, the packages, the machine's limits and the environment, and says what to do about them.
+    """Checks the GPU, the packages, the machine's limits and the environment, and says what to do about problems.
 
-    The exit status is 3 where something keeps GPULoader from working; not for warnings.
+    The exit status is 3 if something keeps GPULoader from working; warnings do not change it.
 
     Example: gpuloader doctor 'shards/train-{0000..0147}.tar'
     """

@@ -23,11 +23,11 @@ def info(
     label_from: Annotated[Literal["cls", "folder", "auto"], typer.Option(help="Where labels come from.")] = "cls",
     preset: Preset = "imagenet_train",
     batch_size: Annotated[
-        int, typer.Option(min=1, help="That the loader's memory is estimated for, with --preset.")
+        int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory; see --preset.")
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader over them needs.
+    """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
     Example: gpuloader info 'shards/train-{0000..0147}.tar'
     """
@@ -49,7 +49,7 @@ def _print(info: Info) -> None:
     _print_spread("bytes of an image", info.image_bytes, format_bytes)
     if info.unknown_size:
         say()
-        say(f"{info.unknown_size:,} images whose height and width the index does not know")
+        say(f"{info.unknown_size:,} images whose height and width are not in the index")
     memory = info.memory
     decoded = "unknown" if memory.decoded_bytes is None else format_bytes(memory.decoded_bytes)
     settings = f"preset {memory.preset}, batch size {memory.batch_size}, prefetch {memory.prefetch}"

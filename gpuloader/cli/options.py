@@ -9,19 +9,19 @@ import typer
 
 
 def complete_preset(begun: str) -> list[str]:
-    """The presets whose names begin so, for the shell."""
+    """The presets whose names begin with this text, for the shell."""
     from gpuloader.recipe import preset_names
 
     return [name for name in preset_names() if name.startswith(begun)]
 
 
 def label_source(text: str) -> str | None:
-    """A loader's `label_from`, for which the command line says "none" where Python says None."""
+    """A loader's `label_from`; the command line has "none" for Python's None."""
     return None if text == "none" else text
 
 
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
-    """A loader's `device_id`, of the options --cpu and --device-id."""
+    """A loader's `device_id`, from the options --cpu and --device-id."""
     return None if cpu else "auto" if device_id is None else device_id
 
 
@@ -31,10 +31,10 @@ Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(help="Images in a batch; 128 unless given, or less where there are fewer images.")
+    int | None, typer.Option(help="Images in a batch; by default 128, or fewer if there are fewer images.")
 ]
 LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder, none or auto.")]
-Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; by the recipe unless given.")]
-Quarantine = Annotated[Path | None, typer.Option(help="A file of images that are known to be bad.")]
-Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in place of text.")]
+Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the default depends on the recipe.")]
+Quarantine = Annotated[Path | None, typer.Option(help="A file of known bad images.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

@@ -18,12 +18,12 @@ def presets(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A preset's name, a YAML file, or MODULE:NAME of a Compose or torchvision's.",
+            help="A preset's name, a YAML file, or MODULE:NAME of a Compose or a torchvision transform.",
             autocompletion=complete_preset,
         ),
     ] = None,
 ) -> None:
-    """Lists the recipes that come with the library, or prints one as YAML, to start one's own from.
+    """Lists the recipes that come with the library, or prints one as YAML, as a start for your own.
 
     Example: gpuloader presets imagenet_train > mine.yaml
 
@@ -43,7 +43,7 @@ def presets(
 
 
 def _import_preset(path: str) -> Preset:
-    """The recipe that a Python module of the folder, or an installed one, has under a name."""
+    """The recipe that an installed Python module, or one in this folder, has under a name."""
     from gpuloader.errors import PresetError
     from gpuloader.recipe import Preset, preset_from_torchvision
 
@@ -52,7 +52,7 @@ def _import_preset(path: str) -> Preset:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose, or of torchvision's") from None
+        raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose or a torchvision transform") from None
     except Exception as error:
         raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
     return found if isinstance(found, Preset) else preset_from_torchvision(found)

@@ -1,4 +1,4 @@
-"""What commands print: lines for people, and results as JSON, for machines."""
+"""Prints the commands' results: lines for people, or JSON for machines."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FOUND_SOMETHING_WRONG = 3
 
 
 def say(line: str = "") -> None:
-    """Prints a line. Whatever is in it, it stays one, and a terminal obeys nothing of it."""
+    """Prints a line. Whatever is in it, it stays one line, and a terminal obeys nothing in it."""
     print(printable(line))
 
 
 def print_json(result: Any) -> None:  # noqa: ANN401
-    """One JSON document: a result's fields under their names."""
+    """Prints one JSON document: a result's fields by name."""
     content = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
     text = json.dumps(content, indent=2, default=_as_json_value)
-    print(text.replace("\x7f", r"\u007f"))  # the only control character that JSON's texts may have
+    print(text.replace("\x7f", r"\u007f"))  # the only control character that JSON's texts may contain
 
 
 def _as_json_value(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):  # numpy's
+    if hasattr(value, "tolist"):  # a numpy value
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -18,22 +18,22 @@ def show(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes: .png or .jpg.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture: .png or .jpg.")] = Path(
         "grid.png"
     ),
-    count: Annotated[int, typer.Option(help="How many samples, drawn over all of the data.")] = 8,
+    count: Annotated[int, typer.Option(help="How many samples, drawn from all of the data.")] = 8,
     ids: Annotated[list[int] | None, typer.Option("--id", help="A sample by its number; may be repeated.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--key", help="A sample by its key; may be repeated.")] = None,
-    versions: Annotated[int, typer.Option(help="Versions of each sample: those of the epochs 0, 1 and so on.")] = 4,
-    columns: Annotated[int | None, typer.Option(help="Images in a row, the original among them.")] = None,
-    seed: Annotated[int, typer.Option(help="The training's.")] = 0,
+    versions: Annotated[int, typer.Option(help="Versions of each sample: those of epochs 0, 1 and so on.")] = 4,
+    columns: Annotated[int | None, typer.Option(help="Images in a row, including the original.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the training.")] = 0,
     label_from: LabelFrom = "cls",
     cpu: Cpu = False,
-    serve: Annotated[bool, typer.Option("--serve", help="A page to leaf through instead, on this machine.")] = False,
-    port: Annotated[int, typer.Option(help="The page's; 0 takes a free one.")] = 8765,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve a page to browse samples, on this machine.")] = False,
+    port: Annotated[int, typer.Option(help="The page's port; 0 takes a free one.")] = 8765,
     as_json: AsJson = False,
 ) -> None:
-    """Draws samples beside what training gets of them in several epochs, or serves a page to leaf through them.
+    """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
 
     Example: gpuloader show 'shards/train-{0000..0147}.tar' --preset imagenet_randaugment -o grid.png
 
@@ -61,14 +61,14 @@ def show(
         return
     say(f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
-        say("MixUp and CutMix, which the recipe has, are left out")
+        say("MixUp and CutMix are left out")
     for sample in shown.samples:
         if sample.id in shown.bad:
             say(f"bad image: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")
 
 
 def _overrides(changes: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, the values as in YAML, as `Compose.load` takes them."""
+    """Parses `KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, with values as in YAML, for `Compose.load`."""
     from gpuloader.errors import ConfigError
     from gpuloader.recipe.strict_yaml import load_yaml
 

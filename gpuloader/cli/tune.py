@@ -26,17 +26,17 @@ def tune(
     shards: Shards,
     preset: Preset = "imagenet_train",
     batch_size: BatchSize = None,
-    batch_sizes: Annotated[str, typer.Option(help="Others to try too: 64,256.")] = "",
-    device_id: Annotated[int | None, typer.Option(help="The GPU; the first where there is one, unless given.")] = None,
+    batch_sizes: Annotated[str, typer.Option(help="Other batch sizes to try: 64,256.")] = "",
+    device_id: Annotated[int | None, typer.Option(help="The GPU; by default the first, if there is one.")] = None,
     cpu: Cpu = False,
     shuffle: Shuffle = None,
     label_from: LabelFrom = "cls",
     quarantine: Quarantine = None,
     seconds: Annotated[float, typer.Option(help="How long it may take.")] = 120,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the arguments go.")] = Path("tuned.yaml"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the arguments.")] = Path("tuned.yaml"),
     as_json: AsJson = False,
 ) -> None:
-    """Searches the settings that load these shards fastest on this machine, and writes them as YAML.
+    """Searches for the settings that load your shards fastest on this machine, and writes them as YAML.
 
     Example: gpuloader tune 'shards/train-{0000..0147}.tar' --preset imagenet_train --batch-size 256 -o tuned.yaml
     """
@@ -67,6 +67,6 @@ def tune(
         return
     size = result.defaults["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
-        say(f"batches of {size}, as there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+        say(f"batches of {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     say(verdict(result))
     say(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")

@@ -1,1 +1,1 @@
-"""Other loaders' interfaces on this library: a script runs after its import line alone was changed."""
+"""Other loaders' interfaces on this library: a script runs after you change only its import line."""

@@ -1,4 +1,4 @@
-"""Data of any kind, beside shards: data modules, collators, and torch's DataLoader set up for a GPU."""
+"""Data other than shards: data modules, collators, and torch's DataLoader set up for a GPU."""
 
 from gpuloader.data.cellmap import CellMapDataLoader
 from gpuloader.data.dataloaders import (

@@ -20,20 +20,20 @@ class CellMapDataLoader:
     """A `DeviceLoader` with the arguments and attributes of `cellmap_data.CellMapDataLoader`.
 
     Args:
-        dataset: of cellmap_data, or any other with `__getitem__` and `__len__`.
-        classes: their names; None takes those of the data set, if it has any.
+        dataset: from cellmap_data, or any other with `__getitem__` and `__len__`.
+        classes: their names; None uses those of the data set, if it has any.
         batch_size: samples in a batch.
-        num_workers: worker processes. Unless told otherwise they stay from epoch to epoch.
+        num_workers: worker processes. By default they stay from epoch to epoch.
         weighted_sampler: draws samples by the data set's `get_weighted_sampler(batch_size, rng)`, or by its `weights`.
-        sampler: of torch's, or a function that makes one; `refresh()` calls it again.
-        is_train: shuffles, where nothing else says which samples come.
+        sampler: a sampler of torch, or a function that makes one; `refresh()` calls it again.
+        is_train: shuffles, unless another argument chooses the samples.
         rng: of the order.
-        device: of the batches; None takes the GPU where there is one.
+        device: of the batches; None uses the GPU if there is one.
         iterations_per_epoch: the batches of an epoch; None goes through the data once.
         loader: arguments of torch's DataLoader, such as `prefetch_factor`, which is 2 unless given.
 
     Attributes:
-        loader: the `DeviceLoader`. Iterating over it or over this is the same.
+        loader: the `DeviceLoader`. Iterating over it is the same as iterating over this object.
 
     Raises:
         ConfigError: `prefetch_factor` below 1, or `weighted_sampler` for data without weights.
@@ -76,7 +76,7 @@ class CellMapDataLoader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Makes the loader again, with other samples where a function or the data set draws them."""
+        """Makes the loader again; if a function or the data set draws the samples, they are new ones."""
         sampler = self.sampler() if callable(self.sampler) else self.sampler or self._drawn()
         self._pytorch_loader = DeviceLoader(
             self.dataset,
@@ -118,7 +118,7 @@ class CellMapDataLoader:
 
 
 def _collate(samples: list[Any]) -> Any:  # noqa: ANN401
-    """torch's `default_collate`, but for cellmap_data's `__metadata__`, which is of any kind: that stays a list."""
+    """torch's `default_collate`, but cellmap_data's `__metadata__`, which may be of any type, stays a list."""
     if not isinstance(samples[0], Mapping) or _METADATA not in samples[0]:
         return default_collate(samples)
     arrays = [{name: value for name, value in sample.items() if name != _METADATA} for sample in samples]

@@ -1,4 +1,4 @@
-"""torch's DataLoader, set up for a GPU; torchdata's StatefulDataLoader where it is installed."""
+"""Makes torch's DataLoader for a GPU; torchdata's StatefulDataLoader if it is installed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gpuloader.loading.world import World
 
 @dataclass(frozen=True)
 class DataLoaderConfig:
-    """The arguments of a DataLoader; what is None follows from the machine.
+    """The arguments of a DataLoader; the machine decides those that are None.
 
     Attributes:
-        batch_size: samples in a batch; of each rank.
-        shuffle: whether each epoch has another order.
-        num_workers: worker processes; None takes `get_optimal_num_workers()` where there is a GPU, else 0.
-        pin_memory: whether batches lie in memory that a GPU copies from quickly; None does so, and there is no such
-            memory without a GPU.
-        prefetch_factor: batches that each worker makes ahead. It plays no part without workers.
+        batch_size: samples in a batch of one rank.
+        shuffle: whether each epoch has a different order.
+        num_workers: worker processes; None uses `get_optimal_num_workers()` if there is a GPU, otherwise 0.
+        pin_memory: whether batches are in memory that a GPU copies from quickly; None does so. Without a GPU there is
+            no such memory.
+        prefetch_factor: batches that each worker makes ahead. Ignored without workers.
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
-        drop_last: whether a last, short batch is left out.
-        seed: of the order and of the workers; None takes another one in each run.
-        collate_fn: makes a batch of a list of samples; None is the task's collator, else torch's.
-        world: shares the samples among ranks, by a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
-            takes all of them.
+        drop_last: whether a short last batch is left out.
+        seed: of the order and of the workers; None uses a different one in each run.
+        collate_fn: makes a batch from a list of samples; None uses the task's collator, or else torch's.
+        world: shares the samples among ranks with a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
+            uses all samples.
 
     Example:
         >>> from gpuloader.data import DataLoaderConfig
@@ -53,7 +53,7 @@ class DataLoaderConfig:
     world: World | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Those of torch's DataLoader, without the data set, its order and its collator."""
+        """The arguments of torch's DataLoader, without the data set, its order and its collator."""
         gpu = torch.cuda.is_available()
         workers = get_optimal_num_workers("cuda" if gpu else "cpu") if self.num_workers is None else self.num_workers
         return {
@@ -86,13 +86,13 @@ class DataLoaderFactory:
         task_spec: TaskSpec | None = None,
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
     ) -> DataLoader[Any]:
-        """A loader over a data set of torch's or Hugging Face's, or over a list of tensors.
+        """A loader over a data set of torch or Hugging Face, or over a list of tensors.
 
-        Where torchdata is installed, it has `state_dict` and `load_state_dict`, and goes on in the middle of an epoch.
+        If torchdata is installed, it has `state_dict` and `load_state_dict`, and resumes in the middle of an epoch.
 
         Raises:
-            ConfigError: what `CollatorRegistry.get_collator` raises.
-            ValueError: what torch's DataLoader raises.
+            ConfigError: as raised by `CollatorRegistry.get_collator`.
+            ValueError: as raised by torch's DataLoader.
         """
         config = config or DataLoaderConfig()
         collate = config.collate_fn
@@ -110,7 +110,7 @@ def create_optimized_dataloader(
     rank: int = 0,
     seed: int = 42,
 ) -> DataLoader[Any]:
-    """A loader for training, shuffled and without a last, short batch; or for evaluation, in order and with it.
+    """A loader for training, shuffled and without a short last batch; or for evaluation, in order and with it.
 
     With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
 
@@ -129,10 +129,10 @@ def create_optimized_dataloader(
 
 
 def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
-    """A loader that gives the same batches in every run, shuffled, in this process alone, without a last, short one.
+    """A loader that gives the same batches in every run: shuffled, in this process only, without a short last batch.
 
-    For the whole process, it sets the seeds, makes torch refuse what is not deterministic, and gives cuBLAS the
-    workspace that it needs for that, unless the environment already has one.
+    For the whole process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
+    workspace that this needs, unless the environment already sets one.
 
     Example:
         >>> import torch

@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader
 
 
 class DeviceLoader(DataLoader[Any]):
-    """A DataLoader whose batches are on a device. On a GPU, one is copied there while the one before it is used.
+    """A DataLoader whose batches are on a device. On a GPU, the next batch is copied while the current one is used.
 
-    The copies are made on a stream of their own, so they do not wait for the training step, nor it for them; that needs
+    The copies use their own stream, so they and the training step do not wait for each other. This needs
     `pin_memory=True`, the default on a GPU.
 
     Args:
         dataset: any of torch's.
-        device: of the batches; None takes the GPU where there is one.
+        device: of the batches; None uses the GPU if there is one.
         loader: arguments of torch's DataLoader.
 
     Example:
@@ -48,7 +48,7 @@ class DeviceLoader(DataLoader[Any]):
             return None
 
         def use(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(torch.cuda.current_stream(self.device))  # its memory is not reused before that is done
+            tensor.record_stream(torch.cuda.current_stream(self.device))  # keeps its memory until this stream is done
             return tensor
 
         ahead = copy()
@@ -59,7 +59,7 @@ class DeviceLoader(DataLoader[Any]):
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """A batch with each of its tensors changed; mappings become dictionaries, sequences stay what they are."""
+    """A batch with each of its tensors changed; mappings become dictionaries, sequences keep their type."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):

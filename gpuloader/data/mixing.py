@@ -14,7 +14,7 @@ from gpuloader.errors import ConfigError
 
 
 class SamplingStrategy(Enum):
-    """Whose turn it is among several loaders: the strategies of `MixedLoader`.
+    """How turns are taken among several loaders: the strategies of `MixedLoader`.
 
     Example:
         >>> from gpuloader.data import SamplingStrategy
@@ -33,11 +33,11 @@ class MultiDataLoaderConfig:
     """How several loaders make one epoch.
 
     Attributes:
-        sampling_strategy: whose turn it is.
-        dataloader_weights: of each loader, for `SamplingStrategy.WEIGHTED`; None weighs all alike.
-        dataloader_names: of each loader; none numbers them.
-        cycle_short_loaders: whether a loader that has ended begins again until the longest has ended, where
-            turns are drawn or taken in order. Else the epoch ends where one has no batch left.
+        sampling_strategy: how turns are taken.
+        dataloader_weights: one for each loader, for `SamplingStrategy.WEIGHTED`; None weighs all equally.
+        dataloader_names: one for each loader; if empty, they are numbered.
+        cycle_short_loaders: if turns are drawn or taken in order: whether a loader that has ended begins again until
+            the longest has ended. Otherwise the epoch ends when one has no batch left.
         seed: of the turns that are drawn.
 
     Example:
@@ -59,12 +59,12 @@ def create_multi_dataloaders(
     batch_sizes: Mapping[str, int] | Sequence[int] | None = None,
     num_workers: int = 4,
 ) -> tuple[list[DataLoader[Any]], MultiDataLoaderConfig]:
-    """A loader for training on each of several data sets, and how to mix them: drawn, each as often as the others.
+    """A training loader for each of several data sets, and a config that draws from all equally often.
 
     Args:
         datasets_dict: (data set, batch size) by name.
-        batch_sizes: other batch sizes, by name or in the same order; None leaves those of `datasets_dict`.
-        num_workers: worker processes of all together, at least one for each.
+        batch_sizes: other batch sizes, by name or in the same order; None keeps those of `datasets_dict`.
+        num_workers: worker processes of all loaders together, at least one for each.
 
     Raises:
         ConfigError: `batch_sizes` does not fit the data sets.
@@ -84,7 +84,7 @@ def create_multi_dataloaders(
         given = dict(zip(names, given)) if len(given) == len(names) else {"": 0}
     if not set(given) <= set(names):
         raise ConfigError(
-            f"batch_sizes={batch_sizes!r}: allowed is one for each of {', '.join(names)}, or fewer by name"
+            f"batch_sizes={batch_sizes!r}: allowed is one for each of {', '.join(names)}, or fewer, by name"
         )
     workers = num_workers and max(1, num_workers // len(names))
     loaders = [

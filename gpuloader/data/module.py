@@ -1,4 +1,4 @@
-"""Data modules: training and validation batches of data of any kind."""
+"""Data modules: training and validation batches from data of any kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.loading.world import World
 
-if TYPE_CHECKING:  # they import DALI, which data other than shards do without
+if TYPE_CHECKING:  # they import DALI, which data other than shards does not need
     from gpuloader.loading.argument_types import AnyPreset
     from gpuloader.loading.loader import GPULoader
 
@@ -25,7 +25,7 @@ Loader: TypeAlias = Iterable[Any]
 
 @runtime_checkable
 class DataModuleProtocol(Protocol):
-    """What has the batches of training and of validation; data modules of Lightning's are of this kind too.
+    """An object with training and validation batches; Lightning's data modules are such objects, too.
 
     Example:
         >>> from gpuloader.data import DataModuleProtocol
@@ -47,35 +47,35 @@ class DataModuleProtocol(Protocol):
 
 
 class UniversalDataModule:
-    """Training and validation batches of shards, by `GPULoader`; or of data sets, by torch's DataLoader.
+    """Training and validation batches: from shards by `GPULoader`, or from data sets by torch's DataLoader.
 
     Shards are what `GPULoader` takes: paths, patterns, URLs and lists of those. Data sets are torch's, Hugging Face's,
-    lists of tensors, and whatever else has `__getitem__` and `__len__`; or an `IterableDataset`, which comes in its own
-    order, shares itself among ranks, and needs `val_data`.
+    lists of tensors, and any other object with `__getitem__` and `__len__`; or an `IterableDataset`, which decides its
+    own order, shares itself among ranks, and needs `val_data`.
 
     Under torch.distributed each rank has its share. For data sets, call `loader.sampler.set_epoch(epoch)` there.
 
-    Loaders have `state_dict` and `load_state_dict`, which go on with the rest of an epoch: `GPULoader` always, others
-    where torchdata is installed.
+    Loaders have `state_dict` and `load_state_dict`, which resume with the rest of an epoch: `GPULoader` always, others
+    if torchdata is installed.
 
     Args:
         train_data: shards, or a data set.
-        val_data: the same; None takes a part of `train_data`.
-        task_spec: the task, which chooses the collator of data sets; None takes torch's `default_collate`.
+        val_data: the same; None uses a part of `train_data`.
+        task_spec: the task, which chooses the collator of data sets; None uses torch's `default_collate`.
         tokenizer: of transformers, for text.
         batch_size: samples of this rank in a batch.
-        val_split: the share of `train_data`, in [0, 1), that is drawn by `seed` for validation where there is no
-            `val_data`, and then left out of training.
+        val_split: without `val_data`, the share of `train_data`, in [0, 1), that is drawn by `seed` for validation and
+            left out of training.
         num_workers: worker processes for data sets; None as in `DataLoaderConfig`. Shards need none.
         seed: of the order and of the split.
-        eval_preset: the recipe of validation on shards; that of training is `preset`.
-        loader: arguments of `GPULoader` for shards. Validation shares those that it shares in `GPULoaderDataModule`.
+        eval_preset: the recipe for validation on shards; the recipe for training is `preset`.
+        loader: arguments of `GPULoader` for shards. Validation shares the same ones as in `GPULoaderDataModule`.
 
     Attributes:
         seed: as above.
 
     Raises:
-        ConfigError: an argument that is invalid, or does not go with this kind of data.
+        ConfigError: an argument is invalid, or does not fit this kind of data.
 
     Example:
         >>> import torch
@@ -99,11 +99,11 @@ class UniversalDataModule:
         eval_preset: AnyPreset = "imagenet_eval",
         **loader: Any,  # noqa: ANN401 - as `TrainerLoaders` has them
     ) -> None:
-        super().__init__()  # of Lightning's data module, where this is one
+        super().__init__()  # of Lightning's data module, if this is one
         if not isinstance(val_split, (int, float)) or not 0 <= val_split < 1:
             raise ConfigError(f"val_split={val_split!r}: allowed is a share of train_data in [0, 1)")
         if loader and not (_is_shards(train_data) or _is_shards(val_data)):
-            raise ConfigError(f"{', '.join(loader)}: for shards only, but there is a {type(train_data).__name__}")
+            raise ConfigError(f"{', '.join(loader)}: for shards only, but the data is a {type(train_data).__name__}")
         self.task_spec, self.tokenizer, self.batch_size = task_spec, tokenizer, batch_size
         self.num_workers, self.seed = num_workers, seed
         self._train_loader: dict[str, Any] = {"seed": seed, **loader}
@@ -116,11 +116,11 @@ class UniversalDataModule:
             self._split(val_split)
 
     def train_dataloader(self) -> Loader:
-        """A new loader, shuffled by the seed. For the next epoch, loop over it again: another begins with the first."""
+        """A new loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
         return self._loader(self._train, self._train_loader, shuffle=True)
 
     def val_dataloader(self) -> Loader:
-        """A new loader, in the data's order; an empty list where there is nothing to validate on."""
+        """A new loader, in the data's order; an empty list if there is nothing to validate on."""
         return [] if self._val is None else self._loader(self._val, self._val_loader, shuffle=False)
 
     def _loader(self, data: Any, options: Mapping[str, Any], shuffle: bool) -> Loader:  # noqa: ANN401

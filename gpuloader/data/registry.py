@@ -1,4 +1,4 @@
-"""Collators, which make a batch of samples, by name and by what they are for."""
+"""Collators, which make a batch from samples, by name and by purpose."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CollatorInfo:
 
 
 class CollatorRegistry:
-    """Makes collators, by name or for a task. "text", "vision" and "default" are there from the start.
+    """Makes collators, by name or for a task. "text", "vision" and "default" are registered already.
 
     Example:
         >>> from gpuloader.data import CollatorRegistry, TaskSpec
@@ -64,16 +64,16 @@ class CollatorRegistry:
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
-        """The one of this process, which the data modules use."""
+        """The registry of this process, which the data modules use."""
         with cls._lock:
             cls._instance = cls._instance or cls()
         return cls._instance
 
     def register(self, name: str, modality: str, description: str = "") -> Callable[[CollatorFactory], CollatorFactory]:
-        """Registers a function that makes collators, in place of what has that name.
+        """Registers a function that makes collators; it replaces any other of that name.
 
-        The function gets the arguments of `get_collator`; `task_spec` and `tokenizer` if it has parameters for them. A
-        modality's collator is the one that was registered for it first.
+        The function gets the arguments of `get_collator`; `task_spec` and `tokenizer` only if it has parameters for
+        them. The collator of a modality is the first that was registered for it.
         """
 
         def register(factory: CollatorFactory) -> CollatorFactory:
@@ -89,14 +89,14 @@ class CollatorRegistry:
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
         **arguments: Any,  # noqa: ANN401
     ) -> BatchCollator:
-        """The collator of that name, else the one of the task's modality, else torch's `default_collate`.
+        """The collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
 
         Raises:
-            ConfigError: there is no collator of that name, it has no such argument, or it refuses one.
+            ConfigError: no collator has this name, or it refuses an argument.
         """
         name = self._name_for(task_spec) if collator_name is None else collator_name
         if name not in self._known:
-            raise ConfigError(f"collator_name={name!r}: registered are {', '.join(self._known)}")
+            raise ConfigError(f"collator_name={name!r}: allowed are {', '.join(self._known)}")
         factory = self._known[name].factory
         parameters = signature(factory).parameters
         offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
@@ -125,7 +125,7 @@ def _text(
     if mlm is None and task_spec is not None:
         if task_spec.task_type not in _LANGUAGE_MODELS:
             raise ConfigError(
-                f"task_type={task_spec.task_type!r} of text: allowed are {', '.join(_LANGUAGE_MODELS)}; for others, "
+                f"task_type={task_spec.task_type!r} for text: allowed are {', '.join(_LANGUAGE_MODELS)}; for others, "
                 f"register a collator, such as transformers' DataCollatorWithPadding"
             )
         mlm = _LANGUAGE_MODELS[task_spec.task_type]

@@ -1,4 +1,4 @@
-"""Seeds of everything that draws random numbers."""
+"""Seeds everything that draws random numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def set_reproducible_training(seed: int = 42) -> tuple[Callable[[int], None], to
     """
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)  # of all GPUs too
+    torch.manual_seed(seed)  # of all GPUs, too
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     return worker_init_fn, torch.Generator().manual_seed(seed)

@@ -12,11 +12,11 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.loading.world import World
 
 _ON_A_CPU = 32
-_SHARE = 0.8  # of the largest batch: the optimizer's state and fragments need room too
+_SHARE = 0.8  # of the largest batch, because the optimizer's state and fragmentation need memory, too
 
 
 def get_optimal_num_workers(device_type: str = "cuda") -> int:
-    """Worker processes for a DataLoader: four for each GPU, as far as there are cores; 0 for training on the CPU.
+    """Worker processes for a DataLoader: up to four for each GPU, limited by the cores; 0 for training on the CPU.
 
     Processes that torchrun starts on one machine share its GPUs and cores.
 
@@ -35,15 +35,15 @@ def get_optimal_num_workers(device_type: str = "cuda") -> int:
 def calculate_optimal_batch_size(
     model: torch.nn.Module, input_shape: Sequence[int], device: str | torch.device = "cuda", *, most: int = 512
 ) -> int:
-    """80 % of the largest batch that goes through the model, at most of `most`: sizes double until memory ends.
+    """80 % of the largest batch that fits through the model, at most of `most`: sizes double until memory is full.
 
-    A model in training mode goes forward and back, one in evaluation mode forward. It is left as it was: parameters,
-    gradients, buffers such as BatchNorm's averages, mode and random numbers.
+    A model in training mode runs forward and backward; in evaluation mode, forward only. It is left unchanged:
+    parameters, gradients, buffers such as BatchNorm's averages, mode and random numbers.
 
     Args:
         model: takes a float tensor (B, *input_shape); on the device.
         input_shape: of one sample, such as (3, 224, 224).
-        device: on a CPU the answer is 32, for memory is not what limits there.
+        device: on a CPU the answer is 32, because memory does not limit there.
         most: the largest batch that is tried.
 
     Raises:
@@ -57,14 +57,14 @@ def calculate_optimal_batch_size(
     """
     if torch.device(device).type == "cpu":
         return _ON_A_CPU
-    fitting, size = 0, 2  # BatchNorm takes no single sample
+    fitting, size = 0, 2  # BatchNorm refuses a single sample
     while size <= most and _fits(model, (size, *input_shape), device):
         fitting, size = size, 2 * size
     torch.cuda.empty_cache()
     if not fitting:
         raise DeviceError(
-            f"2 samples of {tuple(input_shape)} do not fit beside the model: is another process using the GPU? "
-            f"Else take smaller inputs or a smaller model"
+            f"2 samples of {tuple(input_shape)} do not fit next to the model: is another process using the GPU? "
+            f"If not, use smaller inputs or a smaller model"
         )
     return max(1, int(_SHARE * fitting))
 
@@ -86,7 +86,7 @@ def _fits(model: torch.nn.Module, shape: tuple[int, ...], device: str | torch.de
 
 
 def _tensors(outputs: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
-    """Those in what a model gives: a tensor, or mappings and sequences of them."""
+    """The tensors in a model's output: a tensor, or mappings and sequences of tensors."""
     if isinstance(outputs, torch.Tensor):
         yield outputs
     elif isinstance(outputs, (Mapping, list, tuple)):

@@ -1,4 +1,4 @@
-"""How fast a loader is."""
+"""Measures how fast a loader is."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Consider:
 
 
 def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warmup: int = 3) -> float:
-    """Prints and gives the seconds that a batch takes to load, and prints what may help where that is above 0.1 s.
+    """Prints and returns the seconds that a batch takes to load; prints advice if they are more than 0.1.
 
-    All batches are of one epoch: beginning another for each batch would measure how long it takes to begin.
+    All batches are from one epoch, because beginning a new one for each batch would measure the beginning.
 
     Args:
-        dataloader: of torch's, a `GPULoader`, or what else gives batches.
-        batches: how many are measured; fewer where the epoch ends before.
-        warmup: how many are passed over first, in which workers start and caches fill.
+        dataloader: torch's, a `GPULoader`, or any other iterable of batches.
+        batches: how many are measured; fewer if the epoch ends earlier.
+        warmup: how many are skipped first, while workers start and caches fill.
 
     Raises:
-        ConfigError: the epoch has no batches after those of the warm-up.
+        ConfigError: the epoch has no batches after the warm-up.
 
     Example:
         >>> from gpuloader.data import diagnose_dataloader_speed
@@ -45,7 +45,7 @@ def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warm
     measured = sum(1 for _ in islice(epoch, batches))
     _wait_for_copies()
     if measured == 0:
-        raise ConfigError(f"an epoch has {passed} batches: allowed are more than warmup={warmup}")
+        raise ConfigError(f"an epoch has {passed} batches: it must have more than warmup={warmup}")
     seconds = (time.perf_counter() - started) / measured
     print(f"Average batch load time: {seconds:.3f}s")
     if seconds > _SLOW_SECONDS:

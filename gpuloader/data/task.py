@@ -1,4 +1,4 @@
-"""What a model is to learn, as far as its data is concerned."""
+"""Describes a task of a model, for choosing how its data is prepared."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task, by which `CollatorRegistry` chooses a collator.
+    """A task; `CollatorRegistry` chooses a collator by it.
 
     Attributes:
         name: for you.
-        modality: "vision", "text", or one that a collator was registered for; others get torch's `default_collate`.
-        task_type: of text, "causal_lm" or "masked_lm"; else a word of yours.
+        modality: "vision", "text", or one with a registered collator; others get torch's `default_collate`.
+        task_type: for text, "causal_lm" or "masked_lm"; otherwise any word.
         preprocessing_config: arguments of the collator, such as `{"mean": [0.5], "std": [0.5]}`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Texts and tokens of samples to a batch, by transformers."""
+"""Collates texts and tokens into a batch, with transformers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _IGNORED = -100  # cross_entropy's ignore_index
 
 
 class TextCollator:
-    """A batch of a language model: "input_ids", "attention_mask" and "labels", (B, longest of the batch) int64 each.
+    """Makes a batch for a language model: "input_ids", "attention_mask" and "labels", each (B, longest) int64.
 
     A sample is a mapping with `input_ids` or `text`, a text, or the ids themselves, as a tensor or a list. The batch is
-    made by `DataCollatorForLanguageModeling` of transformers. Labels are the ids, for a causal language model, or the
-    ids that were chosen for a masked one: 15 % of the tokens, of which 80 % become the mask, 10 % another token, and
-    10 % stay. They are -100, which torch's `cross_entropy` leaves out, at padding and at what was not chosen.
+    made by transformers' `DataCollatorForLanguageModeling`. For a causal language model, labels are the ids. For a
+    masked one, 15 % of the tokens are chosen: 80 % of them become the mask, 10 % another token, and 10 % stay. Labels
+    are -100, which torch's `cross_entropy` ignores, at padding and at tokens that were not chosen.
 
     Args:
-        tokenizer: of transformers, with a padding token.
-        mlm: masks tokens, for a masked language model. What is masked follows torch's random numbers.
+        tokenizer: from transformers, with a padding token.
+        mlm: masks tokens, for a masked language model. torch's random numbers choose them.
         mlm_probability: the share of tokens that is chosen.
-        max_length: cuts longer samples off.
+        max_length: cuts off longer samples.
 
     Raises:
         ConfigError: transformers is not installed, or the tokenizer cannot be used.
@@ -39,13 +39,13 @@ class TextCollator:
         max_length: int | None = None,
     ) -> None:
         if tokenizer is None:
-            raise ConfigError("text needs tokenizer=: one of transformers, such as AutoTokenizer.from_pretrained(...)")
+            raise ConfigError("text needs tokenizer=, from transformers, such as AutoTokenizer.from_pretrained(...)")
         try:
             from transformers import DataCollatorForLanguageModeling
         except ImportError as error:
             raise ConfigError(f"text needs the package transformers: pip install 'gpuloader[data]' ({error})") from None
         if tokenizer.pad_token_id is None:
-            raise ConfigError("tokenizer: it has no padding token; tokenizer.pad_token = tokenizer.eos_token gives one")
+            raise ConfigError("tokenizer: it has no padding token; set tokenizer.pad_token = tokenizer.eos_token")
         if mlm and tokenizer.mask_token_id is None:
             raise ConfigError("tokenizer: mlm=True needs one with a mask token, such as BERT's")
         self._tokenizer, self._mlm, self._max_length = tokenizer, mlm, max_length
@@ -54,7 +54,7 @@ class TextCollator:
     def __call__(self, batch: Sequence[Any]) -> dict[str, torch.Tensor]:
         rows = [torch.as_tensor(self._ids(sample), dtype=torch.long).tolist()[: self._max_length] for sample in batch]
         collated = self._collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows])
-        if not self._mlm:  # transformers ignores all padding tokens, also the one that ends a text where it is the same
+        if not self._mlm:  # transformers ignores every padding token, even one that ends a text
             collated["labels"] = collated["input_ids"].masked_fill(collated["attention_mask"] == 0, _IGNORED)
         return dict(collated)
 

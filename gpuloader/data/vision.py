@@ -1,4 +1,4 @@
-"""Images and labels of samples to a batch."""
+"""Collates images and labels into a batch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _LABELS = "labels", "label"
 
 
 class VisionCollator:
-    """A batch of images: "pixel_values" (B, C, H, W) float32 and, where samples have them, "labels".
+    """Makes a batch of images: "pixel_values" (B, C, H, W) float32 and, if samples have them, "labels".
 
-    A sample is a pair (image, label), as torchvision's data sets have it, or a mapping, with its image under
+    A sample is a pair (image, label), as in torchvision's data sets, or a mapping with its image under
     `pixel_values`, `image` or `img` and its label under `labels` or `label`. An image is a float tensor (C, H, W) in
-    [0, 1], an uint8 one in [0, 255], a uint8 array (H, W) or (H, W, C), or one of Pillow's.
+    [0, 1], an uint8 one in [0, 255], a uint8 array (H, W) or (H, W, C), or a Pillow image.
 
     Args:
-        normalize: whether mean and standard deviation become 0 and 1.
-        mean: of each channel, in [0, 1]; None takes ImageNet's. Images of one channel take the average of three.
+        normalize: whether to normalise to mean 0 and standard deviation 1.
+        mean: one for each channel, in [0, 1]; None uses ImageNet's. Images of one channel use the average of three.
         std: the same for the standard deviation.
         preset: a recipe of this library, by name, path or as a `Compose`: it decodes bytes of files, takes images of
-            any sizes, and does the normalising. Its draws follow torch's random numbers, as torchvision's do.
+            any sizes, and normalises. torch's random numbers decide its draws, as for torchvision's transforms.
         device_id: the GPU that runs the preset, in a DataLoader without worker processes; None runs it on the CPU.
 
     Raises:
-        ConfigError: samples without images, images that cannot be stacked, or arguments that are invalid.
+        ConfigError: samples without images, images that cannot be stacked, or invalid arguments.
 
     Example:
         >>> import torch
@@ -90,7 +90,7 @@ class VisionCollator:
         if channels == 1:
             mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
         if channels != len(mean):
-            raise ConfigError(f"images have {channels} channels, mean and std have {len(mean)}: give a number for each")
+            raise ConfigError(f"images have {channels} channels, mean and std have {len(mean)}: give one for each")
         return (pixels - mean[:, None, None]) / std[:, None, None]
 
     def _run(self, images: Sequence[Any]) -> torch.Tensor | list[torch.Tensor]:
@@ -112,7 +112,7 @@ def _as_tensor(image: Any) -> torch.Tensor:  # noqa: ANN401
         array = np.array(image)
         if array.dtype != np.uint8 or array.ndim not in (2, 3):
             raise ConfigError(
-                f"an image is {describe(image)}: allowed are tensors (C, H, W), uint8 arrays (H, W, C) and Pillow's "
+                f"an image is {describe(image)}: allowed are tensors (C, H, W), uint8 arrays (H, W, C) and Pillow "
                 f"images; for the bytes of files, give the collator a preset"
             )
         image = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1)
@@ -121,7 +121,7 @@ def _as_tensor(image: Any) -> torch.Tensor:  # noqa: ANN401
 
 
 def _as_file_or_array(image: Any) -> Any:  # noqa: ANN401
-    """What `Compose` takes; Hugging Face has files as {"bytes": ...}."""
+    """A form that `Compose` takes; Hugging Face has files as {"bytes": ...}."""
     image = image["bytes"] if isinstance(image, Mapping) else image
     if isinstance(image, torch.Tensor):
         image = image.permute(1, 2, 0).numpy()

@@ -1,4 +1,4 @@
-"""The demonstration: pictures made, a small net trained on them through `GPULoader`, and evaluated."""
+"""The demo: makes pictures, trains a small net on them through `GPULoader`, and evaluates it."""
 
 from gpuloader.demo.run import DemoResult, run_demo
 

@@ -1,7 +1,7 @@
 """Procedural pictures of ten classes, written as WebDataset shards of JPEGs.
 
-A picture is two rough, unevenly coloured surfaces, the upper one cut to the pattern of the picture's class. Colours,
-texture, size, angle and position are drawn without regard to the class: only the pattern tells classes apart.
+A picture is two rough, unevenly coloured surfaces; the upper one is cut in the pattern of the picture's class. Colours,
+texture, size, angle and position are drawn independently of the class, so only the pattern distinguishes classes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 SQUARES = 8  # the sides of the plane, in units
 
-# A shape maps coordinates u, v to roughly the distance inside its outline, negative outside; it fits the unit circle.
+# A shape maps coordinates u, v to roughly the distance to its outline, negative outside; it fits into the unit circle.
 
 
 def disk(u: Floats, v: Floats) -> Floats:
@@ -69,7 +69,7 @@ def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(u * u + v * v), np.arctan2(v, u)
 
 
-# A pattern does the same for the whole plane, with a generator for its free choices.
+# A pattern does the same for the whole plane; it gets a generator for its free choices.
 
 
 def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
@@ -163,7 +163,7 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """A random picture of class `CLASSES[label]`: (H, W, 3) RGB, 300 to 640 pixels long, upright or lying."""
     long = rng.triangular(300, 500, 640)
     height, width = sorted((int(long), int(0.75 * long)), reverse=rng.random() < 0.3)
-    throw = height // 50 + 1  # how many pixels down and right the upper surface casts its shadow
+    throw = height // 50 + 1  # how many pixels the upper surface casts its shadow down and right
     x, y, unit = plane(height + throw, width + throw, rng)
     depth = PATTERNS[CLASSES[label]](x, y, rng) * unit
     shadow = np.clip(depth[:-throw, :-throw] / (2 * throw) + 0.5, 0, 1)
@@ -179,7 +179,7 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def sample(seed: int, index: int) -> dict[str, str | bytes]:
-    """Sample `index`, a function of its arguments alone; every block of ten samples has the ten classes once each."""
+    """Makes sample `index`, which depends only on the arguments; each block of ten samples has each class once."""
     block, place = divmod(index, len(CLASSES))
     label = int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
     jpeg = io.BytesIO()
@@ -195,10 +195,10 @@ def write_shards(
     per_shard: int = 500,
     progress: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Write `count` samples to `folder`/`name`-0000.tar and on, `per_shard` in each, and return the shards' paths.
+    """Writes `count` samples to `folder`/`name`-0000.tar and following, `per_shard` in each; returns the shards' paths.
 
     A sample has a JPEG as `jpg` and its label, 0..9 in ASCII, as `cls`. `progress` is called with the number of samples
-    written so far. On one machine the same arguments write the same bytes.
+    written so far. On the same machine, the same arguments write the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pattern = str(folder / name).replace("%", "%%") + "-%04d.tar"

@@ -1,4 +1,4 @@
-"""Pictures with the classes that a net gives to them."""
+"""Draws pictures with the classes that a net predicts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RIGHT, WRONG, TEXT = "#1a7f37", "#c62828", "#1d1d1f"
 
 
 def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch.Tensor, picture: Path) -> None:
-    """Some of the images as a grid, each in a frame that says whether its prediction is right, and with that below it.
+    """Draws some images as a grid; each has its prediction below, and a frame that shows whether it is right.
 
     Args:
         images: (N, 3, side, side) float32 in [0, 1].
-        predicted, truth: (N,) int64, places in `CLASSES`.
-        picture: where the grid goes.
+        predicted, truth: (N,) int64, indices into `CLASSES`.
+        picture: the file to write.
     """
     right = predicted == truth
     side, height = images.shape[-1], images.shape[-1] + CAPTION + GAP
@@ -45,6 +45,6 @@ def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch
 
 
 def choose_shown(right: torch.Tensor) -> list[int]:
-    """The places to draw: wrong ones first, a row at most, then right ones, and more wrong ones where those are few."""
+    """The indices to draw: first wrong ones, at most a row, then right ones, and more wrong ones if there are few."""
     wrong = (~right).nonzero().flatten().tolist()
     return [*wrong[:COLUMNS], *right.nonzero().flatten().tolist(), *wrong[COLUMNS:]][: ROWS * COLUMNS]

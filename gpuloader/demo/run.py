@@ -1,4 +1,4 @@
-"""From nothing to a trained net: shards, loaders, a training loop, an exact evaluation, a picture of predictions."""
+"""Runs the whole demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRAIN_SECONDS = 45.0
 
 TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}}
 EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}}
-SHOW: Mapping[str, Any] = {  # what EVALUATE cuts
+SHOW: Mapping[str, Any] = {  # the part that EVALUATE cuts out
     "imagenet_eval": {"Resize": {"size": 220}, "CenterCrop": {"size": 192}, "Normalize": None}
 }
 
@@ -40,15 +40,15 @@ Device = int | Literal["auto"] | None
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration made and measured.
+    """What the demo made and measured.
 
     Attributes:
-        device: where the pictures were decoded and the net trained.
+        device: the device that decoded the pictures and trained the net.
         train, val: the shards.
-        accuracy: share of the pictures in `val` that the net names rightly, in [0, 1].
-        evaluated: how many those were: each once.
-        train_images_per_second: over all epochs, the net's work included.
-        waiting_share: share of the training time that the net waited for pictures.
+        accuracy: the share of the pictures in `val` that the net classifies correctly, in [0, 1].
+        evaluated: the number of those pictures; each counts once.
+        train_images_per_second: over all epochs, including the net's work.
+        waiting_share: the share of the training time that the net waited for pictures.
     """
 
     device: str
@@ -61,7 +61,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
-    """Makes shards in `folder`, trains, evaluates, and draws predictions in `picture`. Says how far it is on stderr.
+    """Makes shards in `folder`, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
 
     Raises:
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
@@ -73,7 +73,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
         raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
     check_output(picture)
     if tars := sorted(folder.glob("*.tar")):
-        raise StateError(f"{folder} has tars already, such as {tars[0].name}: take an empty folder")
+        raise StateError(f"{folder} has tars already, such as {tars[0].name}: give an empty folder")
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
@@ -109,7 +109,7 @@ def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
 
 @contextmanager
 def _half_of_the_threads() -> Iterator[None]:
-    """Torch leaves the others to the loader: where both want all cores, torch's threads wait for each other."""
+    """Gives torch half of the threads, so that the loader has the rest: with more, threads wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // 2))
     try:
@@ -119,7 +119,7 @@ def _half_of_the_threads() -> Iterator[None]:
 
 
 def learning_rate(done: float) -> float:
-    """The rate when that share of the training is done: up to the peak in the first third, then down to nothing."""
+    """The rate when this share of the training is done: it rises in the first third, then falls to nearly zero."""
     return PEAK_LEARNING_RATE * min(3 * done, 1.5 * (1 - done))
 
 
@@ -134,7 +134,7 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
         task = bar.add_task("training", total=steps)
         for step, (images, labels) in enumerate(chain.from_iterable(repeat(loader, EPOCHS)), start=1):
             now = loader.stats()
-            # On a slow machine the time counts, so that the rate comes down in the end there too.
+            # On a slow machine the time counts, so that the rate falls at the end there, too.
             done = max(step / steps, now.elapsed_seconds / TRAIN_SECONDS)
             optimizer.param_groups[0]["lr"] = learning_rate(min(done, 1 - 1 / steps))
             scores = net(images)
@@ -162,7 +162,7 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The class that the net gives to each picture, the right ones, and the number of different pictures."""
+    """The class that the net predicts for each picture, the true classes, and the number of different pictures."""
     net.eval()
     predicted, truth = [], []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Python processes that work for this one, over pipes."""
+"""Starts Python processes that work for this one, over pipes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _STDERR_SHOWN_BYTES = 1000
 
 
 def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], bool]) -> subprocess.Popen[bytes] | str:
-    """A process of `python ARGUMENTS` with pipes to its stdin and stdout; or the end of what it wrote to stderr.
+    """Starts `python ARGUMENTS` with pipes to its stdin and stdout; if it fails, returns the end of its stderr.
 
-    It imports from where this process does. An interrupt from the terminal does not reach it: that is its parent's.
+    It imports from where this process does. Ctrl-C in the terminal does not reach it: its parent handles that.
 
     Args:
-        is_ready: waits until it says that it is ready; False where it ended before.
+            is_ready: waits until the process says that it is ready; returns False if it ended before.
     """
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             [sys.executable, *arguments],
-            bufsize=0,  # so that whatever reads after `is_ready` misses nothing
+            bufsize=0,  # so that a reader after `is_ready` misses nothing
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -45,7 +45,7 @@ def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], 
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kills a process of `start_python`, with what it forked. It may have ended before."""
-    if process.returncode is None:  # else its number may be another's by now
+    if process.returncode is None:  # otherwise its number may belong to another process by now
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

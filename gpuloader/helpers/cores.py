@@ -1,7 +1,7 @@
 """What this process may use of the machine: cores by affinity and control groups, memory by control groups.
 
-A container's share of the cores is a quota on time, which neither `os.cpu_count` nor the affinity shows: threads beyond
-it wait for their turn, all at once.
+A container's share of the cores is a quota on time, which neither `os.cpu_count` nor the affinity shows. If there are
+more threads than that, all of them wait at the same time.
 
 References: the kernel's "Control Group v2", cpu.max and memory.max; its "CFS Bandwidth Control" for version 1.
 """
@@ -15,7 +15,7 @@ from math import ceil
 from pathlib import Path, PurePosixPath
 
 _ROOT = "/sys/fs/cgroup"
-_NO_LIMIT_BYTES = 1 << 60  # version 1 says "none" by the largest number of whole pages
+_NO_LIMIT_BYTES = 1 << 60  # version 1 has the largest number of whole pages for "none"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Limits:
     """What the control groups of a process allow.
 
     Attributes:
-        cores: cores' worth of time, such as 1.5; None without a limit.
+        cores: CPU time as a number of cores, such as 1.5; None without a limit.
         memory_bytes: None without a limit.
     """
 
@@ -37,28 +37,28 @@ def available_cores() -> int:
 
 
 def available_memory_bytes() -> int:
-    """The memory that this process may take: all of the machine's, or what its control groups allow."""
+    """The memory that this process may use: all of the machine's, or what its control groups allow."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(machine_bytes, cgroup_limits().memory_bytes or machine_bytes)
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:
-    """The cores of so many that a quota, in cores' worth of time, keeps busy; a part of a core counts as one."""
+    """The cores, up to `affinity`, that the quota (a number of cores) keeps busy; a part of a core counts as one."""
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 
 def cgroup_limits() -> Limits:
-    """The limits of this process; none where there are no control groups."""
+    """The limits of this process; none if there are no control groups."""
     return limits_of(_content("/proc/self/cgroup") or "", _content)
 
 
 def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
-    """The smallest limits among a process's groups and those above them.
+    """The smallest limits of a process's groups and the groups above them.
 
     Args:
-        memberships: what `/proc/PID/cgroup` says, lines of "number:controllers:path"; version 2 names no controllers.
-        content: of a file, by its path; None where it cannot be read. A container often sees only the uppermost group,
-            as which its own is mounted.
+        memberships: the text of `/proc/PID/cgroup`: lines of "number:controllers:path"; version 2 names no controllers.
+        content: returns a file's text by its path, or None if it cannot be read. A container often sees its own group
+            as the uppermost one, and no other.
     """
     cores: list[float] = []
     memory: list[int] = []
@@ -80,7 +80,7 @@ def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
 
 
 def _quota(text: str) -> list[float]:
-    """ "QUOTA PERIOD" in microseconds; no limit is "max" in version 2, -1 in version 1."""
+    """The limit in "QUOTA PERIOD", in microseconds; no limit is "max" in version 2, and -1 in version 1."""
     numbers = text.split()
     return [int(numbers[0]) / int(numbers[1])] if len(numbers) == 2 and numbers[0].isdigit() else []
 

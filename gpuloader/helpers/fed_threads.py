@@ -1,4 +1,4 @@
-"""Threads that are fed by a queue."""
+"""Threads that take requests from a queue."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Request = TypeVar("Request")
 class FedThreads(Generic[Request]):
     """Threads that do the same work for each request, until they are closed.
 
-    They share a queue with their owner that is written in C. Locks that are written in Python, an executor's for one,
-    can be left locked by an interrupt, and then a thread hangs.
+    They and their owner share a queue that is written in C. An interrupt can leave locks that are written in Python
+    locked, such as an executor's, and then a thread hangs.
 
     Args:
-        work: takes a request, and a function that says whether its outcome is still wanted. It raises nothing, and does
-            not hold the owner: garbage collection and the process's end close the threads, too.
+        work: takes a request, and a function that says whether its result is still wanted. It must raise nothing, and
+            must not hold the owner, because garbage collection and the process's end close the threads, too.
         name: of the threads.
         count: how many there are.
     """
@@ -36,11 +36,11 @@ class FedThreads(Generic[Request]):
             thread.start()
 
     def put(self, request: Request) -> None:
-        """Adds a request behind the others."""
+        """Adds a request to the end of the queue."""
         self._requests.put(request)
 
     def close(self) -> None:
-        """Ends the threads, which give up what is not wanted any more. Closing twice is fine."""
+        """Ends the threads, which give up requests that are no longer wanted. You may close it twice."""
         _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
         self._at_end.detach()
 

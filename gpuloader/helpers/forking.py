@@ -1,4 +1,4 @@
-"""What a forked child does with objects whose threads and locks stay in the parent."""
+"""Handles objects in a forked child whose threads and locks stay in the parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _alive: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 def at_fork(owner: Owner, leave: Callable[[Owner], None]) -> None:
-    """Calls `leave` with the owner in each forked child, for as long as the owner lives."""
+    """Calls `leave` with the owner in each forked child, as long as the owner lives."""
     _alive[owner] = leave
 
 

@@ -1,13 +1,13 @@
-"""The process that makes PNM of JPEG 2000: `python -m gpuloader.helpers.jpeg2000_process`.
+"""The process that converts JPEG 2000 to PNM: `python -m gpuloader.helpers.jpeg2000_process`.
 
-It is started at the first such image, and kept. It forks for each image, so that none finds what another one left; it
-imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON, [bytes,
-most pixels], and the file; the answer is a line of JSON and maybe a PNM:
+It is started at the first such image, and kept. It forks for each image, so that no image is affected by another one;
+it imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON,
+[bytes, most pixels], followed by the file; the answer is a line of JSON, followed by a PNM in the first case:
 
-    {"pnm": bytes}            and so many bytes follow
+    {"pnm": bytes}            this many bytes follow
     {"size": [height, width]} the header says more pixels than asked for; nothing was decoded
     {"cause": text}           why the image cannot be decoded
-    {"error": text}           why this process cannot decode, whatever the image is
+    {"error": text}           why this process cannot decode any image
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpuloader.helpers.pipes import write_all
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-# For an image, beside what the process had: OpenJPEG keeps samples in 32 bits, some of them three times.
+# For one image, on top of the process's own memory: OpenJPEG keeps samples in 32 bits, some of them three times.
 _SPARE_BYTES = 128 << 20
 _BYTES_PER_PIXEL = 48
 _BYTES_PER_BYTE = 4
-_SECONDS = 10  # of a core, and one more for each million pixels and bytes: four times what noise takes
+_SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four times what noise takes
 
 
 def _serve() -> None:
@@ -59,7 +59,7 @@ def _serve() -> None:
 
 
 def _explain_end(status: int) -> dict[str, str]:
-    """What is said of an image whose process ended without an answer."""
+    """The answer for an image whose process ended without one."""
     if status == -signal.SIGXCPU:
         return {"cause": f"decoding it takes more than {_SECONDS} seconds and one for each million pixels and bytes"}
     if status == -signal.SIGKILL:
@@ -69,7 +69,7 @@ def _explain_end(status: int) -> dict[str, str]:
 
 
 def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
-    """In a process for this image alone. It ends here."""
+    """Runs in a process for this image alone, and ends it."""
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -103,7 +103,7 @@ def _translate(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[s
 
 
 def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:
-    """What an image of so many bytes and pixels may take: memory, beside what the process had, and time."""
+    """Limits memory and time to what an image of this size may take, on top of the process's own memory."""
     for kind, bound in (
         (resource.RLIMIT_AS, used_bytes + _SPARE_BYTES + _BYTES_PER_BYTE * size_bytes + _BYTES_PER_PIXEL * pixels),
         (resource.RLIMIT_CPU, _SECONDS + (pixels + size_bytes) // 1_000_000),
@@ -113,7 +113,7 @@ def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:
 
 
 def _pnm(picture: Picture) -> bytes:
-    """As DALI made them: without alpha, other colours as RGB."""
+    """The form that DALI would give: without alpha, and other colours as RGB."""
     if picture.mode.startswith("I;16"):
         kind, white, content = 5, 65535, picture.tobytes("raw", "I;16B")
     elif picture.mode in ("L", "LA"):

@@ -1,4 +1,4 @@
-"""Importing what is large when it is needed, not before."""
+"""Imports large packages only when they are needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType, ModuleType
 
 
 def import_late(name: str) -> ModuleType:
-    """Imports a module, with Ctrl-C held back.
+    """Imports a module, and delays Ctrl-C until it is done.
 
-    torch is of no use in a process in which its import was interrupted: another finds half of it.
+    If the import of torch is interrupted, the process cannot use torch: the next import finds half of it.
     """
     with hold_back_interrupts():
         return importlib.import_module(name)
@@ -21,7 +21,7 @@ def import_late(name: str) -> ModuleType:
 
 @contextmanager
 def hold_back_interrupts() -> Iterator[None]:
-    """SIGINT waits for the end of the block, where its handler is one of Python's and may be changed."""
+    """Delays SIGINT until the end of the block, if its handler is one of Python's and may be changed."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or current_thread() is not main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Writing to another process."""
+"""Writes to another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_all(fd: int, data: bytes | NDArray[np.uint8]) -> None:
-    """Writes all of the bytes to a pipe or file, which may take less at a time."""
+    """Writes all bytes to a pipe or file, which may take fewer at a time."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]

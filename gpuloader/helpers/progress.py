@@ -1,4 +1,4 @@
-"""The progress bar of long work, and lines above it, on stderr. rich is imported when there is one to show."""
+"""The progress bar for long work, and lines above it, on stderr. rich is imported only if a bar is shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 1.0
 
 
 def progress_bar(shown: bool) -> Progress:
-    """What is done of how much, and the time that is left: a context; `add_task` and `advance` count in it."""
+    """A bar of the work done and the time left: a context manager; count with `add_task` and `advance`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -32,12 +32,12 @@ def progress_bar(shown: bool) -> Progress:
 
 
 def say(bar: Progress, line: str) -> None:
-    """A line, above the bar where that is shown."""
+    """Prints a line; if the bar is shown, above it."""
     bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
 
 
 def follow(futures: Collection[Future[Result]], title: str, shown: bool) -> Iterator[Future[Result]]:
-    """The futures as they complete; with a progress bar where they take longer than a second."""
+    """The futures as they complete; with a progress bar if they take longer than a second."""
     if not shown or not wait(futures, PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
         yield from as_completed(futures)
         return

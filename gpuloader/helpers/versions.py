@@ -1,4 +1,4 @@
-"""The versions of what decodes images: where it fails, an error names them."""
+"""The versions of the decoders, for errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def decoder_versions() -> dict[str, str]:
-    """Those of NVIDIA's driver, DALI and nvImageCodec; "none" where it is not there."""
+    """The versions of NVIDIA's driver, DALI and nvImageCodec; "none" for what is missing."""
     versions = {"driver": DRIVER_FILE.read_text().strip() if DRIVER_FILE.exists() else "none"}
     for name, builds in (("DALI", DALI_BUILDS), ("nvImageCodec", NVIMGCODEC_BUILDS)):
         versions[name] = next(iter(installed_versions(builds).values()), "none")

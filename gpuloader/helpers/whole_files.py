@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever else writes them and whenever this process ends."""
+"""Writes files whole or not at all, whoever else writes them and whenever this process ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import IO
 
 
 class OtherWriterError(FileNotFoundError):
-    """Another process took what this one was writing for a leftover."""
+    """Another process removed the file that this one was writing, as if it were a leftover."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. It has a hidden name until it is complete and on the disk, and then replaces what is there.
+    """Opens a file for writing. Its name is hidden until it is complete and on the disk; then it replaces the old one.
 
     Raises:
         OtherWriterError: another process writes the same file.
@@ -27,11 +27,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         try:
             Path(file.name).replace(path)
         except FileNotFoundError:
-            raise OtherWriterError(f"another process writes {path} as well: let one of them end first") from None
+            raise OtherWriterError(f"another process is writing {path}, too: let one of them end first") from None
 
 
 def write_once(path: Path, content: bytes) -> bytes:
-    """Writes a file that is not there yet, and says what is in it then: the first of several writers wins."""
+    """Writes a file unless it exists, and returns its content: the first of several writers wins."""
     if not path.exists():
         with _hidden(path) as file:
             file.write(content)
@@ -43,7 +43,7 @@ def write_once(path: Path, content: bytes) -> bytes:
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Removes what those who were killed while they wrote these files have left."""
+    """Removes what writers of these files left behind when they were killed."""
     ours = set(paths)
     for folder in {path.parent for path in ours}:
         for leftover in folder.glob(".*.tmp"):

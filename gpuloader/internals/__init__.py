@@ -1,4 +1,4 @@
-"""What is used of DALI, torch and fsspec that they do not promise. Nowhere else is: tests/internals fails on that.
+"""The parts of DALI, torch and fsspec that they do not promise. Only this room uses them; tests/internals checks that.
 
 Each function says what it relies on and why there is no public way; a test for each fails when that changes.
 """

@@ -1,4 +1,4 @@
-"""What DALI does not promise, as it is in 2.4, the only version that pyproject.toml allows and the tests saw."""
+"""The parts of DALI that it does not promise, as in 2.4, the only version that is allowed and tested."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 def leak_after_fork(pipeline: Pipeline) -> None:
     """Leaves a pipeline to the parent, in a forked child: it is never destroyed here.
 
-    Relies on `Pipeline._pipe`, DALI's own object in C++, and on None there for a pipeline that was shut down, as
-    in 2.4. DALI's threads are not in the child, and to destroy the pipeline waits for them without end. Nothing public
-    lets go of a pipeline without that: DALI does it when the Python object goes, and when the process ends.
+    Relies on `Pipeline._pipe`, DALI's own C++ object, and on None there after a pipeline was shut down, as in 2.4.
+    DALI's threads are not in the child, and destroying the pipeline would wait for them for ever. No public method
+    avoids that: DALI destroys a pipeline when the Python object goes, and when the process ends.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))  # an owner who never lets go
-    pipeline._pipe = None  # else DALI shuts it down first
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))  # a reference that is never released
+    pipeline._pipe = None  # otherwise DALI shuts it down first
 
 
 def is_decode_failure(message: str) -> bool:
-    """Whether an error of DALI's blames an image, not the machine: memory, the driver or another operator.
+    """Whether an error of DALI is about an image, and not about memory, the driver or another operator.
 
-    Relies on the words of DALI's errors: the operator's name before "encountered:", the cause behind it, as in 2.4.
-    All of them are RuntimeError or of types that Python's own errors have, without a code or a sample's number.
+    Relies on the words of DALI's errors: the operator's name before "encountered:" and the cause after it, as in 2.4.
+    All are RuntimeError or other types of Python's errors, without a code or a sample's number.
     """
     return "fn.decoders" in message and not re.search("alloc|memory|cuda", message.partition("encountered:")[2], re.I)
 
 
 def decoder_cause(message: str) -> str:
-    """What the decoder says of the image, in an error that `is_decode_failure`; "" where it says nothing.
+    """The decoder's message about the image, from an error that `is_decode_failure`; "" if it has none.
 
-    Relies on the same words, and on "Failed to decode sample #", whose number is not the batch's, before the cause, as
+    Relies on the same words, and on "Failed to decode sample #" before the cause, whose number is not the batch's, as
     in 2.4.
     """
     line = message.partition("encountered:\n\n")[2].partition("\n")[0]
@@ -48,7 +48,7 @@ def is_out_of_memory(message: str) -> bool:
     """Whether an error says that a device has no memory left.
 
     Relies on the words of DALI's errors, and of those of CUDA, nvJPEG and C++ that DALI passes on, as in 2.4. They
-    come as RuntimeError like all others. torch has a type for its own, whose words are CUDA's.
+    are RuntimeErrors like all others. torch has a type for its own, with CUDA's words.
     """
     return (
         re.search(r"allocation failed|ALLOCATOR_FAILURE|bad_alloc|out of memory|MemoryAllocation", message) is not None
@@ -56,9 +56,9 @@ def is_out_of_memory(message: str) -> bool:
 
 
 def is_cuda_failure(message: str) -> bool:
-    """Whether an error is CUDA's own and not for a lack of memory: CUDA is of no use in the process any more.
+    """Whether an error is CUDA's own, other than a lack of memory: then the process can no longer use CUDA.
 
-    Relies on the words of DALI's errors, as in 2.4, as above.
+    Relies on the words of DALI's errors, as in 2.4; see above.
     """
     return re.search("CUDA (runtime|driver) API error", message, re.I) is not None and not is_out_of_memory(message)
 
@@ -71,16 +71,16 @@ def call_compiled(
     ins_ndim: Sequence[int],
     out_type: Any,  # noqa: ANN401
 ) -> DataNode:
-    """One output of three dimensions, by C functions at two addresses, called sample by sample in DALI's own threads.
+    """One output of three dimensions from C functions at two addresses, called for each sample in DALI's threads.
 
-    Relies on the operator `NumbaFuncImpl`, of which `nvidia.dali.plugin.numba` makes its own, and on the signatures of
-    its `run_fn` and `setup_fn`, as in 2.4 and in pipelines/kernels/kernels.c. In public DALI takes Python functions
-    alone, and needs Numba to compile them at every start, which takes seconds.
+    Relies on the operator `NumbaFuncImpl`, from which `nvidia.dali.plugin.numba` makes its own, and on the signatures
+    of its `run_fn` and `setup_fn`, as in 2.4 and in pipelines/kernels/kernels.c. Publicly, DALI takes only Python
+    functions, and needs Numba to compile them at every start, which takes seconds.
 
     Args:
-        run, setup: the addresses; what is there must stay.
+        run, setup: the addresses; the functions must stay there.
         inputs: at most six, of `in_types` and `ins_ndim`.
-        out_type: no float16, which the operator refuses.
+        out_type: not float16, which the operator refuses.
     """
     operator = _compiled_operator()(
         device="cpu",

@@ -1,4 +1,4 @@
-"""What fsspec and s3fs do not promise, as it is in 2024.2, the first version that is allowed, and in 2026.9."""
+"""The parts of fsspec and s3fs that they do not promise, as in 2024.2, the first allowed version, and in 2026.9."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to GET, of whose content nothing is read yet.
+    """The answer to GET, before its content is read.
 
     Attributes:
-        status: that of HTTP.
-        headers: of HTTP, found by their names in lower case.
-        read: gives what has come, at most as many bytes as it is told, and b"" at the end.
-        close: ends it, wherever it is; to be called in the file system's loop.
+        status: of HTTP.
+        headers: of HTTP, with names in lower case.
+        read: returns what has arrived, at most as many bytes as asked for, and b"" at the end.
+        close: ends it at any point; must be called in the file system's loop.
     """
 
     status: int
@@ -25,21 +25,21 @@ class Answer:
 
 
 def begin(store: Any, what: str, path: str, **options: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
-    """The coroutine of a method of an asynchronous file system, such as "info", to be run in the file system's loop.
+    """The coroutine of a method of an asynchronous file system, such as "info", to run in the file system's loop.
 
-    Relies on the methods' coroutines having their names with an underscore before, as in 2024.2. fsspec's documentation
-    says so, but only for file systems made with `asynchronous=True`. The public methods block until they are done:
-    nothing can interrupt them.
+    Relies on the coroutines being named as the methods with an underscore in front, as in 2024.2. fsspec documents
+    this only for file systems made with `asynchronous=True`. The public methods block until they are done, and nothing
+    can interrupt them.
     """
     coroutine: Coroutine[Any, Any, Any] = getattr(store, f"_{what}")(path, **options)
     return coroutine
 
 
 async def get(store: Any, url: str, headers: Mapping[str, str]) -> Answer:  # noqa: ANN401
-    """The answer of an HTTP server, from fsspec's file system for HTTP; aiohttp's error where it is one.
+    """The answer of an HTTP server, from fsspec's file system for HTTP; raises aiohttp's error if it is one.
 
-    Relies on `HTTPFileSystem.set_session`, `kwargs` (what each request is given) and `encode_url`, which are not
-    documented, as in 2024.2. The public ways, `cat_file` and `open`, read whole answers, or blocks of their own size.
+    Relies on `HTTPFileSystem.set_session`, `kwargs` (passed to each request) and `encode_url`, which are not
+    documented, as in 2024.2. The public methods `cat_file` and `open` read whole answers, or blocks of their own size.
     """
     session = await store.set_session()
     given = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **headers}, "raise_for_status": True}
@@ -48,11 +48,11 @@ async def get(store: Any, url: str, headers: Mapping[str, str]) -> Answer:  # no
 
 
 async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> Answer:  # noqa: ANN401
-    """The answer of an S3 server, from s3fs's file system; s3fs's error where it is one. Of `headers`, `Range` counts.
+    """The answer of an S3 server, from s3fs's file system; raises s3fs's error if it is one. Only `Range` is used.
 
-    Relies on `S3FileSystem._call_s3`, which takes what is given to each request first, on `split_path` and `req_kw`,
-    which are not documented, and on the body's `read` and `close` being those of aiobotocore with aiohttp, as in 2024.2
-    with aiobotocore 2.5. The public ways read whole answers.
+    Relies on `S3FileSystem._call_s3`, which first takes the arguments of each request, and on `split_path` and
+    `req_kw`, which are not documented; and on the body's `read` and `close` being those of aiobotocore with aiohttp, as
+    in 2024.2 with aiobotocore 2.5. The public methods read whole answers.
     """
     bucket, key, version = store.split_path(path)
     given = {"Range": headers.get("Range"), "VersionId": version}
@@ -64,10 +64,10 @@ async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> Answ
 
 
 def what_happened(error: Exception) -> Exception:
-    """The error of the request, of what a file system raised.
+    """The error of the request, from the error that a file system raised.
 
-    Relies on `HTTPFileSystem.info`, which calls every failure to ask a missing file, with that failure as the cause,
-    as in 2024.2. There is no other method that asks for the size alone.
+    Relies on `HTTPFileSystem.info`, which reports every failure as a missing file, with the failure as the cause,
+    as in 2024.2. No other method asks for the size alone.
     """
     cause = error.__cause__
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error

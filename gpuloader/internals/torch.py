@@ -1,4 +1,4 @@
-"""What torch does not promise, as it is in 2.4, the first version that pyproject.toml allows, and in 2.13."""
+"""The parts of torch that it does not promise, as in 2.4, the first version that pyproject.toml allows, and in 2.13."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:  # some builds of torch have no torch.distributed
 
 
 def default_store() -> Store:
-    """The store that `torch.distributed.init_process_group` began with; it must have been called.
+    """The store that `torch.distributed.init_process_group` uses; it must have been called before.
 
-    Relies on `torch.distributed.distributed_c10d._get_default_store`, as in 2.4. torch gives it back to nobody: only
-    who makes the store has it, and it is mostly made of `init_method` or the environment.
+    Relies on `torch.distributed.distributed_c10d._get_default_store`, as in 2.4. torch has no public function for it:
+    only the caller who makes the store has it, and it is mostly made from `init_method` or the environment.
     """
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -22,9 +22,9 @@ def default_store() -> Store:
 
 
 def is_forked_after_cuda() -> bool:
-    """Whether this process was forked after CUDA began in its parent, so that no GPU can be used in it.
+    """Whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
 
-    Relies on `torch.cuda._is_in_bad_fork`, as in 2.4. In public torch only fails in such a process, and only by
-    starting CUDA: `torch.cuda.is_initialized` says False there and where CUDA did not begin yet.
+    Relies on `torch.cuda._is_in_bad_fork`, as in 2.4. Public functions only fail in such a process, and only by
+    starting CUDA: `torch.cuda.is_initialized` returns False there, as it does before CUDA starts.
     """
     return torch.cuda._is_in_bad_fork()

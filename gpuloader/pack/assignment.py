@@ -37,8 +37,8 @@ def parse_bytes(size: int | str) -> int:
         raise ConfigError(f"shard_bytes={size!r}: allowed are bytes such as 256MiB, 1GB or 100000000") from None
     if size_bytes < LEAST_BYTES and not (isinstance(size, str) and any(map(str.isalpha, size))):
         raise ConfigError(
-            f"shard_bytes={size!r}: a number without a unit counts bytes, and so few hold about one picture per "
-            f"shard: write '{size}MiB', or '{size}B' if you mean bytes"
+            f"shard_bytes={size!r}: a number without a unit counts bytes, and a shard of so few holds "
+            f"about one picture: write '{size}MiB', or '{size}B' if you mean bytes"
         )
     return size_bytes
 

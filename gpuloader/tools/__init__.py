@@ -1,1 +1,1 @@
-"""What the commands do: packing aside, each tool is a module here."""
+"""What the commands do, except packing; each tool is a module here."""

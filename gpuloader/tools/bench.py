@@ -1,6 +1,6 @@
-"""What each stage of loading costs on one's own shards and machine, and which of them limits.
+"""Measures what each stage of loading costs on your shards and machine, and finds the one that limits.
 
-The stages are measured one after the other, each with all before it, through the library's own reader and graph.
+The stages are measured one after the other, each with all stages before it, through the library's own reader and graph.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ def bench(
     Args:
         tar: as for `GPULoader`.
         batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
-        device_id: the GPU that is measured beside the CPU; "auto" for the first where there is one, None for none.
-        seconds: for all stages of a device together, starting and warming up not counted; as long again with `train`.
+        device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
+        seconds: for all stages of a device together, without starting and warming up; the same again with `train`.
         train: a network whose training step is measured with and without the loader: "small", or a name that
             torchvision or timm knows.
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
-        report: a page with all of it to write, one .html file.
-        progress: show how far it is, on stderr.
-        arguments: what else `GPULoader` takes. Unless told otherwise the last batch is padded.
+        report: a page with all results to write, one .html file.
+        progress: show the progress on stderr.
+        arguments: further arguments of `GPULoader`. By default the last batch is padded.
 
     Raises:
-        ConfigError: an argument that is invalid, a batch that is larger than there are samples, or matplotlib is not
+        ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
             installed.
-        BadImageError: a bad image was met: name those in `on_error=BadImages(known=...)`.
+        BadImageError: an image is bad: name the bad images in `on_error=BadImages(known=...)`.
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
@@ -81,7 +81,7 @@ def bench(
         devices.append(device_id)
     batch_size = fitting_batch_size(batch_size, count_samples(tar, None, arguments))
     with ExitStack() as stack:
-        # All of them first: an argument that is invalid is told before anything is measured.
+        # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
         data = _data(loaders[0].run, machine)
         measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
@@ -99,16 +99,16 @@ def bench(
     return result
 
 
-_PAGE_CACHE_SHARE = 0.8  # of the memory; programs have the rest
+_PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
 _TITLES: Mapping[Stage, str] = {
     "disk": "read, from the disk",
     "read": "read, from the page cache",
     "gate": "+ headers, draws, labels",
     "decode": "+ decode the regions",
-    "resize": "+ resize, cut, flip",
+    "resize": "+ resize, crop, flip",
     "pixels": "+ change pixels, normalise",
-    "loader": "the loader: + hand batches out",
+    "loader": "the loader: + deliver batches",
 }
 
 
@@ -143,7 +143,7 @@ def _measure_device(
             training = train_for(seconds)
             bar.advance(task)
     shares = cpu_shares(costs)
-    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, cut, flip, normalise"}
+    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
     setup = Setup(
         on_gpu, data.fits_in_memory, data.decoded, loader.run.plan.shuffle, loader.run.num_threads, machine.cores
     )
@@ -160,7 +160,7 @@ def _measure_device(
 
 
 def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
-    """Reads for an epoch at most, and notes what. Pages that another process has mapped stay in the page cache."""
+    """Reads for one epoch at most, and notes the cursors. Pages that another process maps stay in the page cache."""
     for shard in (shard for shard, _ in run.shards.indexes if isinstance(shard, Path)):
         with open_uncached(shard):
             pass
@@ -184,7 +184,7 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 
 
 def _run_graph(run: Run, last_step: LastStep) -> Batches:
-    """The graph without the loader around it, as far as its last step."""
+    """The graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()

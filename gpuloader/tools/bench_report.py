@@ -1,4 +1,4 @@
-"""A bench's result as a page that needs nothing beside itself, and as a picture."""
+"""A bench's result as a page in one file, and as a picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuloader.helpers.units import format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
-_AXIS = "seconds for 1,000 images, each stage with all before it (less is better)"
+_AXIS = "seconds for 1,000 images, each stage with all stages before it (less is better)"
 _STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --soft: #5c5c66; --back: #ffffff; --line: #d8d8de; --bar: #2f7d5b; }
 @media (prefers-color-scheme: dark) {
@@ -28,7 +28,7 @@ svg rect { fill: var(--bar); } figcaption, .soft { color: var(--soft); font-size
 
 
 def report_page(result: BenchResult) -> str:
-    """A whole HTML page: what limits, the figures as tables and bars, and what they were measured on and with."""
+    """A whole HTML page: what limits, the figures as tables and bars, the machine and the settings."""
     title = "What loading costs"
     parts = [f"<h1>{title}</h1>"]
     for device in result.devices:
@@ -46,7 +46,7 @@ def report_page(result: BenchResult) -> str:
         _table(
             [
                 ("shards", f"{data.shards:,}, {format_bytes(data.shard_bytes)}"),
-                ("images", f"{data.images:,} of {format_bytes(data.image_bytes)} on the average"),
+                ("images", f"{data.images:,} of {format_bytes(data.image_bytes)} on average"),
                 ("decoded already", "yes" if data.decoded else "no"),
             ]
         ),
@@ -65,12 +65,12 @@ def report_page(result: BenchResult) -> str:
 
 
 def caching_note(result: BenchResult) -> str:
-    """What the page cache has to do with the figures."""
+    """Says how the page cache affects the figures."""
     data, memory = format_bytes(result.data.shard_bytes), format_bytes(result.machine.memory_bytes)
     if result.data.fits_in_memory:
         return (
-            f"The shards ({data}) fit into memory ({memory}): all but the first line was measured with them in the "
-            f"page cache, from which later epochs read too."
+            f"The shards ({data}) fit into memory ({memory}): all lines but the first were measured with the shards in "
+            f"the page cache, from which later epochs also read."
         )
     return f"The shards ({data}) do not fit into memory ({memory}): every epoch reads from the disk."
 
@@ -79,10 +79,10 @@ PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plotting(picture: Path) -> None:
-    """Sees that matplotlib is there, and the picture's name ends in a format.
+    """Checks that matplotlib is installed, and that the picture's name ends in a supported format.
 
     Raises:
-        ConfigError: it is not, or does not.
+        ConfigError: one of these is not so.
     """
     if picture.suffix.lower() not in PLOT_SUFFIXES:
         raise ConfigError(f"plot={str(picture)!r}: allowed is a file that ends in {', '.join(PLOT_SUFFIXES)}")
@@ -91,7 +91,7 @@ def check_plotting(picture: Path) -> None:
 
 
 def draw_plot(result: BenchResult, picture: Path) -> None:
-    """The page's bars as a picture, in the format that its name ends in."""
+    """The page's bars as a picture; its name's ending decides the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 0.8 + sum(0.7 + 0.35 * len(device.stages) for device in result.devices)), dpi=120)
@@ -147,7 +147,7 @@ def _training(device: DeviceFigures) -> str:
     return _table(
         [
             ("training step", training.model),
-            ("with a batch that is there", f"{training.resident_step_seconds * 1000:,.1f} ms"),
+            ("with a batch already on the device", f"{training.resident_step_seconds * 1000:,.1f} ms"),
             ("with the loader", f"{training.loaded_step_seconds * 1000:,.1f} ms"),
             ("overhead", f"{training.overhead:+.1%}, noise {training.noise:.1%}"),
             ("waiting for data", f"{training.waiting_share:.1%} of the time"),

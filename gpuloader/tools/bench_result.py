@@ -12,15 +12,15 @@ from gpuloader.tools.training_step import TrainingFigures
 
 @dataclass(frozen=True)
 class StageFigures:
-    """A stage, with all before it.
+    """The figures of a stage together with all stages before it.
 
     Attributes:
         stage: "disk", "read", "gate", "decode", "resize", "pixels" or "loader".
         title: what it does, for people.
-        images_per_second: one after the other on the clock.
+        images_per_second: by the clock.
         cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
-        cpu_share: the share of the whole's CPU time that this stage adds; None for "disk", which is "read" with nothing
-            in the page cache.
+        cpu_share: the share of the whole's CPU time that this stage adds; None for "disk", which is "read" with an
+            empty page cache.
     """
 
     stage: Stage
@@ -36,11 +36,11 @@ class DeviceFigures:
 
     Attributes:
         device: "cpu" or "cuda:N".
-        num_threads: those that decode.
-        stages: in their order; "decode" is not there for images that are decoded already, "pixels" where the CPU does
-            all behind the decoder in one pass.
+        num_threads: the number of threads that decode.
+        stages: in order; there is no "decode" if the images are decoded already, and no "pixels" if the CPU does all
+            work after the decoder in one pass.
         training: the overhead on a training step, if it was asked for.
-        limit: what limits and what to change, in a sentence.
+        limit: one sentence: what limits, and what to change.
     """
 
     device: str
@@ -57,7 +57,7 @@ class DataFacts:
     Attributes:
         shards, images: how many.
         shard_bytes: of all shards together.
-        image_bytes: of an image, on the average.
+        image_bytes: of an image, on average.
         decoded: whether the images are decoded already.
         fits_in_memory: whether the page cache can hold all of it.
     """
@@ -72,11 +72,11 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All that was measured.
+    """All results.
 
     Attributes:
-        date: when, UTC, as ISO 8601 has it.
-        machine, data: on what.
+        date: UTC, in ISO 8601.
+        machine, data: what was measured.
         settings: the loader's arguments, and `seconds`.
         devices: the CPU, then the GPU if there is one.
     """

@@ -1,4 +1,4 @@
-"""`check`: decodes every image of some shards as training would, and says and repairs what is wrong with them."""
+"""`check`: decodes every image of some shards as training would, reports what is wrong, and repairs it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SCANNING_THREADS = 8
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that training would stumble on: its shard, its key, the byte offset of its image, and why."""
+    """A sample that training would fail on: its shard, its key, the byte offset of its image, and the cause."""
 
     shard: str
     key: str
@@ -56,13 +56,13 @@ class BadSample:
 
 @dataclass(frozen=True)
 class BrokenShard:
-    """A shard that is no whole tar.
+    """A shard that is not a whole tar.
 
     Attributes:
         shard: its path.
         offset: byte offset at which reading it stopped.
-        problem: what is there.
-        samples: those before it.
+        problem: what was found there.
+        samples: the number of samples before it.
     """
 
     shard: str
@@ -83,7 +83,7 @@ class StrayMember:
 
 @dataclass(frozen=True)
 class Repaired:
-    """A shard that was copied without what is wrong: the copy, None where no sample was left for one; its samples."""
+    """A repaired shard: the copy (None if no sample was left for one) and its number of samples."""
 
     shard: str
     copy: str | None
@@ -95,11 +95,11 @@ class CheckResult:
     """What is wrong with some shards.
 
     Attributes:
-        shards, samples: how many were checked; of broken shards the samples before the damage.
-        bad: the samples whose images cannot be decoded, or that the end of a cut shard cuts.
-        broken: the shards that are no whole tars.
-        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` the number of all.
-        without_label: samples that lack a `.cls`, where others have one.
+        shards, samples: how many were checked; broken shards count with the samples before the damage.
+        bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
+        broken: the shards that are not whole tars.
+        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
+        without_label: samples without a `.cls`, if others have one.
         repaired: the copies that were written.
     """
 
@@ -126,23 +126,23 @@ def check_shards(
     device_id: int | Literal["auto"] | None = "auto",
     progress: bool = False,
 ) -> CheckResult:
-    """Decodes every image whole, with the gate and the decoder of training, in a process of its own.
+    """Decodes every image whole, with the gate and the decoder of training, in a separate process.
 
-    Training decodes the part that a crop needs, so it may get by with an image that is bad here.
+    Training decodes only the part that a crop needs, so it may succeed on an image that is bad here.
 
     Args:
         tar: as GPULoader takes it.
-        quarantine: a file to write the bad samples to, which GPULoader takes as `BadImages(known=...)`. Not those of
-            broken shards: a loader takes none of these.
-        repair: a folder to write clean copies to, of the shards with anything wrong: without bad samples and stray
-            members, and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
+        quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
+            of broken shards, because a loader refuses such shards.
+        repair: a folder for clean copies of all shards with anything wrong: without bad samples and stray members, and
+            up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine or the copies cannot be written there, or a copy's name is taken.
-        DataError: no shard or sample is there, or a shard changes in the course of it.
-        LoaderError: images cannot be decoded for a reason that is none of theirs.
+        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already.
+        DataError: there are no shards or samples, or a shard changes while it is checked.
+        LoaderError: images cannot be decoded, but the images are not the cause.
     """
     paths = resolve_local(tar)
     copies = {} if repair is None else _copies(paths, Path(repair))
@@ -207,17 +207,17 @@ class _Shard:
 
 
 def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """Where the clean copy of each shard would go."""
+    """The path of each shard's clean copy."""
     copies = {shard: folder / shard.name for shard in shards}
     if len(set(copies.values())) < len(copies):
         raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
     for copy in copies.values():
         if copy.exists():
-            raise ConfigError(f"repair={str(folder)!r}: {copy} is there already; name a new folder, or remove it")
+            raise ConfigError(f"repair={str(folder)!r}: {copy} exists already; name a new folder, or remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"repair={str(folder)!r}: a file is in the folder's place; name another folder") from None
+        raise ConfigError(f"repair={str(folder)!r}: this is a file; name a folder") from None
     check_output(copies[shards[0]])
     return copies
 
@@ -240,7 +240,7 @@ def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
-    """The samples whose images are refused by the gate or the decoder, with the cause."""
+    """The samples whose images the gate or the decoder refuses, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
     sizes = np.concatenate([index.image_size for _, index in shards.indexes])
@@ -253,7 +253,7 @@ def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
-    """The images of each batch, the next one being read meanwhile; good until the next one is asked for."""
+    """The images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
     under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -267,13 +267,13 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
 
 
 def _cut(shard: _Shard) -> str | None:
-    """Why the last sample of a shard that may have been cut is not whole: it lacks what the one before it has."""
+    """Why the last sample of a cut shard is not whole: it lacks components that the one before it has."""
     index = shard.index
     cut = shard.damage is not None or any(not item.name for item in index.left_out)
     if not cut or len(index) < 2:
         return None
     missing = sorted(_extensions(index, len(index) - 2) - _extensions(index, len(index) - 1))
-    return f"the shard is cut behind it, and it lacks .{', .'.join(missing)}" if missing else None
+    return f"the shard is cut after it, and it lacks .{', .'.join(missing)}" if missing else None
 
 
 def _extensions(index: ShardIndex, row: int) -> set[str]:
@@ -308,5 +308,5 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
                     break  # what follows may be damaged
         stat = os.fstat(source.fileno())
         if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
-            raise ShardChangedError(f"{path} was written to while it was checked: check it again")
+            raise ShardChangedError(f"{path} was changed while it was checked: check it again")
     return Repaired(str(path), str(copy), samples)

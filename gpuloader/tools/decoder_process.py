@@ -1,8 +1,8 @@
-"""Decoding in a process of its own: an image on which a decoder ends its process must not end the check.
+"""Decodes in a separate process, so that an image that crashes a decoder does not end the check.
 
-The process gets batches on stdin, each a line of JSON with the images' sizes in bytes and then the images one behind
-the other, and answers each by a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} where something
-else than an image is to blame. It says {"bad": {}} when it is ready. Where CUDA is of no use in it any more, it ends.
+The process gets batches on stdin: a line of JSON with the images' sizes in bytes, then the images one after the other.
+It answers each with a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} if something other than an
+image is the cause. It sends {"bad": {}} when it is ready. If CUDA can no longer be used in it, it ends.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _CUDA_FAILED = 70
 
 
 class Decoding:
-    """The gate and the decoder of training, on whole images, of all formats and as many pixels as a recipe may allow.
+    """The gate and the decoder of training, for whole images of all formats, with the most pixels that a recipe allows.
 
-    A context, which ends the process.
+    A context manager; leaving it ends the process.
 
     Args:
         batch_size: the most images at a time.
-        num_threads: that decode them.
+        num_threads: the threads that decode.
         device_id: a GPU; None for the CPU.
     """
 
@@ -48,11 +48,11 @@ class Decoding:
     def bad(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         """The rows that cannot be decoded, with the cause.
 
-        A batch that ends the process is halved. An image that does so alone is asked about once more, in a new process:
-        the damage may be that of another one before it.
+        A batch that ends the process is halved. A single image that ends it is tried once more, in a new process,
+        because an image before it may have done the damage.
 
         Raises:
-            LoaderError: something else than an image is to blame.
+            LoaderError: something other than an image is the cause.
         """
         answer = self._ask(images)
         if answer is not None:
@@ -65,7 +65,7 @@ class Decoding:
         return first | {middle + row: cause for row, cause in self.bad(images[middle:]).items()}
 
     def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
-        """None where it ended the process."""
+        """The process's answer; None if the images ended the process."""
         process = self._process = self._process or self._begin()
         answer = _ask_process(process, images)
         if answer is None:
@@ -74,8 +74,8 @@ class Decoding:
             self._ends += 1
             if self._ends > MOST_ENDS:
                 raise LoaderError(
-                    f"decoding ended its process {self._ends} times in a row ({self._end}): the installation or the "
-                    f"machine is to blame, not the images; see `gpuloader doctor`"
+                    f"decoding ended its process {self._ends} times in a row ({self._end}): the cause is the "
+                    f"installation or the machine, not the images; see `gpuloader doctor`"
                 )
         else:
             self._ends = 0
@@ -92,7 +92,7 @@ class Decoding:
     def _begin(self) -> subprocess.Popen[bytes]:
         process = start_python("-m", __name__, self._settings, is_ready=lambda process: _answer(process) is not None)
         if isinstance(process, str):
-            raise LoaderError("the process that decodes did not begin:", *process.splitlines())
+            raise LoaderError("the process that decodes did not start:", *process.splitlines())
         return process
 
 
@@ -108,7 +108,7 @@ def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.u
 
 
 def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
-    """None where the process ended."""
+    """The process's answer; None if the process ended."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.endswith(b"\n"):
@@ -126,7 +126,7 @@ def _end(status: int) -> str:
 
 
 def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
-    """All items in runs of neighbours, of at most so many and, unless it is one alone, so much cost."""
+    """All items, in runs of at most `most` neighbours and, unless a run is one item, of at most `most_cost`."""
     start = total = 0
     for item, cost in enumerate(costs):
         if item > start and (item - start == most or total + cost > most_cost):
@@ -158,7 +158,7 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
         print(json.dumps({"error": str(error)}), file=answers)
         return
     print(json.dumps({"bad": {}}), file=answers)
-    # What libraries in C write is a line or more for each bad image, and not for which.
+    # C libraries write a line or more for each bad image, without saying which.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
@@ -168,7 +168,7 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
             print(json.dumps({"bad": bad(images)}), file=answers)
         except RuntimeError as error:
             if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
-                os._exit(_CUDA_FAILED)  # an image broke what decoded before it; to clean up would fail as well
+                os._exit(_CUDA_FAILED)  # an image broke CUDA here; cleaning up would fail, too
             print(json.dumps({"error": str(error)}), file=answers)
 
 

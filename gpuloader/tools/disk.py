@@ -1,4 +1,4 @@
-"""How fast shards can be read: one after the other, and here and there, as shuffling does."""
+"""Measures how fast shards can be read: in a row, and at random places, as shuffling does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST_SHARDS = 64
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """What one thread reads.
+    """How fast one thread reads.
 
     Attributes:
-        bytes_per_second: in a row.
+        bytes_per_second: when reading in a row.
         reads_per_second: of `read_bytes` each, at random places.
-        read_bytes: about an image's; less where the shards are smaller.
+        read_bytes: about as many as an image has; fewer if the shards are smaller.
     """
 
     bytes_per_second: float
@@ -36,9 +36,9 @@ class DiskSpeed:
 
 
 def measure_disk(shards: Sequence[Path], seconds: float = _SECONDS) -> DiskSpeed:
-    """Reads for at most that long each way, after taking the shards out of the page cache.
+    """Reads for at most this long in each way, after dropping the shards from the page cache.
 
-    Pages that others are using stay in it, and a disk or server has caches of its own: the figures are upper bounds.
+    Pages in use by others stay in it, and a disk or server has its own caches, so the figures are upper bounds.
     """
     some = random.Random(0).sample(shards, min(_MOST_SHARDS, len(shards)))
     return DiskSpeed(_in_a_row(some, seconds), *_at_random(some, seconds))
@@ -55,7 +55,7 @@ def _in_a_row(shards: Sequence[Path], seconds: float) -> float:
 
 
 def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
-    """Reads a second, and the bytes of the largest."""
+    """Reads per second, and the size in bytes of the largest."""
     draw = random.Random(0)
     with ExitStack() as stack:
         files = [stack.enter_context(open_uncached(shard)) for shard in shards]
@@ -71,7 +71,7 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
 
 @contextmanager
 def open_uncached(shard: Path) -> Iterator[FileIO]:
-    """A shard, out of the page cache as far as the kernel lets go of it."""
+    """Opens a shard and drops it from the page cache, as far as the kernel does so."""
     with FileIO(open_regular(shard)) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield file

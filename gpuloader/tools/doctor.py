@@ -1,4 +1,4 @@
-"""`doctor`: what on this machine, in its packages and in its environment would hold up a training."""
+"""`doctor`: finds what would hold up a training on this machine, in its packages and in its environment."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SLOW_READS_PER_SECOND = 500.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: what it is.
+        name: of what was checked.
         found: what was found.
-        status: "ok"; "warning", where training works, but slowly or not as meant; "failure", where it does not.
-        advice: what to do about it; empty where it is ok.
+        status: "ok"; "warning" if training works, but slowly or not as meant; "failure" if it does not work.
+        advice: what to do; empty if the status is ok.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Nvidia:
-    """What the driver says: its version, the newest CUDA that it runs, and the GPUs."""
+    """The driver's answer: its version, the newest CUDA that it runs, and the GPUs."""
 
     driver: str
     cuda: str
@@ -65,10 +65,10 @@ class Nvidia:
 
 
 def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
-    """Looks at everything; with shards, also at the disk that they lie on, which takes some seconds.
+    """Checks everything; with shards, also the disk that they are on, which takes some seconds.
 
     Raises:
-        DataError: there are no such shards.
+        DataError: no shards were found.
     """
     shards = None if tar is None else resolve_local(tar)
     nvidia, findings = _driver()
@@ -140,7 +140,7 @@ def parse_nvidia_smi(text: str) -> Nvidia:
 
 
 def _import(name: str) -> tuple[Any, str]:
-    """The module, or None and why it cannot be imported."""
+    """The module, or None and the reason why it cannot be imported."""
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # noqa: BLE001 - a broken package may raise anything
@@ -185,9 +185,9 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
 
 
 def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
-    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI go together.
+    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI fit together.
 
-    Each brings its own CUDA libraries, so that two versions can be in one process; the driver must run the newer one.
+    Both bring their own CUDA libraries, so two versions can be in one process; the driver must run the newer one.
     """
     found = f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
     of_driver, of_torch, of_dali = (_major(version) for version in (driver, torch, dali))
@@ -198,10 +198,10 @@ def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
         advice = f"install a driver for CUDA {newest}, or {' and '.join(others)}"
         return Finding("CUDA versions", found, "failure", advice)
     if of_torch and of_torch != of_dali:
-        # nvImageCodec's wheels for both versions install one folder: to uninstall one later would break the other.
+        # nvImageCodec's wheels for both versions install one folder, so uninstalling one later would break the other.
         advice = (
-            f"each brings CUDA libraries of its own: that takes a driver for CUDA {newest}, and was not tested on a "
-            f"GPU. Take DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0 nvidia-nvimgcodec-cu{of_dali}; "
+            f"each brings its own CUDA libraries: this needs a driver for CUDA {newest}, and was not tested on a "
+            f"GPU. Use DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0 nvidia-nvimgcodec-cu{of_dali}; "
             f"pip install nvidia-dali-cuda{of_torch}0"
         )
         return Finding("CUDA versions", found, "warning", advice)
@@ -209,23 +209,23 @@ def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
 
 
 def _major(version: str | None) -> int:
-    """12 of "12.4"; 0 where it is not known."""
+    """The major version, such as 12 of "12.4"; 0 if it is not known."""
     major = (version or "").partition(".")[0]
     return int(major) if major.isdigit() else 0
 
 
 def _jpeg_engines() -> str:
-    """What nvJPEG says of the first GPU."""
+    """nvJPEG's answer for the first GPU."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec is not None else None
     files = [file for folder in folders or () for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
     if not files:
-        return "unknown: nvJPEG is not there"
+        return "unknown: nvJPEG was not found"
     try:
         nvjpeg = ctypes.CDLL(str(files[0]))
         handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
         if nvjpeg.nvjpegCreateSimple(ctypes.byref(handle)):
-            return "unknown: nvJPEG cannot begin"
+            return "unknown: nvJPEG cannot start"
         failed = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(per_engine))
         nvjpeg.nvjpegDestroy(handle)
     except (OSError, AttributeError) as error:
@@ -234,10 +234,10 @@ def _jpeg_engines() -> str:
 
 
 def _decoding() -> Finding:
-    """How the first GPU decodes, which is tried where it was not yet."""
+    """How the first GPU decodes; this is tried if it is not known yet."""
     probing, reason = _import("gpuloader.loading.probing")
     if probing is None:
-        return Finding("decoding", f"not looked at: {reason}", "warning", "make DALI importable first")
+        return Finding("decoding", f"not checked: {reason}", "warning", "make DALI importable first")
     try:
         found = probing.find_decoding(0)
     except DeviceError as error:
@@ -246,9 +246,9 @@ def _decoding() -> Finding:
 
 
 def decoding(problems: Sequence[str], found: str) -> Finding:
-    """What came of trying: each problem is one."""
+    """The finding of the trial; any problem makes it a warning."""
     if any(problems):
-        advice = "loaders decode in a way that works, maybe slower: look for a newer driver, or a newer DALI"
+        advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
         return Finding("decoding", found, "warning", advice)
     return Finding("decoding", found)
 
@@ -257,12 +257,12 @@ def decoding(problems: Sequence[str], found: str) -> Finding:
 
 
 def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
-    """The cores that the process may use; the quota is a control group's, in cores' worth of time."""
+    """The cores that the process may use; the quota is the control group's, as a number of cores."""
     if quota is None or quota >= affinity:
         return Finding("cores", f"{affinity} of {built_in}")
     usable = usable_cores(affinity, quota)
     advice = (
-        f"GPULoader takes {usable} threads, but other libraries one for each of the {affinity} cores: "
+        f"GPULoader uses {usable} threads, but other libraries use one for each of the {affinity} cores: "
         f"set OMP_NUM_THREADS={usable}, or raise the quota"
     )
     return Finding("cores", f"{affinity} of {built_in}, but a quota of {quota:.3g} cores' time", "warning", advice)
@@ -272,9 +272,9 @@ def memory(built_in: int, limit: int | None) -> Finding:
     """The memory that the process may use, in bytes; the limit is a control group's."""
     limited = limit is not None and limit < built_in
     usable = limit if limit is not None and limited else built_in
-    found = f"{usable / _GB:.1f} GB" + (f" by a limit, of {built_in / _GB:.1f} GB" if limited else "")
+    found = f"{usable / _GB:.1f} GB" + (f" (a limit; the machine has {built_in / _GB:.1f} GB)" if limited else "")
     if usable < _FEW_BYTES:
-        advice = "torch and DALI alone take about 0.5 GB: `gpuloader info` estimates a loader's; raise the limit"
+        advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
         return Finding("memory", found, "warning", advice)
     return Finding("memory", found)
 
@@ -298,7 +298,7 @@ _MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start 
 def open_files(limit: int) -> Finding:
     """The limit on open files, -1 for none."""
     if 0 <= limit < _FEW_FILES:
-        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and opens others again: ulimit -n 65536"
+        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and reopens others: ulimit -n 65536"
         return Finding("open files", f"at most {limit:,}", "warning", advice)
     return Finding("open files", "no limit" if limit < 0 else f"at most {limit:,}")
 
@@ -306,7 +306,7 @@ def open_files(limit: int) -> Finding:
 def _kernels() -> Finding:
     library, reason = _import("gpuloader.pipelines.kernels.library")
     if library is None:
-        return Finding("kernels", f"not looked at: {reason}", "warning", "make DALI importable first")
+        return Finding("kernels", f"not checked: {reason}", "warning", "make DALI importable first")
     try:
         library.load()
     except InstallationError as error:
@@ -329,7 +329,7 @@ def _writable(name: str, folder: Path, advice: str) -> Finding:
 
 
 def processes(environ: Mapping[str, str]) -> Finding:
-    """Whether the variables that launchers set tell loaders which process of how many this is."""
+    """Whether launchers' variables tell loaders the rank of this process and the number of processes."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     given = {name: environ[name] for name in names if name in environ}
     found = " ".join(f"{name}={value}" for name, value in given.items())
@@ -339,14 +339,14 @@ def processes(environ: Mapping[str, str]) -> Finding:
         count = environ.get(size, "")
         if "RANK" not in given and rank in environ and count.isdigit() and int(count) > 1:
             advice = (
-                f"each process takes itself for rank 0 of 1, unless it calls torch.distributed.init_process_group "
+                f"each process assumes that it is rank 0 of 1, unless it calls torch.distributed.init_process_group "
                 f"first: launch with torchrun, or set RANK=${rank} and WORLD_SIZE=${size} in each"
             )
-            return Finding("processes", f"{launcher} runs {count} of them, but RANK is not set", "warning", advice)
+            return Finding("processes", f"{launcher} runs {count} processes, but RANK is not set", "warning", advice)
     try:
         world = World(*(int(given.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
     except (ConfigError, ValueError) as error:
-        return Finding("processes", found, "failure", f"repair what launches the processes: {error}")
+        return Finding("processes", found, "failure", f"correct how the processes are launched: {error}")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")
 
 

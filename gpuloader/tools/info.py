@@ -1,4 +1,4 @@
-"""`info`: what is in some shards, from their indexes alone: no image is read."""
+"""`info`: describes shards from their indexes alone; no image is read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Spread:
     """How a quantity is spread over the samples.
 
     Attributes:
-        smallest, median, mean, largest: of all of them.
-        edges: of the histogram's bins, evenly spaced in the logarithm: bin i has what is in [edges[i], edges[i + 1]),
-            the last bin its upper edge too.
+        smallest, median, mean, largest: over all samples.
+        edges: of the histogram's bins, evenly spaced in the logarithm: bin i has the values in [edges[i],
+            edges[i + 1]), and the last bin its upper edge, too.
         counts: samples in each bin.
     """
 
@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ClassCount:
-    """A label, its name where one is known, and its samples."""
+    """A label, its name if known, and its number of samples."""
 
     label: int
     name: str | None
@@ -52,18 +52,18 @@ class Info:
     Attributes:
         shards, samples: how many.
         shard_bytes: of all tars together.
-        stray_count: members that are in no sample.
-        label_from: where the labels are; None where "auto" finds none.
+        stray_count: the number of members that are in no sample.
+        label_from: where the labels are; None if "auto" finds none.
         classes: the labels that occur, by label.
-        without_label: samples without one; a `.cls` that is no integer counts here too.
+        without_label: the number of samples without a label; a `.cls` that is not an integer counts, too.
         formats: samples by their image's extension, the most frequent first.
-        components: samples that have each component, the image included, the most frequent first.
-        height, width: pixels; None where no image's size is known.
+        components: how many samples have each component, including the image, the most frequent first.
+        height, width: pixels; None if no image's size is known.
         megapixels: millions of pixels.
         image_bytes: of the encoded images.
-        unknown_size: samples whose header did not say their size to the index; the three above are without them.
+        unknown_size: samples whose header did not tell the image's size; the three above do not include them.
         memory: what a loader over these shards needs.
-        excess: what to lower, where the decoded images of one batch can take over half of the machine's memory.
+        excess: what to lower, if the decoded images of one batch can need over half of the machine's memory.
     """
 
     shards: int
@@ -93,7 +93,7 @@ def describe_shards(
     prefetch: int = 2,
     progress: bool = False,
 ) -> Info:
-    """Describes shards by their indexes, which are made where they are missing.
+    """Describes shards from their indexes; missing ones are made.
 
     Args:
         tar: as GPULoader takes it.

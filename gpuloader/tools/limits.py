@@ -1,4 +1,4 @@
-"""What limits a loader, and what to change: arithmetic on what its stages cost."""
+"""Finds what limits a loader, and what to change, from the costs of its stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
-"""The stages, each with all before it; but "disk" is "read" where nothing is in the page cache."""
+"""The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
 
 Limit: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery", "training"]
 
@@ -18,10 +18,10 @@ _MUCH_NOISE = 0.2
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage takes, with all stages before it, for 1,000 images.
+    """The cost of a stage, with all stages before it, for 1,000 images.
 
     Attributes:
-        seconds: the time on the clock.
+        seconds: elapsed time.
         cpu_seconds: core-seconds of CPU time.
     """
 
@@ -38,7 +38,7 @@ class Setup:
         fits_in_memory: whether the page cache can hold the shards, so that the disk is read in the first epoch only.
         decoded: whether the shards hold decoded images.
         shuffle: the order.
-        threads, cores: those that decode, and those that there are.
+        threads, cores: the number of threads that decode, and the number of cores.
     """
 
     on_gpu: bool
@@ -50,7 +50,7 @@ class Setup:
 
 
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
-    """The share of the CPU time that each stage adds to those before it; together 1. "disk" is none of them."""
+    """The share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
     chain = [stage for stage in costs if stage != "disk"]
     before = [0.0, *(costs[stage].cpu_seconds for stage in chain)]
     added = [max(0.0, costs[stage].cpu_seconds - less) for stage, less in zip(chain, before)]
@@ -58,10 +58,10 @@ def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
 
 
 def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Limit, float]:
-    """What limits the loader, and the share of its time that goes into that.
+    """What limits the loader, and its share of the loader's time.
 
-    A thread of its own reads and gates beside the decoding: it limits where it is busy nearly all of the time. Else the
-    stage does that adds most: to the CPU time, or on a GPU to the time on the clock.
+    A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
+    Otherwise the stage limits that adds most: in CPU time, or on a GPU in elapsed time.
     """
     reading = costs["read" if setup.fits_in_memory else "disk"].seconds
     gating = max(0.0, costs["gate"].seconds - costs["read"].seconds)
@@ -83,7 +83,7 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Limit, float]:
 
 
 def advice(limit: Limit, share: float, setup: Setup) -> str:
-    """What limits and what to change, in one sentence."""
+    """One sentence: what limits, and what to change."""
     part = f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}"
     more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
     stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
@@ -91,25 +91,26 @@ def advice(limit: Limit, share: float, setup: Setup) -> str:
         stronger = "larger batches and other thread counts (`gpuloader tune`)"
     smaller = "smaller images (`gpuloader pack --max-size`)"
     block = ', or use shuffle="block", which reads neighbours together' if setup.shuffle == "full" else ""
-    encoded = ", or encoded ones in place of arrays" if setup.decoded else ""
+    encoded = ", or encoded images instead of arrays" if setup.decoded else ""
     return {
-        "disk": f"Reading from the disk limits, {part}: put the shards on a faster one{block}.",
-        "read": f"Copying the images out of the page cache limits, {part}: store {smaller}{encoded}.",
-        "gate": f"What is done for each image before decoding limits (header, draws, labels, fields), {part}: take "
-        f"labels from .cls and ask for fewer `fields`, or spread the work over more processes.",
-        "decode": f"Decoding limits, {part}: give it {stronger}, or store {smaller} or decoded ones "
+        "disk": f"Reading from the disk is the bottleneck ({part}): put the shards on a faster disk{block}.",
+        "read": f"Copying the images out of the page cache is the bottleneck ({part}): store {smaller}{encoded}.",
+        "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck ({part}): "
+        f"use labels from .cls and fewer `fields`, or spread the work over more processes.",
+        "decode": f"Decoding is the bottleneck ({part}): give it {stronger}, or store {smaller} or decoded ones "
         f"(`gpuloader pack --decoded`).",
-        "resize": f"Resizing and normalising limit, {part}: give them {stronger}, or store {smaller}.",
-        "pixels": f"The recipe's operations on pixels limit, {part}: give them {stronger}, or take fewer of them.",
-        "delivery": f"Handing batches out limits (labels to the device, mixing), {part}: use larger batches"
+        "resize": f"Resizing and normalising are the bottleneck ({part}): give them {stronger}, or store {smaller}.",
+        "pixels": f"The recipe's operations on pixels are the bottleneck ({part}): give them {stronger}, "
+        f"or use fewer of them.",
+        "delivery": f"Delivering batches (labels to the device, mixing) is the bottleneck ({part}): use larger batches"
         f"{'' if setup.on_gpu else ', or a GPU'}.",
-        "training": f"The model limits, the loader makes a step {max(0.0, share):.1%} longer: a faster one would "
-        f"change next to nothing.",
+        "training": f"The model is the bottleneck; the loader makes a step {max(0.0, share):.1%} longer. A faster "
+        f"loader would change almost nothing.",
     }[limit]
 
 
 def what_limits(costs: Mapping[Stage, Cost], setup: Setup, overhead: float | None = None, noise: float = 0.0) -> str:
-    """The advice; for a training, where the `overhead` of the loader on its step is known and not lost in the noise."""
+    """The advice; it is for a training if the loader's `overhead` on a step is known and above the noise."""
     if overhead is not None and overhead < _SMALL_OVERHEAD and noise < _MUCH_NOISE:
         return advice("training", overhead, setup)
     return advice(*limit_of(costs, setup), setup)

@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the loader: the machine and the versions."""
+"""What a measurement depends on besides the loader: the machine and the versions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PACKAGES = ("gpuloader", *DALI_BUILDS, "torch", "numpy")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where something was measured.
+    """The machine on which something was measured.
 
     Attributes:
         cpu: the processor's name.
-        cores: those that this process may use.
-        memory_bytes: that it may use, the page cache included.
+        cores: the cores that this process may use.
+        memory_bytes: the memory that it may use, including the page cache.
         system: the kernel.
         gpus: the names of the GPUs.
         versions: of Python and of the packages that matter, by name.
@@ -43,7 +43,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that this runs on."""
+    """The machine that runs this process."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return Machine(
@@ -57,7 +57,7 @@ def this_machine() -> Machine:
 
 
 def _memory_bytes() -> int:
-    """All of it, or what a container leaves."""
+    """All memory, or the container's limit."""
     built_in = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limits().memory_bytes
     return built_in if limit is None else min(built_in, limit)

@@ -1,4 +1,4 @@
-"""Running a part of the loading for a while, and what it costs."""
+"""Runs a part of the loading for a while, and measures its cost."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from gpuloader.loading.selection import Sources
 from gpuloader.tools.limits import Cost
 
 LARGEST_BATCH = 128
-"""The batch size that is measured unless one is given, or there are fewer samples."""
+"""The batch size of a measurement, unless one is given or there are fewer samples."""
 
 _WARM_UP_BATCHES = 3
 _WARM_UP_SHARE = 0.2
 
 Batches: TypeAlias = Generator[int, None, None]
-"""Does a part's work batch by batch, and says how many images each had."""
+"""Does a part's work batch by batch, and yields the number of images in each."""
 
 
 def fitting_batch_size(asked: int | None, samples: int) -> int:
-    """The batch size that was asked for; for None 128, or the largest power of two that the samples fill.
+    """The given batch size; for None 128, or the largest power of two that the samples fill.
 
     Raises:
-        ConfigError: what was asked for is more than there are samples.
+        ConfigError: the given batch size is larger than the number of samples.
     """
     if asked is None:
         return min(LARGEST_BATCH, 1 << (samples.bit_length() - 1))
     if isinstance(asked, int) and asked > samples:
-        raise ConfigError(f"batch_size={asked}: there are {samples} samples; give at most that, or none to fit them")
+        raise ConfigError(f"batch_size={asked}: there are {samples} samples; give at most that, or leave it out")
     return asked
 
 
@@ -45,11 +45,11 @@ def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, argumen
 
 
 def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
-    """What a stage costs, over at least that long and at least one batch; less only where the batches end before."""
+    """The cost of a stage, over at least this long and at least one batch; less only if the batches end earlier."""
     started, done = time.perf_counter(), 0
     while warm_up and (done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds):
         next(batches)
-        if done == 0:  # which may have built the graph
+        if done == 0:  # the first batch may have built the graph
             started = time.perf_counter()
         done += 1
     images, started, cpu_started = 0, time.perf_counter(), time.process_time()
@@ -62,7 +62,7 @@ def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
 
 
 def load_epochs(loader: GPULoader) -> Batches:
-    """The loader itself, epoch after epoch. A little of each image is looked at, which waits until it is there."""
+    """The loader itself, epoch after epoch. Reads a little of each image, which waits until the image is there."""
     before = loader.stats().samples
     while True:
         for batch in loader:
@@ -74,7 +74,7 @@ def load_epochs(loader: GPULoader) -> Batches:
 
 
 def images_of(batch: object) -> Iterator[torch.Tensor]:
-    """The images of each view in a batch, whatever `output` made of it."""
+    """The images of each view in a batch, in any form that `output` gives it."""
     values: Any = batch.values() if isinstance(batch, dict) else batch
     for value in values:
         for each in value if isinstance(value, (list, tuple)) else [value]:
@@ -83,7 +83,7 @@ def images_of(batch: object) -> Iterator[torch.Tensor]:
 
 
 def as_yaml(value: Any) -> Any:  # noqa: ANN401
-    """Paths as text, tuples as lists, the values of a loader as mappings: what YAML has."""
+    """Paths as text, tuples as lists, and the loader's values as mappings, because YAML has only these."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple(VALUES.values())):

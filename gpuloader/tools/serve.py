@@ -1,15 +1,15 @@
-"""`serve`: a page to leaf through samples, before and after a recipe, on this machine alone.
+"""`serve`: a page to browse samples, before and after a recipe, on this machine alone.
 
     GET /               the page: one file, which asks for the rest
     GET /api/data       the data, its classes, the recipes
-    GET /api/samples    a page of them: ?page=0&label=3&key=text, the latter two being filters
-    GET /api/sample     one and what is drawn for it: ?id=5&preset=NAME&epoch=0&seed=0
+    GET /api/samples    a page of samples: ?page=0&label=3&key=text; label and key are filters
+    GET /api/sample     a sample and what is drawn for it: ?id=5&preset=NAME&epoch=0&seed=0
     GET /api/original   its picture: ?id=5&side=512
-    GET /api/version    a view of it as training gets it, to the level: ?id=5&view=0&preset=NAME&epoch=0&seed=0
+    GET /api/version    a view of it exactly as training gets it: ?id=5&view=0&preset=NAME&epoch=0&seed=0
 
-An answer is JSON or a PNG; an error is {"error": message}. The server listens on 127.0.0.1 and answers requests that
-name this machine alone, so that no page of another site reaches it through its reader's browser. It opens no file but
-the shards: a recipe is one of those at hand, by name.
+An answer is JSON or a PNG; an error is {"error": message}. The server listens on 127.0.0.1 and answers only requests
+that name this machine, so that a page of another site cannot reach it through its reader's browser. It opens no file
+but the shards: a recipe is chosen by name from a fixed list.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ PER_PAGE = 24
 MOST_CLASSES = 10_000
 MOST_SIDE = 1024
 MOST_CONNECTIONS = 32
-SLOWEST_SECONDS = 30.0  # for a request to come in, and as many for its answer to be taken
+SLOWEST_SECONDS = 30.0  # the longest that a request may take to come in, and its answer to be read
 _POLL_SECONDS = 0.1
-_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel's may be another
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel may use another one
 
 
 class Api:
-    """What the page asks for, apart from HTTP: each method takes a query, and gives JSON's types or a picture.
+    """What the page asks for, without HTTP: each method takes a query, and returns JSON's types or a picture.
 
     Args:
         gallery: the samples.
-        preset: the recipe to begin with, and its name; those that come with the library can be chosen, too.
-        seed: to begin with.
+        preset: the recipe at the beginning, and its name; the library's presets can be chosen, too.
+        seed: the seed at the beginning.
     """
 
     def __init__(self, gallery: Gallery, name: str, preset: Preset, seed: int) -> None:
@@ -73,7 +73,7 @@ class Api:
         self._matching = lru_cache(maxsize=8)(self._find)
 
     def data(self, query: Query) -> dict[str, Any]:
-        """The data, its classes with how many samples each has (none where they are too many), and the recipes."""
+        """The data, its classes with their numbers of samples (none if there are too many), and the recipes."""
         labels, counts = np.unique([] if self._labels is None else self._labels, return_counts=True)
         if len(labels) > MOST_CLASSES:
             labels = labels[:0]
@@ -85,13 +85,13 @@ class Api:
                 for label, count in zip(labels.tolist(), counts.tolist())
             ],
             "presets": self._names,
-            "seed": str(self._seed),  # JavaScript's numbers end at 2**53
+            "seed": str(self._seed),  # JavaScript's numbers are exact only up to 2**53
             "device": self._gallery.device,
             "version": __version__,
         }
 
     def samples(self, query: Query) -> dict[str, Any]:
-        """A page of the samples that the filters leave."""
+        """A page of the samples that pass the filters."""
         label = _integer(query, "label", -(2**63), 2**63) if "label" in query else None
         ids = self._matching(label, query.get("key", ""))
         page = _integer(query, "page", 0, 2**63, 0)
@@ -104,7 +104,7 @@ class Api:
         }
 
     def sample(self, query: Query) -> dict[str, Any]:
-        """A sample, and what is drawn for it: the cause under `bad` where its image cannot be decoded."""
+        """A sample, and what is drawn for it; `bad` has the cause if its image cannot be decoded."""
         sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
         row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
         try:
@@ -143,7 +143,7 @@ class Api:
 
     def _compose(self, query: Query) -> Compose:
         name = query.get("preset", self._name)
-        if name not in self._names:  # else it might be a path
+        if name not in self._names:  # otherwise it might be a path
             raise ConfigError(f"preset={name!r}: allowed are {', '.join(self._names)}")
         if name not in self._composes:
             self._composes[name] = Compose.load(self._preset if name == self._name else load_preset(name))
@@ -165,11 +165,11 @@ def serve(
 
     Args:
         tar, preset, overrides, seed, label_from, device_id: as `show` takes them.
-        port: of 127.0.0.1; 0 takes a free one.
-        ready: is called with the page's address once it can be opened.
+        port: on 127.0.0.1; 0 takes a free one.
+        ready: called with the page's address once it can be opened.
 
     Raises:
-        GPULoaderError: as of `show`, and a port that cannot be had.
+        GPULoaderError: as for `show`, or the port cannot be used.
     """
     server = make_server(
         Gallery(tar, label_from=label_from, device_id=device_id),
@@ -187,7 +187,7 @@ def make_server(gallery: Gallery, name: str, preset: Preset, seed: int, port: in
     """The server, which listens already; see `Api` for its arguments.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port cannot be used.
     """
     api = Api(gallery, name, preset, seed)
     handler = type("Handler", (_Handler,), {"api": api})
@@ -195,15 +195,15 @@ def make_server(gallery: Gallery, name: str, preset: Preset, seed: int, port: in
         return _Server(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"port {port} cannot be had ({error}): allowed is a free one up to 65535, or 0 for any"
+            f"port {port} cannot be used ({error}): allowed is a free one up to 65535, or 0 for any"
         ) from None
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection, of which there are `MOST_CONNECTIONS`.
+    """One thread for each connection, with at most `MOST_CONNECTIONS`.
 
-    Where one more comes, the one that has kept the server waiting for longest, for its request or with taking the
-    answer, is ended. So clients that say nothing take nobody's place, and none of them is waited for without end.
+    If another one comes, the server ends the one that has kept it waiting longest, for a request or for taking the
+    answer. So silent clients cannot block others, and no client makes the server wait for ever.
     """
 
     daemon_threads = True
@@ -212,16 +212,16 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         self._free = Semaphore(MOST_CONNECTIONS)
         self._lock = Lock()
-        self._waits_since: dict[socket.socket, float] = {}  # in that order
+        self._waits_since: dict[socket.socket, float] = {}  # in order of time
         super().__init__(address, handler)
 
     def waits_for(self, connection: socket.socket) -> None:
-        """From now on it is the client's turn."""
+        """Notes that the server waits for the client from now on."""
         with self._lock:
             self._waits_since[connection] = time.monotonic()
 
     def has_heard(self, connection: socket.socket) -> None:
-        """It is not any more."""
+        """Notes that the server no longer waits for the client."""
         with self._lock:
             self._waits_since.pop(connection, None)
 
@@ -233,7 +233,7 @@ class _Server(ThreadingHTTPServer):
         self.waits_for(request)
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be begun
+        except BaseException:  # no thread could be started
             self._free.release()
             raise
 
@@ -248,7 +248,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Is called twice a second, and after each connection."""
+        """Called twice a second, and after each connection."""
         self._end_slow_ones()
 
     def _end_slow_ones(self, at_least: int = 0) -> None:
@@ -261,26 +261,26 @@ class _Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, or cannot write any more
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # else the browser did not want the rest
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the browser did not want the rest
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET alone: of any other method the base class says that it is not supported."""
+    """Answers GET only; for any other method the base class says that it is not supported."""
 
     api: Api
     server: _Server
     server_version = f"gpuloader/{__version__}"
 
     def parse_request(self) -> bool:
-        """Reads the headers, with which the request is complete."""
+        """Reads the headers; after them the request is complete."""
         is_right = super().parse_request()
         self.server.has_heard(self.connection)
         return is_right
 
     def do_GET(self) -> None:
         if not _HOSTS.fullmatch(self.headers.get("Host", "")):
-            self.send_error(HTTPStatus.FORBIDDEN, "this page is at http://127.0.0.1 or http://localhost alone")
+            self.send_error(HTTPStatus.FORBIDDEN, "this page is only at http://127.0.0.1 or http://localhost")
             return
         url = urlsplit(self.path)
         answers: dict[str, Callable[[Query], Answer]] = {
@@ -293,12 +293,12 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/":
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE)
         elif url.path not in answers:
-            self.send_error(HTTPStatus.NOT_FOUND, f"there is no {url.path}; the page is at /")
+            self.send_error(HTTPStatus.NOT_FOUND, f"there is no page {url.path}; the page is at /")
         else:
             try:
                 query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
                 self._answer(answers[url.path](query))
-            except (ConfigError, ValueError) as error:  # the latter of parse_qs
+            except (ConfigError, ValueError) as error:  # ValueError is from parse_qs
                 self.send_error(HTTPStatus.BAD_REQUEST, str(error))
             except BadImageError as error:
                 self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"bad image: {error.cause}")
@@ -306,12 +306,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """An error as JSON."""
+        """Sends an error as JSON."""
         content = {"error": message or HTTPStatus(code).phrase}
         self._send(HTTPStatus(code), "application/json", json.dumps(content).encode())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
-        """Nothing: a line for every picture helps nobody."""
+        """Logs nothing: a line for every picture helps nobody."""
 
     def _answer(self, answer: Answer) -> None:
         if isinstance(answer, dict):
@@ -335,7 +335,7 @@ _SCRIPT = re.search(rb"<script>(.*?)</script>", PAGE, re.DOTALL)
 assert _SCRIPT is not None
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT[1]).digest()).decode()
 _HEADERS = {
-    # Were a key to get into the page as HTML, it still could not run: only this one script may.
+    # If a key got into the page as HTML, it still could not run: only this one script may.
     "Content-Security-Policy": f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",

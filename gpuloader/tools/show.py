@@ -1,8 +1,8 @@
-"""Samples of shards to look at, before and after a recipe: `Gallery`, and a picture of some of them, `show`.
+"""Shows samples of shards before and after a recipe: `Gallery`, and `show`, which draws some into a picture.
 
-What a recipe makes of a sample in an epoch is made here by the graph and the draws of a training with that seed. On the
-CPU it is the same tensor, bit for bit, that `GPULoader` hands out there; on a GPU its decoder may treat one image
-differently from a batch. MixUp and CutMix take two samples, and are left out.
+The graph and the draws of a training with this seed make what a recipe gives for a sample in an epoch. On the CPU it is
+the same tensor, bit for bit, that `GPULoader` delivers; on a GPU the decoder may treat one image differently from a
+batch. MixUp and CutMix need two samples, and are left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MOST_IMAGES = 1000
 _LEAST_TILE, _MOST_TILE = 128, 256
 _GAP, _LINE, _TEXT, _TITLE = 10, 16, 12, 18
 _INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1", "#b3261e"
-_VERSIONS = ("#d55e00", "#0072b2", "#f0c000", "#cc79a7", "#009e73", "#56b4e9")  # told apart by the colour-blind, too
+_VERSIONS = ("#d55e00", "#0072b2", "#f0c000", "#cc79a7", "#009e73", "#56b4e9")  # distinct for the colour-blind
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Sample:
         id: its number in the data.
         key: WebDataset's `__key__`.
         label: its class's number, or None.
-        class_name: the class's name, where it is known.
+        class_name: the class's name, if it is known.
         shard: path of the shard.
         offset: of the image's bytes in the shard.
     """
@@ -82,7 +82,7 @@ class Shown:
     """What `show` drew.
 
     Attributes:
-        picture: where.
+        picture: its path.
         width, height: of the picture in pixels.
         preset: the recipe's name.
         seed: of the draws.
@@ -90,7 +90,7 @@ class Shown:
         device: where the images were made.
         mix_left_out: whether training would mix the images shown with others.
         samples: those shown, in order.
-        bad: id -> cause of those among them that cannot be decoded, in some epoch at least.
+        bad: id -> cause for those that cannot be decoded, in at least one epoch.
     """
 
     picture: Path
@@ -106,17 +106,17 @@ class Shown:
 
 
 class Gallery:
-    """Samples of shards as they are, and as a recipe makes them. Threads may share it.
+    """Samples of shards, unchanged and as a recipe makes them. Threads may share it.
 
     Args:
         tar: the shards, as `GPULoader` takes them.
-        label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those of a
-            the files classes.json beside the shards, as a loader reads them.
+        label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those in the
+            files classes.json beside the shards, as a loader reads them.
         device_id: where images are made, as `GPULoader` takes it.
 
     Attributes:
         device_id: a GPU's number, or None.
-        class_names: label -> name, where names are known.
+        class_names: label -> name, if names are known.
 
     Raises:
         GPULoaderError: no shards, no labels, no such device, or two classes.json that name a label differently.
@@ -144,7 +144,7 @@ class Gallery:
         """A sample, by its number.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no such sample.
         """
         if not isinstance(sample, (int, np.integer)) or not 0 <= sample < len(self):
             raise ConfigError(f"sample {sample!r}: allowed is an id from 0 to {len(self) - 1}")
@@ -154,7 +154,7 @@ class Gallery:
         return Sample(int(sample), place.key, label, name, place.shard, place.offset)
 
     def find(self, text: str, whole: bool = False) -> NDArray[np.int64]:
-        """The ids of the samples whose key has this text in it, or is it if `whole`."""
+        """The ids of the samples whose key contains this text, or equals it if `whole`."""
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
             return np.arange(0 if whole else len(self))
@@ -175,11 +175,11 @@ class Gallery:
         return np.concatenate(found)
 
     def drawn(self, count: int, seed: int) -> list[int]:
-        """The ids of some samples, drawn over all of the data: the first of a training that shuffles with the seed."""
+        """The ids of some samples from all of the data: the first ones of a training that shuffles with the seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
     def original(self, sample: int, side: int) -> Picture:
-        """A sample's image, decoded as a loader does, made smaller where its longer side is more than `side` pixels.
+        """A sample's image, decoded as by a loader, and downsized if its longer side is more than `side` pixels.
 
         Raises:
             BadImageError: it cannot be decoded.
@@ -192,7 +192,7 @@ class Gallery:
         return _as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
-        """The tensor of each view, (3, h, w), that a loader with that recipe and seed hands out in that epoch.
+        """The tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
 
         Raises:
             BadImageError: the image cannot be decoded.
@@ -200,12 +200,12 @@ class Gallery:
         return self._run(compose, self._image(sample)[0], sample, check_seed(seed), check_epoch(epoch))
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
-        """`tensors` as pictures: in levels again where the recipe normalises."""
+        """`tensors` as pictures; if the recipe normalises, this is undone."""
         tensors = self.tensors(compose, sample, seed, epoch)
         return [_as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
     def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[DrawnView, ...]:
-        """What is drawn for `tensors`, for each view.
+        """What is drawn for each view of `tensors`.
 
         Raises:
             BadImageError: the image's size cannot be read.
@@ -217,12 +217,12 @@ class Gallery:
         """(height, width) of a sample's image in pixels.
 
         Raises:
-            BadImageError: it cannot be read.
+            BadImageError: the size cannot be read.
         """
         return self._image(sample)[1]
 
     def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
-        """The file, or the array where it is decoded already; and its (height, width)."""
+        """The file, or the array if it is decoded already; and its (height, width)."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
         admitted = self._shards.too_large.get(sample) or (admit_array if self._shards.decoded else admit)(view)
         if isinstance(admitted, str):
@@ -250,26 +250,26 @@ def show(
     label_from: str | None = "cls",
     device_id: Device = "auto",
 ) -> Shown:
-    """Draws samples beside what training gets of them in several epochs. A bad image is a box with the cause.
+    """Draws samples next to what training gets of them in several epochs. A bad image is a box with the cause.
 
-    The first six versions of a sample have frames of different colours, and the original the windows that they show.
+    The first six versions of a sample have frames in different colours; the original shows their windows in these.
 
     Args:
         tar: the shards, as `GPULoader` takes them.
         picture: a file to write, .png or .jpg.
         preset, overrides: the recipe, as `GPULoader` takes it.
-        samples: how many, drawn over all of the data by the seed; or which: ids, and keys as strings.
-        versions: of each, those of the epochs 0, 1 and so on; each has all views of the recipe.
-        columns: images in a row, the original among them; None puts all of a sample into one row, up to 11.
+        samples: how many, drawn by the seed from all of the data; or which: ids, and keys as strings.
+        versions: how many versions of each sample: those of epochs 0, 1 and so on, each with all views of the recipe.
+        columns: images in a row, including the original; None puts all of a sample into one row, up to 11.
         seed: of the training.
         label_from, device_id: as `Gallery` takes them.
 
     Raises:
-        GPULoaderError: one of `gpuloader.errors`, which says what to do.
+        GPULoaderError: one of `gpuloader.errors`; its message says what to do.
     """
     picture = Path(picture)
     if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: allowed is a file {', '.join(SUFFIXES)} in a folder that exists")
+        raise ConfigError(f"{picture}: allowed is a file that ends in {', '.join(SUFFIXES)}, in a folder that exists")
     check_output(picture)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
@@ -332,7 +332,7 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
 def _pictures(
     gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int, side: int
 ) -> Iterator[Picture | str]:
-    """The original, then each view of each version; the cause in the place of one that cannot be decoded."""
+    """The original, then each view of each version; for one that cannot be decoded, the cause."""
     try:
         yield gallery.original(sample, side)
     except BadImageError as error:
@@ -345,7 +345,7 @@ def _pictures(
 
 
 def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:
-    """Left, top, right, bottom of what the first versions show, as shares of the image's sides."""
+    """Left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
     height, width = gallery.size(sample)
     views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
     windows = (view.window for view in islice(views, len(_VERSIONS)))
@@ -353,7 +353,7 @@ def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, version
 
 
 def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
-    """A tensor (3, h, w) in levels."""
+    """A tensor (3, h, w) as a picture of levels."""
     image = tensor.permute(1, 2, 0).cpu().numpy()
     if image.dtype != np.uint8:
         values = image.astype(np.float32)
@@ -379,13 +379,13 @@ def _heading(
     title = f"{preset} with {json.dumps(overrides, default=str)}" if overrides else preset
     epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
     facts = f"seed {seed}, {epochs}, {samples} of {len(gallery):,} samples, {gallery.device}, gpuloader {__version__}"
-    levels = ", in levels again" if any(view.normalize for view in compose.each_view) else ""
+    levels = " (normalising undone)" if any(view.normalize for view in compose.each_view) else ""
     lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines
 
 
 class _Sheet:
-    """A picture that is ruled in tiles with two lines of text below each, under a heading."""
+    """A picture with tiles in rows under a heading; each tile has two lines of text below it."""
 
     def __init__(self, tile: int, columns: int, rows: int, heading: Sequence[str]) -> None:
         self._tile = tile
@@ -415,7 +415,7 @@ class _Sheet:
         windows: Sequence[Box] = (),
         frame: str | None = None,
     ) -> None:
-        """Draws a tile: a picture, its windows on it and its frame around it, or the cause why there is none; text."""
+        """Draws a tile: a picture with windows and a frame, or the cause why there is none; then the text."""
         left, top = _GAP + column * (self._tile + _GAP), self._top + row * self._row
         if isinstance(picture, str):
             box = (left, top, left + self._tile - 1, top + self._tile - 1)
@@ -436,7 +436,7 @@ class _Sheet:
             self._canvas.text(place, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
 
     def _fit(self, picture: Picture) -> Picture:
-        """Made smaller where it is larger than a tile; a small one with each pixel as a square of several."""
+        """Shrinks a picture that is larger than a tile, and enlarges a small one by a whole factor."""
         times = _LEAST_TILE // max(picture.size)
         if times > 1:
             return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
@@ -446,7 +446,7 @@ class _Sheet:
 
 
 def _outline(picture: Picture, window: Box, colour: str) -> None:
-    """Draws a window's part inside of the picture: a line of two pixels in the colour with white beside it."""
+    """Draws a window's part inside of the picture: a line of two pixels in the colour, with white next to it."""
     edge = picture.width - 1, picture.height - 1
     left, top = (min(max(0, round(share * (last + 1))), last) for share, last in zip(window[:2], edge))
     right, bottom = (min(round(share * (last + 1)) - 1, last) for share, last in zip(window[2:], edge))
@@ -457,7 +457,7 @@ def _outline(picture: Picture, window: Box, colour: str) -> None:
 
 
 def _shorten(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
-    """The text, its middle left out where it is wider than the room."""
+    """The text; if it is wider than the room, its middle is left out."""
     kept, short = len(text), text
     while font.getlength(short) > room and kept > 2:
         kept -= 1

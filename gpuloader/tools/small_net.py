@@ -1,4 +1,4 @@
-"""A small convolutional network, quick to train on a CPU."""
+"""A small convolutional network that trains quickly on a CPU."""
 
 from __future__ import annotations
 

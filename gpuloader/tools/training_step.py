@@ -1,4 +1,4 @@
-"""What a loader costs a training: steps that it feeds, beside steps on a batch that is there already."""
+"""Measures what a loader costs a training: steps on its batches, and steps on a batch already on the device."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CLASSES = 1000
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """A training step with the loader and without. Medians over rounds in turn.
+    """A training step with the loader and without it. Both are run in turn; figures are medians over the rounds.
 
     Attributes:
         model: the network's name.
-        resident_step_seconds: a step on one synthetic batch that lies on the device.
+        resident_step_seconds: a step on one synthetic batch that stays on the device.
         loaded_step_seconds: a step and its batch from the loader.
-        waiting_share: the share of the latter that was spent waiting for the loader, in [0, 1].
-        overhead: how much longer the latter takes, as a share of the former; on a CPU that is also what decoding
-            takes from the net.
-        noise: how far the rounds of the former lay apart, as a share of it: a smaller overhead says nothing.
+        waiting_share: the share of `loaded_step_seconds` spent waiting for the loader, in [0, 1].
+        overhead: how much longer the loaded step takes, as a share of the resident one; on a CPU this includes what
+            decoding takes from the net.
+        noise: the spread of the resident steps, as a share of their time; a smaller overhead means nothing.
     """
 
     model: str
@@ -43,32 +43,32 @@ class TrainingFigures:
 
 
 def prepare_training(loader: GPULoader, model: str) -> Callable[[float], TrainingFigures]:
-    """Makes a network, and gives a function that trains it for about as many seconds as it is told.
+    """Makes a network, and returns a function that trains it for about the given number of seconds.
 
     A step is forward, backward and update; on a GPU in bfloat16 and channels_last.
 
     Args:
-        loader: its recipe makes one view, in a float dtype.
+        loader: its recipe must make one view, in a float dtype.
         model: "small", or a name that torchvision or timm knows.
 
     Raises:
-        ConfigError: a name that neither knows, or a recipe that gives a network nothing to take.
+        ConfigError: neither library knows the name, or a network cannot use the recipe's output.
     """
     preset = loader.preset
     if len(preset.each_view) > 1 or preset.dtype == "uint8":
         raise ConfigError(
-            f"a training takes one image of each sample, in a float dtype; this recipe makes {len(preset.each_view)} "
-            f"in {preset.dtype}: take another preset, or measure without a training"
+            f"a training needs one image of each sample, in a float dtype; this recipe makes {len(preset.each_view)} "
+            f"in {preset.dtype}: use another preset, or measure without a training"
         )
     step = _training_step(make_model(model), loader.device)
     return lambda seconds: _measure(loader, model, step, seconds)
 
 
 def make_model(name: str) -> nn.Module:
-    """A network by its name: "small" is the demonstration's; then torchvision's and timm's, where they are installed.
+    """A network by its name: "small" is the demo's; then the names of torchvision and timm, if they are installed.
 
     Raises:
-        ConfigError: nobody knows it.
+        ConfigError: the name is unknown.
     """
     known, absent = ["small"], ""
     if name == "small":
@@ -76,7 +76,7 @@ def make_model(name: str) -> nn.Module:
     for package in ("torchvision", "timm"):
         try:
             names, make = _networks(package)
-        except (ImportError, RuntimeError) as error:  # the latter where torchvision is for another torch
+        except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision is for another torch
             absent += f"; {package} cannot be imported ({error})"
             continue
         if name in names:
@@ -118,7 +118,7 @@ def _measure(loader: GPULoader, model: str, step: Callable[[torch.Tensor], None]
     waiting: list[float] = []
     for _ in range(_ROUNDS):
         alone.append(_time_steps(lambda: step(resident), loader.device, slot)[0])
-        _time_steps(fed_step, loader.device, slot / 4)  # takes the batches that were made meanwhile
+        _time_steps(fed_step, loader.device, slot / 4)  # uses up the batches that were made in the meantime
         waited = 0.0
         step_seconds, steps = _time_steps(fed_step, loader.device, slot)
         with_loader.append(step_seconds)
@@ -158,7 +158,7 @@ def _epochs(loader: GPULoader) -> Iterator[torch.Tensor]:
 
 
 def _time_steps(step: Callable[[], None], device: torch.device, seconds: float) -> tuple[float, int]:
-    """The mean time of a step over that long and at least one step; how many there were."""
+    """The mean time of a step over at least this long and at least one step; and the number of steps."""
     _wait(device)
     steps, started = 0, time.perf_counter()
     while steps == 0 or time.perf_counter() - started < seconds:

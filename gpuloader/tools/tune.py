@@ -1,7 +1,7 @@
-"""Which of the loader's settings are fastest on one's own shards and machine.
+"""Finds the loader's fastest settings on your shards and machine.
 
-Only settings that change no pixel and no order are tried: threads, prefetch, on a GPU those of the decoder, and the
-batch size if asked for.
+It tries only settings that change no pixel and no order: threads, prefetch, on a GPU the decoder's, and the batch size
+if asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: the settings, and what they gave."""
+    """One measurement: the settings and their speed."""
 
     settings: Settings
     images_per_second: float
@@ -47,13 +47,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        best: the settings that won; the first ones where nothing was better beyond the noise.
+        best: the settings that won; the first ones if none was better beyond the noise.
         before, after: images per second with the first settings and with the best ones, medians of runs in turn.
-        runs: all of them, in order.
-        complete: whether all was tried before the time was up.
+        runs: all runs, in order.
+        complete: whether everything was tried before the time was up.
     """
 
     best: Settings
@@ -65,14 +65,14 @@ class Search:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What was found, on what.
+    """The best settings, and where they were measured.
 
     Attributes:
-        date: when, UTC, as ISO 8601 has it.
-        machine: where.
+        date: UTC, in ISO 8601.
+        machine: where it was measured.
         device: "cpu" or "cuda:N".
-        arguments: of GPULoader, the best settings among them.
-        defaults: what those settings are unless given.
+        arguments: of GPULoader, including the best settings.
+        defaults: the default values of these settings.
         search: the search.
         seconds: how long it took.
     """
@@ -100,28 +100,28 @@ def tune(
 ) -> TuneResult:
     """Searches the number of threads, `prefetch`, the decoder's settings on a GPU and, if asked to, the batch size.
 
-    What gives most images per second wins. A setting replaces the one before only where it is better beyond the noise,
-    and what is found in the end is measured against the defaults once more.
+    The setting with the most images per second wins. It replaces the previous best only if it is better beyond the
+    noise, and at the end the result is measured against the defaults once more.
 
     Args:
         tar, device_id: as for `GPULoader`.
         batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
         batch_sizes: others to try.
-        seconds: how long it may take; it ends at most one run later.
+        seconds: how long it may take; the run in progress finishes first.
         output: a YAML file to write, for `GPULoader(**yaml.safe_load(...))`.
-        progress: show how far it is, on stderr.
+        progress: show the progress on stderr.
         clock: tells the time in seconds.
-        arguments: what else `GPULoader` takes, plain values.
+        arguments: further arguments of `GPULoader`, as plain values.
 
     Raises:
-        ConfigError: an argument that is invalid, or a batch that is larger than there are samples.
+        ConfigError: an argument is invalid, or a batch is larger than the number of samples.
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     if output is not None:
         check_output(output)
     if "decoder" in arguments:
-        raise ConfigError("decoder: that is what is searched; leave it out")
+        raise ConfigError("decoder: tune searches these settings; leave them out")
     try:
         yaml.safe_dump(as_yaml({"tar": tar, **arguments}))
     except yaml.YAMLError as error:
@@ -130,11 +130,11 @@ def tune(
     samples = count_samples(tar, device_id, arguments)
     batch_size = fitting_batch_size(batch_size, samples)
     sizes = tuple(dict.fromkeys([batch_size, *(fitting_batch_size(each, samples) for each in batch_sizes)]))
-    for each in reversed(sizes):  # which checks the arguments
+    for each in reversed(sizes):  # making a loader checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
             device, threads, decoder = str(loader.device), loader.run.num_threads, loader.run.decoder
             if each == batch_size:
-                next(iter(loader), None)  # starts what needs long to start
+                next(iter(loader), None)  # starts what takes long to start
     started = clock()
     choices: dict[str, Sequence[float]] = {
         "num_threads": thread_choices(threads, machine.cores),
@@ -173,13 +173,13 @@ def tune(
 
 
 def _as_arguments(settings: Settings) -> dict[str, Any]:
-    """Those of GPULoader: all but the batch size are the decoder's."""
+    """The settings as arguments of GPULoader: all but the batch size belong to the decoder."""
     decoder = {name: value for name, value in settings.items() if name != "batch_size"}
     return {"batch_size": settings["batch_size"], "decoder": decoder}
 
 
 def thread_choices(default: int, cores: int) -> tuple[int, ...]:
-    """Numbers of threads to try, the default first: around it, and all cores."""
+    """Numbers of threads to try, the default first: some around it, and all cores."""
     around = (default, default // 4, default // 2, default - 1, 2 * default, cores)
     return tuple(dict.fromkeys(threads for threads in around if 1 <= threads <= cores))
 
@@ -187,7 +187,7 @@ def thread_choices(default: int, cores: int) -> tuple[int, ...]:
 def gpu_choices(hw_load: float | None) -> dict[str, Sequence[float]]:
     """Settings of a GPU's decoder to try, the default first: `hw_load` as a loader found it, None on the CPU.
 
-    No share between all and none, as pixels would depend on the batch, and no engines that decode wrongly.
+    It tries no share between all and none, as pixels would depend on the batch, and no engines that decode wrongly.
     """
     if hw_load is None:
         return {}
@@ -196,7 +196,7 @@ def gpu_choices(hw_load: float | None) -> dict[str, Sequence[float]]:
 
 @dataclass
 class _Timed:
-    """Runs until the time is up, and keeps what they gave."""
+    """Runs until the time is up, and keeps the results."""
 
     run: Callable[[Settings], float]
     clock: Clock
@@ -206,7 +206,7 @@ class _Timed:
     longest: float = 0.0
 
     def __call__(self, settings: Settings, reserve: int = 0) -> float:
-        """Images per second; raises _TimeIsUp where the time does not leave room for so many more runs."""
+        """Images per second; raises _TimeIsUp if there is no time left for `reserve` more runs."""
         started = self.clock()
         if started + reserve * self.longest >= self.ends_at:
             raise _TimeIsUpError
@@ -218,7 +218,7 @@ class _Timed:
 
 
 class _TimeIsUpError(Exception):
-    """There is no time for another run."""
+    """There is no time left for another run."""
 
 
 def search(
@@ -228,12 +228,12 @@ def search(
     clock: Clock = time.perf_counter,
     tell: Callable[[], object] = lambda: None,
 ) -> Search:
-    """Tries the values of one setting after another against the best ones so far, in turn with them.
+    """Tries the values of one setting after another, each in turn with the best settings so far.
 
     Args:
         choices: the values of each setting, the default first.
         run: measures settings: images per second.
-        ends_at: the clock's time after which no run begins; the last ones are kept for the best against the defaults.
+        ends_at: the clock's time after which no run begins; the last runs compare the best with the defaults.
         tell: called after each run.
     """
     timed = _Timed(run, clock, ends_at, tell)
@@ -265,8 +265,8 @@ def search(
 def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserve: int = 0) -> bool:
     """Whether a candidate is better beyond the noise.
 
-    Both are run in turn, and every run of the candidate must give more than every run of the best, and together 2 %
-    more. Where one does not, no further run is spent.
+    Both are run in turn. Every run of the candidate must be faster than every run of the best, and together they must
+    be 2 % faster. As soon as one is not, no further run is made.
     """
     of_best: list[float] = []
     of_candidate: list[float] = []
@@ -279,7 +279,7 @@ def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserv
 
 
 def tuned_yaml(result: TuneResult) -> str:
-    """The loader's arguments as YAML, under a comment that says what was measured."""
+    """The loader's arguments as YAML, with a comment that says what was measured."""
     found = result.search
     versions = ", ".join(f"{name} {version}" for name, version in result.machine.versions.items())
     said = [
@@ -292,11 +292,11 @@ def tuned_yaml(result: TuneResult) -> str:
 
 
 def verdict(result: TuneResult) -> str:
-    """What came out, in a sentence."""
+    """The result in one sentence."""
     found = result.search
     if not found.before:
         return "These are the defaults: the time was up before anything was measured."
-    stopped = "" if found.complete else "; the time was up before all was tried"
+    stopped = "" if found.complete else "; the time was up before everything was tried"
     if found.best == result.defaults:
         return f"The defaults were best: {found.before:,.0f} images/s{stopped}."
     changed = ", ".join(

@@ -1,1 +1,1 @@
-"""What Lightning's data modules and callbacks are made of, whichever of its two packages is installed."""
+"""The parts of Lightning's data modules and callbacks, for both of its packages."""

@@ -1,4 +1,4 @@
-"""What `GPULoaderDataModule` does, in whichever package Lightning comes: `lightning` or `pytorch_lightning`."""
+"""The work of `GPULoaderDataModule`, for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _FROM_THE_TRAINER = {"tar", "device_id", "world"}
 
 
 class TrainingOptions(LoaderOptions, total=False):
-    """Those of `GPULoader`'s keyword arguments that are not the Trainer's to say."""
+    """The keyword arguments of `GPULoader`, except those that the Trainer decides."""
 
     output: AnyOutput
     fields: AnyFields
 
 
 class EvaluationOptions(TrainingOptions, total=False):
-    """The same, and the batch size."""
+    """The same, with the batch size."""
 
     batch_size: int
 
@@ -36,29 +36,29 @@ class EvaluationOptions(TrainingOptions, total=False):
 class TrainerLoaders:
     """The hooks of a LightningDataModule: a `GPULoader` for each stage.
 
-    A loader is made when the Trainer asks for it, on the Trainer's device, for this process's share of the data, and
-    closed with the stage. Its epochs are the Trainer's, and training goes on at the batch where the Trainer stands.
+    A loader is made when the Trainer asks for it, on the Trainer's device, for this process's share of the data, and is
+    closed with the stage. Its epochs are the Trainer's, and training resumes at the Trainer's batch.
 
     Without a Trainer the loaders are on the local rank's GPU where there is one, else on the CPU, and find their rank
     themselves. Each stage then has one, and each loop over it is the next epoch.
 
     Args:
-        train: the shards to train on, as `GPULoader` takes them; None where nothing is trained.
+        train: the shards to train on, as `GPULoader` takes them; None if nothing is trained.
         val: the shards to validate on.
         test: the shards to test on.
         predict: the shards to predict.
         batch_size: samples of each device in a step.
-        eval_preset: the recipe for all but training, whose recipe is `preset`.
-        eval_loader: arguments of `GPULoader` for all but training. Without them it shares `batch_size`, `seed`,
-            `on_error` (less the images that are known to be bad), `decoder`, `output`, `fields`, `label_from` and
-            `cache` with training.
+        eval_preset: the recipe for every stage but training, whose recipe is `preset`.
+        eval_loader: arguments of `GPULoader` for every stage but training. Those stages share `batch_size`, `seed`,
+            `on_error` (without the known bad images), `decoder`, `output`, `fields`, `label_from` and `cache` with
+            training, unless they are given here.
         loader: arguments of `GPULoader` for training.
 
     Raises:
-        ConfigError: an argument that `GPULoader` does not have, or that is the Trainer's to say.
+        ConfigError: an argument that `GPULoader` does not have, or that the Trainer decides.
     """
 
-    trainer: Any = None  # Lightning's, from when it takes this
+    trainer: Any = None  # Lightning sets it when a Trainer takes this
 
     def __init__(
         self,
@@ -78,45 +78,45 @@ class TrainerLoaders:
         self._loader = loader
         self._eval_loader = evaluation_options(loader, eval_preset, eval_loader)
         self._open: dict[str, GPULoader] = {}
-        self._state: dict[str, Any] = {}  # the training loader's, of a checkpoint or from when it was closed
+        self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
     def train_dataloader(self) -> TrainerEpochs | GPULoader:
         """The batches of training: as the Trainer goes through them, or without a Trainer the loader itself.
 
         Raises:
-            ConfigError: there are no shards for this stage; or what `GPULoader` raises.
+            ConfigError: this stage has no shards; also what `GPULoader` raises.
         """
         return self._stage("train")
 
     def val_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of validation, else as `train_dataloader`."""
+        """The batches of validation; otherwise as `train_dataloader`."""
         return self._stage("val")
 
     def test_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of testing, else as `train_dataloader`."""
+        """The batches of testing; otherwise as `train_dataloader`."""
         return self._stage("test")
 
     def predict_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of prediction, else as `train_dataloader`."""
+        """The batches of prediction; otherwise as `train_dataloader`."""
         return self._stage("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the training loader, in plain JSON types; any rank's will do."""
+        """The training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
         loader = self._open.get("train")
         return self._state if loader is None else {**loader.state_dict(), "global_batch": self._global_batch(loader)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Training that goes on in the middle of an epoch will compare its loader with this state."""
+        """Takes a checkpoint's state; training that resumes in the middle of an epoch compares its loader with it."""
         if not isinstance(state_dict, Mapping):
-            raise StateError(f"the checkpoint's state of the data module is no mapping but {describe(state_dict)}")
+            raise StateError(f"the checkpoint's state of the data module is {describe(state_dict)}, not a mapping")
         self._state = state_dict
 
     def teardown(self, stage: str) -> None:
-        """Closes the loaders; a state can still be asked for."""
+        """Closes the loaders; you can still ask for a state."""
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """The same, where Lightning calls no `teardown`."""
+        """Does the same after an exception, because Lightning then does not call `teardown`."""
         self._close()
 
     def _close(self) -> None:
@@ -162,15 +162,15 @@ class TrainerLoaders:
         return self.batch_size * loader.world.world_size
 
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
-        """Puts the training loader behind the first batches of an epoch."""
+        """Moves the training loader past the first batches of an epoch."""
         global_batch = self._global_batch(loader)
         saved = self._state.get("global_batch", global_batch)
         if saved != global_batch:
             raise StateError(
-                f"the checkpoint was saved in the middle of an epoch of batch_size x devices = {describe(saved)}, now "
-                f"it is {global_batch}: resume with {describe(saved)}, or from a checkpoint of an epoch's end"
+                f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
+                f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
-        state = self._state or loader.state_dict()  # nothing is saved in a checkpoint of another data module
+        state = self._state or loader.state_dict()  # a checkpoint of another data module has no state
         loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})
 
 
@@ -179,11 +179,11 @@ TrainerLoaders.__init__.__annotations__["loader"] = Any
 
 
 class TrainerEpochs:
-    """A loader as Lightning iterates over it.
+    """A loader in the form in which Lightning iterates over it.
 
-    Lightning calls `iter` more often than it begins an epoch, and before it has restored its progress: so nothing
-    happens before the first batch is asked for. Where to begin is then read from the Trainer, not counted here: it
-    knows which batches were trained on, also when it was interrupted in one.
+    Lightning calls `iter` more often than it begins an epoch, and before it has restored its progress, so nothing
+    happens until the first batch is asked for. The start is then read from the Trainer instead of counted here: it
+    knows which batches were trained on, even if it was interrupted during one.
 
     Attributes:
         loader: for `stats()` and `write_quarantine()`.
@@ -194,11 +194,11 @@ class TrainerEpochs:
         self._data = data
 
     def __len__(self) -> int:
-        """The batches of a whole epoch, as `len(loader)`: Lightning itself counts those that are done."""
+        """The batches of a whole epoch, as `len(loader)`: Lightning itself counts the finished ones."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the Trainer's epoch, in training less those that are done."""
+        """The batches of the Trainer's epoch; in training, without the finished ones."""
         trainer = self._data.trainer
         epoch = 0 if trainer.overfit_batches else trainer.current_epoch
         done = trainer.fit_loop.epoch_loop.batch_progress.current.completed if trainer.training else 0
@@ -206,33 +206,33 @@ class TrainerEpochs:
             self.loader.set_epoch(epoch)
         elif done < trainer.num_training_batches:
             self._data._resume(self.loader, epoch, done)
-        else:  # an epoch that was saved at its end: Lightning asks for more of it where max_steps is set
+        else:  # an epoch that was saved at its end: Lightning asks for more of it if max_steps is set
             return
         yield from self.loader
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing, but Lightning warns of loaders that cannot tell.
+        """Empty; it exists because Lightning warns about loaders without a state.
 
-        The state is the data module's: Lightning does not restore a loader's where a scheduler asks for the number of
+        The data module keeps the state: Lightning does not restore a loader's if a scheduler asked for the number of
         steps before.
         """
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing, see `state_dict`."""
+        """Does nothing; see `state_dict`."""
 
 
 def evaluation_options(
     training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The arguments of a loader for evaluation, which shares some with that for training.
+    """The arguments of a loader for evaluation, some of which it shares with training.
 
     Raises:
-        ConfigError: an argument that `GPULoader` does not have, or that is the Trainer's to say.
+        ConfigError: an argument that `GPULoader` does not have, or that the Trainer decides.
     """
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
-        shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # which are of train
+        shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
     _check_names({**training, **evaluation})
     return evaluation
@@ -243,6 +243,6 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
     allowed = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _FROM_THE_TRAINER
     if unknown := sorted(set(arguments) - allowed):
         raise ConfigError(
-            f"{', '.join(unknown)}: allowed are GPULoader's arguments, less those that the Trainer gives: "
+            f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "
             f"{', '.join(sorted(allowed))}"
         )

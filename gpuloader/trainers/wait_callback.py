@@ -1,4 +1,4 @@
-"""What `GPULoaderWaitMonitor` does, in whichever package Lightning comes: `lightning` or `pytorch_lightning`."""
+"""The work of `GPULoaderWaitMonitor`, for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpuloader.loading.monitor import WaitMonitor
 
 
 class WaitLogging:
-    """The hooks of a Lightning callback: logs the share of the training's time that is spent waiting for data.
+    """The hooks of a Lightning callback: logs the share of the training time that is spent waiting for data.
 
-    It is logged as `waiting_for_data`, in [0, 1], and warned of once with the likely cause: `WaitMonitor` says how.
+    It logs `waiting_for_data`, in [0, 1], and warns once with the likely cause; see `WaitMonitor`.
     Training must read from a `GPULoader`, through the data module or as the Trainer's `train_dataloaders`.
 
     Args:
-        every_steps: how many batches are looked at together. At least 1.
+        every_steps: how many batches are measured together. At least 1.
         warn_above: the share above which a warning is logged.
 
     Raises:
-        ConfigError: when training begins: it reads from something else, or `every_steps` is below 1.
+        ConfigError: at the start of training: it reads from something else, or `every_steps` is below 1.
     """
 
     def __init__(self, every_steps: int = 50, warn_above: float = 0.1) -> None:
@@ -31,12 +31,12 @@ class WaitLogging:
         self._monitor: WaitMonitor | None = None
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
-        """Looks at the epoch's loader, which the Trainer may have made again."""
+        """Finds the epoch's loader, which the Trainer may have made again."""
         given = trainer.train_dataloader
         loader = getattr(given, "loader", given)
         if not isinstance(loader, GPULoader):
             raise ConfigError(
-                f"{type(self).__name__}: training reads from a {type(loader).__name__}, allowed is a GPULoader: train "
+                f"{type(self).__name__}: training reads from a {type(loader).__name__}; allowed is a GPULoader: train "
                 f"with datamodule=GPULoaderDataModule(...) or train_dataloaders=GPULoader(...), or leave this callback "
                 f"out"
             )
@@ -50,5 +50,5 @@ class WaitLogging:
             self._monitor.step()
 
     def teardown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Lets go of the loader."""
+        """Releases the loader."""
         self._monitor = None

@@ -1,4 +1,4 @@
-"""A small trainer over several loaders, its hooks, and checkpoints. For more, take Lightning or Accelerate."""
+"""A small trainer over several loaders, its hooks, and checkpoints. For more, use Lightning or Accelerate."""
 
 from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.training.checkpoints import CheckpointManager

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: model, optimizer, scheduler and the place in the data."""
+"""Checkpoints of a training: model, optimizer, scheduler and the position in the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CheckpointManager:
     """Writes checkpoints into a folder, each whole or not at all, and reads them.
 
     Args:
-        checkpoint_dir: the folder, which is made.
+        checkpoint_dir: the folder; it is made if it is missing.
 
     Example:
         >>> import torch
@@ -46,7 +46,7 @@ class CheckpointManager:
         metrics: Mapping[str, float] | None = None,
         custom_state: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Writes the states of what is given; with `loader`, the rest of its epoch comes after `load`.
+        """Writes the states of the given parts; with `loader`, the rest of its epoch follows after `load`.
 
         Args:
             loader: a `GPULoader`, a `MixedLoader`, or torchdata's StatefulDataLoader.
@@ -58,7 +58,7 @@ class CheckpointManager:
         if loader is not None and not hasattr(loader, "state_dict"):
             raise ConfigError(
                 f"loader is a {type(loader).__name__} without state_dict: install torchdata (pip install "
-                f"'gpuloader[data]'), with which DataLoaderFactory and UniversalDataModule make loaders that have one"
+                f"'gpuloader[data]'); then DataLoaderFactory and UniversalDataModule make loaders that have one"
             )
         parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
         states = {name: part.state_dict() for name, part in parts.items() if part is not None}
@@ -71,11 +71,11 @@ class CheckpointManager:
         return path
 
     def load(self, path: str | Path, **parts: Any) -> dict[str, Any]:  # noqa: ANN401
-        """What `save` wrote: the states, `epoch`, `metrics` and `custom_state`.
+        """Reads what `save` wrote: the states, `epoch`, `metrics` and `custom_state`.
 
         Args:
-            path: as `save` gave it.
-            parts: by the names that `save` has, such as `model=`: what takes its state again.
+            path: the result of `save`.
+            parts: what gets its state back, by the names that `save` uses, such as `model=`.
 
         Raises:
             StateError: the checkpoint has no state for one of the parts.

@@ -25,15 +25,15 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class PerformanceConfig:
-    """How a step is computed, and what loaders are to be made with.
+    """How a step is computed, and settings for making loaders.
 
     Attributes:
-        use_amp: float16 where it is enough, on a GPU, with a GradScaler.
-        gradient_accumulation_steps: the batches of one step of the optimizers.
-        dataloader_num_workers: for the code that makes the loaders, as the three that follow.
+        use_amp: use float16 where it is enough, on a GPU, with a GradScaler.
+        gradient_accumulation_steps: the number of batches for one step of the optimizers.
+        dataloader_num_workers: for your code that makes the loaders, like the next three.
         pin_memory: whether batches are copied to the GPU without waiting.
         persistent_workers: whether workers stay from epoch to epoch.
-        prefetch_factor: batches that each worker makes ahead.
+        prefetch_factor: the number of batches that each worker makes ahead.
 
     Example:
         >>> from gpuloader.training import PerformanceConfig
@@ -51,7 +51,7 @@ class PerformanceConfig:
 
 @dataclass(frozen=True)
 class GenericTrainerConfig:
-    """What a `GenericTrainer` does with its loaders, and how it computes.
+    """The settings of a `GenericTrainer` for its loaders and its steps.
 
     Example:
         >>> from gpuloader.training import GenericTrainerConfig, PerformanceConfig

@@ -1,4 +1,4 @@
-"""What a trainer calls."""
+"""Hooks that a trainer calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TrainerHooks:
-    """What a trainer calls, and when. Override what you need.
+    """The methods that a trainer calls, and when. Override what you need.
 
     Example:
         >>> import torch
@@ -77,7 +77,7 @@ class HookManager:
         self._hooks.append(hook)
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
-        """Calls that of each hook."""
+        """Calls the method of this name of each hook."""
         for hook in self._hooks:
             getattr(hook, name)(*arguments)
 
@@ -86,11 +86,11 @@ class DataLoaderProfilingHook(TrainerHooks):
     """Prints how long the trainer waits for batches.
 
     Args:
-        slow_seconds: a wait above this is printed by itself.
-        every_batches: how often the mean of the last ones is printed.
+        slow_seconds: a longer wait is printed on its own.
+        every_batches: how often the mean of the last waits is printed.
 
     Attributes:
-        batch_load_times: seconds, of this epoch's batches but its first.
+        batch_load_times: seconds, for this epoch's batches except the first.
 
     Example:
         >>> import torch
@@ -142,4 +142,4 @@ class DataLoaderProfilingHook(TrainerHooks):
 
 
 def _mean(seconds: list[float]) -> str:
-    return f"{sum(seconds) / len(seconds):.3f}s" if seconds else "of no batch"
+    return f"{sum(seconds) / len(seconds):.3f}s" if seconds else "no batch"

@@ -22,16 +22,16 @@ class GenericTrainer:
     """Trains a model on one loader or several: mixed precision, accumulation of gradients, hooks.
 
     Args:
-        config: of the loaders and of the steps.
+        config: for the loaders and the steps.
         model: on its device.
         optimizers: all of them take a step together.
-        training_step: gives the metrics of a batch, of which the mean of "loss" is made smaller. None moves a pair
-            (inputs, labels) to the model's device and gives the cross entropy.
-        validation_step: the same for validation; None takes `training_step`.
+        training_step: returns the metrics of a batch; the mean of "loss" is minimised. None moves a pair
+            (inputs, labels) to the model's device and returns the cross entropy.
+        validation_step: the same for validation; None uses `training_step`.
 
     Attributes:
-        hook_manager: takes hooks.
-        epoch: the one that runs, or that is next: `fit` goes on there.
+        hook_manager: register hooks here.
+        epoch: the current or next one; `fit` resumes there.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ class GenericTrainer:
         """Trains up to `max_epochs`, with validation after each epoch.
 
         Returns:
-            Of each epoch "train_loss" and, with validation, "val_loss", the means over its batches.
+            For each epoch "train_loss" and, with validation, "val_loss": the means over its batches.
         """
         train = mix(self.config.train_loader_config, train_loaders)
         val = mix(self.config.val_loader_config, val_loaders) if val_loaders else None
@@ -121,14 +121,14 @@ def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[An
     """Several loaders as one.
 
     Raises:
-        ConfigError: names or weights are not as many as loaders; or what `MixedLoader` raises.
+        ConfigError: the number of names or weights is not that of the loaders; also what `MixedLoader` raises.
     """
     names = list(config.dataloader_names) or [f"loader_{number}" for number in range(len(loaders))]
     weighted = config.sampling_strategy is SamplingStrategy.WEIGHTED
     weights = config.dataloader_weights or [1.0] * len(loaders)
     for name, values in (("dataloader_names", names), ("dataloader_weights", weights if weighted else names)):
         if len(values) != len(loaders):
-            raise ConfigError(f"{name}={values!r}: allowed is one for each of {len(loaders)} loaders")
+            raise ConfigError(f"{name}={values!r}: allowed is one value for each of {len(loaders)} loaders")
     cycles = config.cycle_short_loaders and config.sampling_strategy in (
         SamplingStrategy.ROUND_ROBIN,
         SamplingStrategy.WEIGHTED,

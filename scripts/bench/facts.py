@@ -1,4 +1,4 @@
-"""What a figure depends on beside the systems: the machine and the images."""
+"""What a figure depends on besides the systems: the machine and the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU's machine can tell: memory and use of the GPU, read through its driver's own tool."""
+"""Reads the memory and use of a GPU through its driver's own tool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shards of large pictures: about 3000 x 2000 pixels, JPEGs of quality 90, 1.5 to 3 MB each.
+"""Makes shards of large pictures: about 3000 x 2000 pixels, JPEGs of quality 90, 1.5 to 3 MB each.
 
-Smaller pictures, drawn or taken from shards, are enlarged and given fine noise, as a sensor's: without it an enlarged
-picture is smooth, and its JPEG far smaller than a photograph's.
+Smaller pictures, drawn or from shards, are enlarged and get fine noise like a sensor's. Without it, an enlarged picture
+is smooth, and its JPEG far smaller than a photograph's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOISE_LEVELS = 9.0
 def main() -> None:
     """Writes large-0000.tar and on."""
     parser = argparse.ArgumentParser(prog="scripts/bench/make_large", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the shards go")
+    parser.add_argument("folder", type=Path, help="the folder for the shards")
     parser.add_argument("--count", type=int, default=256)
     parser.add_argument("--per-shard", type=int, default=128)
     parser.add_argument("--from", dest="source", nargs="+", type=Path, help="shards of photographs to enlarge")

@@ -1,4 +1,4 @@
-"""Runs every system in a process of its own, in turn, and writes what was measured as JSON, table and plot."""
+"""Runs every system in its own process, in turn, and writes the results as JSON, a table and a plot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse(command_line: Sequence[str] | None = None) -> Arguments:
     parser = argparse.ArgumentParser(
         prog="scripts/bench/run", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--shards", nargs="+", type=Path, default=[], help="tars; without, 2,000 pictures are made")
+    parser.add_argument("--shards", nargs="+", type=Path, default=[], help="tars; by default 2,000 pictures are made")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--rounds", type=int, default=5, help="processes of each system for each recipe")
@@ -68,7 +68,7 @@ def parse(command_line: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--repeat", type=int, default=1, help="how often an epoch goes through the shards")
     parser.add_argument("--title", default="", help="names the data in the table")
     parser.add_argument(
-        "--work", type=Path, default=Path(".bench"), help="environments and what systems make of shards"
+        "--work", type=Path, default=Path(".bench"), help="environments, and what systems make from the shards"
     )
     parser.add_argument("--output", type=Path, default=Path(".bench/results"), help="the folder for the results")
     arguments = Arguments(**vars(parser.parse_args(command_line)))

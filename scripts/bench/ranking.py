@@ -1,6 +1,6 @@
-"""One to four processes of the loader at once on the same shards, each its rank's share: images/s and CPU time of all.
+"""Measures one to four processes of the loader at once on the same shards: images/s and CPU time of all together.
 
-Every process gets its share of the cores as decoding threads, at least one.
+Each process is a rank with its share of the data, and with its share of the cores as decoding threads, at least one.
 """
 
 from __future__ import annotations

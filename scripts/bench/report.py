@@ -1,4 +1,4 @@
-"""From what was measured to what a reader is shown: medians, and a table in Markdown.
+"""Summarises results for readers: medians, and a table in Markdown.
 
 `python report.py results.json` prints the table.
 """

@@ -1,7 +1,7 @@
-"""What the number of samples costs: indexing shards, opening their indexes, the first batch, the order, the memory.
+"""Measures what the number of samples costs: indexes, opening them, the first batch, the order, the memory.
 
-The shards are real tars of tiny JPEGs in a temporary folder. Numbers beyond those are the plan's alone, which is
-arithmetic: an order has no table, so 10^12 samples need no more memory than ten.
+The shards are real tars of tiny JPEGs in a temporary folder. Larger numbers measure only the plan, which is arithmetic:
+an order has no table, so 10^12 samples need no more memory than ten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The start: from the beginning of a process to its first batch of 32, with nothing made before; and the imports.
+"""Measures the start: from the beginning of a process to its first batch of 32, with nothing prepared; and the imports.
 
 Each process gets copies of the shards in a new folder, which are in the page cache, and an empty folder for caches.
-What a system has to make of the shards first, it makes. Rows of presets are of this library, where torch and DALI were
-imported before it.
+If a system must make something from the shards first, it does so. The rows of presets are this library's, with torch
+and DALI imported before it.
 """
 
 from __future__ import annotations

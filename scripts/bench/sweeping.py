@@ -1,7 +1,7 @@
-"""Which settings of DALI's decoder are fastest on this machine: decoding and resizing training crops, images/s.
+"""Finds the fastest settings of DALI's decoder on this machine: decoding and resizing training crops, images/s.
 
-From DALI's defaults on, each setting in turn takes the value that was fastest, twice over: all combinations would take
-hours. Every configuration that was tried is printed as a line of JSON, the best one last.
+Starting from DALI's defaults, each setting in turn takes its fastest value, twice over, because all combinations would
+take hours. Prints every configuration as a line of JSON, the best one last.
 """
 
 from __future__ import annotations

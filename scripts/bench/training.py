@@ -1,6 +1,6 @@
-"""What a loader costs a training run on a GPU: (step with it - step with a resident batch) / the latter.
+"""Measures what a loader costs a training run on a GPU: (step with it - step on a resident batch) / the latter.
 
-`python training.py --shards TARS [--model resnet50]` prints a line of JSON. It says so where there is no GPU.
+`python training.py --shards TARS [--model resnet50]` prints a line of JSON. It says so if there is no GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Trains with Hugging Face Accelerate, on any number of processes, and goes on in the middle of an epoch.
+"""Trains with Hugging Face Accelerate, on any number of processes, and resumes in the middle of an epoch.
 
 accelerate launch scripts/examples/accelerate_train.py --shards 'shards/train-{0000..0147}.tar' --folder checkpoint
-torchrun --nproc_per_node 2 scripts/examples/accelerate_train.py ...    # so on CPUs, too
+torchrun --nproc_per_node 2 scripts/examples/accelerate_train.py ...    # also on CPUs
 """
 
 from __future__ import annotations

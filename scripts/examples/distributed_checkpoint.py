@@ -1,4 +1,4 @@
-"""Trains with DistributedDataParallel and saves with torch.distributed.checkpoint; any world size goes on from there.
+"""Trains with DistributedDataParallel and saves with torch.distributed.checkpoint; any world size can resume from it.
 
 torchrun --nproc_per_node 8 scripts/examples/distributed_checkpoint.py --shards 'shards/*.tar' --folder checkpoint
 """

@@ -1,4 +1,4 @@
-"""Trains with Ray Train. Where a worker dies, Ray starts all again, and they go on from the last checkpoint.
+"""Trains with Ray Train. If a worker dies, Ray restarts all workers, and they resume from the last checkpoint.
 
 python scripts/examples/ray_train.py --shards '/data/train-{0000..0147}.tar' --folder /data/runs --workers 8 --use-gpu
 """

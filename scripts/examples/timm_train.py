@@ -1,4 +1,4 @@
-"""Trains a model of timm's with its optimizer, schedule, averaged weights and loss, on DeiT's recipe.
+"""Trains a timm model with timm's optimizer, schedule, averaged weights and loss, on DeiT's recipe.
 
 python scripts/examples/timm_train.py --shards 'shards/train-{0000..0147}.tar' --val shards/val
 """

@@ -18,7 +18,7 @@ def test_it_prints_the_figures_and_one_sentence(shards: list[Path], tmp_path: Pa
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[1].startswith("data     40 images of ")
-    assert lines[2] == "batch    32, as there are fewer than 128 images; --batch-size sets another"
+    assert lines[2] == "batch    32, because there are fewer than 128 images; --batch-size sets another"
     assert lines[4].split()[:5] == ["cpu,", lines[4].split()[1], "threads,", "batch", "32"]
     assert [line[:8] for line in lines[5:11]] == [
         "read, fr",

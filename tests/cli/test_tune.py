@@ -20,7 +20,7 @@ def test_it_says_what_was_best_and_writes_it(shards: list[Path], tmp_path: Path)
     result = run(*shards, "--preset", "imagenet_eval", "-o", output)
     assert result.returncode == 0, result.stderr
     batches, verdict, written = result.stdout.splitlines()
-    assert batches == "batches of 32, as there are fewer than 128 images; --batch-size sets another"
+    assert batches == "batches of 32, because there are fewer than 128 images; --batch-size sets another"
     assert "images/s" in verdict
     assert written.startswith(f"{output}: arguments of GPULoader, found in ")
     arguments = yaml.safe_load(output.read_text())
@@ -41,8 +41,8 @@ def test_json_is_all_of_it(shards: list[Path], tmp_path: Path) -> None:
     ("sizes", "message"),
     [
         (("--batch-sizes", "64;128"), "--batch-sizes 64;128: allowed are integers with commas between them"),
-        (("--batch-size", "41"), "batch_size=41: there are 40 samples; give at most that, or none to fit them"),
-        (("--batch-sizes", "4,41"), "batch_size=41: there are 40 samples; give at most that, or none to fit them"),
+        (("--batch-size", "41"), "batch_size=41: there are 40 samples; give at most that, or leave it out"),
+        (("--batch-sizes", "4,41"), "batch_size=41: there are 40 samples; give at most that, or leave it out"),
     ],
 )
 def test_a_mistake_is_one_message(shards: list[Path], sizes: tuple[str, ...], message: str) -> None:

@@ -118,7 +118,7 @@ def test_each_time_that_it_is_applied_other_numbers_are_drawn() -> None:
         (lambda: RandomHorizontalFlip(2), "RandomHorizontalFlip"),
         (lambda: Normalize([0.5], [0.5]), "Normalize"),
         (lambda: Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), "for levels of 0 to 255"),
-        (lambda: Compose([torch.nn.Identity()]), "is none of this module's transforms"),
+        (lambda: Compose([torch.nn.Identity()]), "is not a transform of this module"),
         (lambda: Compose([ImageNetNormalize(), Resize(8, 8)]).preset, "Resize is in the wrong place"),
         (lambda: RandomHorizontalFlip().preset, "RandomHorizontalFlip leaves images of different sizes"),
         (lambda: ToTensor().preset, "ToTensor leaves images of different sizes"),

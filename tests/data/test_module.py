@@ -188,7 +188,7 @@ def test_what_has_the_two_methods_is_a_data_module() -> None:
         (NUMBERS[:4], {"val_split": 0.1}, "val_split=0.1 of 4 samples leaves 0 for validation: give val_data"),
         (NUMBERS[:4], {"val_split": 0.9}, "leaves 4"),
         (Stream(), {}, "val_split=0.1: a Stream has no length; give val_data, or val_split=0"),
-        (NUMBERS, {"preset": "cifar10"}, "preset: for shards only, but there is a list"),
+        (NUMBERS, {"preset": "cifar10"}, "preset: for shards only, but the data is a list"),
         (["train.tar"], {"prest": "cifar10"}, "prest: allowed are GPULoader's arguments"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_factory_gets_the_tokenizer_if_it_takes_one(registry: CollatorRegistry
     ("arguments", "message"),
     [
         ({}, "give task_spec or collator_name"),
-        ({"collator_name": "visoin"}, "collator_name='visoin': registered are text, vision, default"),
+        ({"collator_name": "visoin"}, "collator_name='visoin': allowed are text, vision, default"),
         (
             {"collator_name": "vision", "men": 1},
             "unexpected keyword argument 'men'; its parameters are normalize, mean",
@@ -75,7 +75,7 @@ def test_a_factory_gets_the_tokenizer_if_it_takes_one(registry: CollatorRegistry
         ({"task_spec": TaskSpec.lm_tiny()}, "text needs tokenizer="),
         (
             {"task_spec": TaskSpec("t", "text", "ranking")},
-            "task_type='ranking' of text: allowed are causal_lm, masked_lm",
+            "task_type='ranking' for text: allowed are causal_lm, masked_lm",
         ),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_batch_doubles_until_memory_ends(room: int, most: int, expected: int
 
 
 def test_no_room_for_two_samples() -> None:
-    with pytest.raises(DeviceError, match=r"2 samples of \(3, 8, 8\) do not fit beside the model"):
+    with pytest.raises(DeviceError, match=r"2 samples of \(3, 8, 8\) do not fit next to the model"):
         calculate_optimal_batch_size(Limited(1).to("meta"), (3, 8, 8), "meta")
 
 
@@ -129,5 +129,5 @@ def test_speed_is_that_of_one_epoch(
 
 
 def test_a_short_epoch_has_nothing_to_measure() -> None:
-    with pytest.raises(ConfigError, match="an epoch has 3 batches: allowed are more than warmup=3"):
+    with pytest.raises(ConfigError, match="an epoch has 3 batches: it must have more than warmup=3"):
         diagnose_dataloader_speed([1, 2, 3])

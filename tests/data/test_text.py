@@ -98,7 +98,7 @@ def test_the_task_says_which_language_model(task_type: str, masks: bool) -> None
 @pytest.mark.parametrize(
     ("tokenizer", "arguments", "samples", "message"),
     [
-        (make_tokenizer(pad_token=None), {}, None, r"no padding token; tokenizer.pad_token = tokenizer.eos_token"),
+        (make_tokenizer(pad_token=None), {}, None, r"no padding token; set tokenizer.pad_token = tokenizer.eos_token"),
         (make_tokenizer(mask_token=None), {"mlm": True}, None, "mlm=True needs one with a mask token"),
         (TOKENIZER, {}, [{"image": 1}], "a sample has image: it needs input_ids or text"),
     ],

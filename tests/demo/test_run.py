@@ -101,6 +101,6 @@ def test_the_shards_are_kept_where_asked_and_never_written_over(
 
     before = [Path(shard).stat() for shard in kept]
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "shards") == 1
-    message = "error: shards has tars already, such as train-0000.tar: take an empty folder"
+    message = "error: shards has tars already, such as train-0000.tar: give an empty folder"
     assert capsys.readouterr().err.splitlines() == [message]
     assert [Path(shard).stat() for shard in kept] == before

@@ -42,7 +42,7 @@ def test_one_that_was_not_written_to_the_end_leaves_what_was_there(tmp_path: Pat
 
 def test_another_writer_of_the_same_file_is_an_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(OtherWriterError, match=r"another process writes .* as well: let one of them end first"),
+        pytest.raises(OtherWriterError, match=r"another process is writing .*, too: let one of them end first"),
         whole_file(tmp_path / "a"),
     ):
         remove_leftovers([tmp_path / "a"])  # as it does where it begins

@@ -242,7 +242,7 @@ def test_the_progress_bar_goes_on_where_it_was(tar: list[str], tmp_path: Path) -
             EVERY_STEP,
             3,
             {"batch_size": 4},
-            "in the middle of an epoch of batch_size x devices = 8, now it is 4: resume with 8",
+            "in the middle of an epoch with batch_size x devices = 8; now it is 4: resume with 8",
         ),
         (EPOCH_ENDS, 5, {"seed": 1, "batch_size": 4}, None),
     ],
@@ -346,7 +346,7 @@ def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"sed": 1}, "sed: allowed are GPULoader's arguments, less those that the Trainer gives: batch_size, cache,"),
+        ({"sed": 1}, "sed: allowed are GPULoader's arguments, except those that the Trainer gives: batch_size, cache,"),
         ({"device_id": 0, "rank": 1}, "device_id, rank: allowed are"),
         ({"eval_loader": {"world": {"world_size": 1}}}, "world: allowed are"),
     ],
@@ -404,7 +404,7 @@ def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Pa
 def test_the_callback_refuses_another_loader(tmp_path: Path) -> None:
     callbacks = [GPULoaderWaitMonitor()]
     run = trainer(lightning, tmp_path, callbacks=callbacks, enable_checkpointing=False, limit_val_batches=0)
-    with pytest.raises(ConfigError, match="training reads from a list, allowed is a GPULoader: train with datamodule="):
+    with pytest.raises(ConfigError, match="training reads from a list; allowed is a GPULoader: train with datamodule="):
         run.fit(model(lightning), train_dataloaders=[{"image": torch.zeros(1, 3, 8, 8)}])
 
 

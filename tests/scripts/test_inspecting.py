@@ -60,10 +60,10 @@ def test_a_whole_wheel_has_no_faults(checkout: Path, files: Files) -> None:
         (lambda files: files.update({SOURCE: b""}), f"has {SOURCE}, which does not belong there"),
         (lambda files: files.update({"gpuloader/old.py": b""}), "has gpuloader/old.py, which does not belong there"),
         (lambda files: files.update({"tests/plan.py": b""}), "has tests/plan.py, which does not belong there"),
-        (lambda files: files.pop(f"{INFORMATION}/licenses/LICENSE"), "has not the checkout's LICENSE"),
+        (lambda files: files.pop(f"{INFORMATION}/licenses/LICENSE"), "does not have the checkout's LICENSE"),
         (
             lambda files: files.update({f"{INFORMATION}/WHEEL": b"Tag: py3-none-any\n"}),
-            "says other tags within than py3-none-manylinux_2_28_aarch64",
+            "has other tags inside than py3-none-manylinux_2_28_aarch64",
         ),
         (lambda files: files.update({LIBRARY: library(machine=62)}), "kernels.so is not for aarch64"),
         (lambda files: files.update({LIBRARY: b"none"}), "kernels.so is not for aarch64"),

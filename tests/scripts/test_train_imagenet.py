@@ -272,7 +272,7 @@ def test_mixed_precision_trains_nearly_the_same(
         ({"epochs": 0}, "epochs: input should be greater than 0"),
         ({"amp": "fp8"}, "amp: input should be 'none', 'bf16' or 'fp16'"),
         ({"lr": None}, "lr: input should be a valid number"),
-        ({"global_batch": 9, "accumulation": 2}, "global_batch=9 does not go evenly into 1 ranks with accumulation=2"),
+        ({"global_batch": 9, "accumulation": 2}, "global_batch=9 cannot be divided evenly among 1 ranks with accum"),
         ({"global_batch": 48, "accumulation": 2}, "global_batch=48 is more than the samples of "),
     ],
 )

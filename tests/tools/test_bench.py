@@ -109,8 +109,8 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
         ({"preset": "imagenet_evl"}, ConfigError, "did you mean imagenet_eval"),
         ({"device_id": 99}, DeviceError, "device_id=99"),
         ({"train": "smal"}, ConfigError, r"no network is called 'smal' \(did you mean small\?\)"),
-        ({"train": "small", "preset": "dino"}, ConfigError, "makes 10 in float32: take another preset"),
-        ({"train": "small", "preset": "raw_uint8"}, ConfigError, "makes 1 in uint8: take another preset"),
+        ({"train": "small", "preset": "dino"}, ConfigError, "makes 10 in float32: use another preset"),
+        ({"train": "small", "preset": "raw_uint8"}, ConfigError, "makes 1 in uint8: use another preset"),
     ],
 )
 def test_mistakes(shards: list[Path], arguments: dict[str, object], error: type[Exception], message: str) -> None:

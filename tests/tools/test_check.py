@@ -243,7 +243,7 @@ def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(
     tar.write_bytes(tar.read_bytes()[:cut])
     result = check_shards(tar, quarantine=tmp_path / "bad.jsonl")
     assert [(sample.key, sample.cause) for sample in result.bad] == [
-        ("002", "the shard is cut behind it, and it lacks .json, .txt")
+        ("002", "the shard is cut after it, and it lacks .json, .txt")
     ]
     assert "no end marker" in result.stray[0].why
     assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
@@ -268,7 +268,7 @@ def test_damage_within_a_shard_ends_its_copy_there(tmp_path: Path) -> None:
 def test_a_copy_does_not_go_over_what_is_there(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", samples(2, bad=[0]))
     before = tar.read_bytes()
-    with pytest.raises(ConfigError, match=r"a\.tar is there already; name a new folder"):
+    with pytest.raises(ConfigError, match=r"a\.tar exists already; name a new folder"):
         check_shards(tar, repair=tmp_path)
     assert tar.read_bytes() == before
 
@@ -283,7 +283,7 @@ def test_copies_of_shards_of_the_same_name_have_no_place(tmp_path: Path) -> None
 
 def test_the_copies_folder_is_no_file(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", samples(1))
-    with pytest.raises(ConfigError, match="a file is in the folder's place"):
+    with pytest.raises(ConfigError, match="this is a file; name a folder"):
         check_shards(tar, repair=tar)
 
 

@@ -96,7 +96,7 @@ def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, m
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not begin.*a broken inst"):
+    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
         decoding.bad(as_arrays(GOOD[:1]))
 
 

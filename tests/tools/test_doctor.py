@@ -47,8 +47,8 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
     [
         (64 * GIB, None, "68.7 GB", "ok"),
         (64 * GIB, 128 * GIB, "68.7 GB", "ok"),
-        (64 * GIB, 4 * GIB, "4.3 GB by a limit, of 68.7 GB", "ok"),
-        (64 * GIB, GIB, "1.1 GB by a limit, of 68.7 GB", "warning"),
+        (64 * GIB, 4 * GIB, "4.3 GB (a limit; the machine has 68.7 GB)", "ok"),
+        (64 * GIB, GIB, "1.1 GB (a limit; the machine has 68.7 GB)", "warning"),
         (GIB, None, "1.1 GB", "warning"),
     ],
 )
@@ -79,7 +79,7 @@ def test_open_files(limit: int, found: str, status: str) -> None:
         # Launched by srun or mpirun, which set variables of their own.
         (
             {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8"},
-            "Slurm runs 8 of them, but RANK is not set",
+            "Slurm runs 8 processes, but RANK is not set",
             "warning",
             "set RANK=$SLURM_PROCID and WORLD_SIZE=$SLURM_STEP_NUM_TASKS",
         ),
@@ -88,11 +88,11 @@ def test_open_files(limit: int, found: str, status: str) -> None:
         ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8", "RANK": "2", "WORLD_SIZE": "8"}, "rank 2 of 8", "ok", ""),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
-            "Open MPI runs 2 of them, but RANK is not set",
+            "Open MPI runs 2 processes, but RANK is not set",
             "warning",
             "RANK=$OMPI_COMM_WORLD_RANK",
         ),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "MPI runs 2 of them, but RANK is not set", "warning", "RANK=$PMI_RANK"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "MPI runs 2 processes, but RANK is not set", "warning", "RANK=$PMI_RANK"),
     ],
 )
 def test_processes(environ: dict[str, str], found: str, status: str, advice: str) -> None:
@@ -133,7 +133,7 @@ def test_dali_is_for_the_cuda_that_its_name_says(distributions: list[str], expec
             "warning",
             "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install nvidia-dali-cuda130",
         ),
-        (None, "13.0", "12.0", "warning", "that takes a driver for CUDA 13"),
+        (None, "13.0", "12.0", "warning", "this needs a driver for CUDA 13"),
         (
             None,
             "13.0",

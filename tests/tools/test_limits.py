@@ -66,17 +66,21 @@ def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> 
 
 
 ADVICE = [
-    ("disk", TOO_LARGE, "Reading from the disk limits, 85% of the time: put the shards on a faster one, or use shuf"),
-    ("disk", replace(TOO_LARGE, shuffle="block"), "put the shards on a faster one."),
+    (
+        "disk",
+        TOO_LARGE,
+        "Reading from the disk is the bottleneck (85% of the time): put the shards on a faster disk, or ",
+    ),
+    ("disk", replace(TOO_LARGE, shuffle="block"), "put the shards on a faster disk."),
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
-    ("read", replace(CPU, decoded=True), "or encoded ones in place of arrays."),
-    ("gate", CPU, "take labels from .cls and ask for fewer `fields`"),
-    ("decode", CPU, "Decoding limits, 85% of the CPU time: give it more cores or a GPU, or store smaller images"),
+    ("read", replace(CPU, decoded=True), "or encoded images instead of arrays."),
+    ("gate", CPU, "use labels from .cls and fewer `fields`"),
+    ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
     ("decode", replace(CPU, cores=4), "give it more threads (2 of 4 cores decode) or a GPU"),
     ("decode", GPU, "give it larger batches and other thread counts (`gpuloader tune`), or store smaller images"),
     ("decode", CPU, "or decoded ones (`gpuloader pack --decoded`)."),
-    ("resize", CPU, "Resizing and normalising limit"),
-    ("pixels", CPU, "or take fewer of them."),
+    ("resize", CPU, "Resizing and normalising are the bottleneck"),
+    ("pixels", CPU, "or use fewer of them."),
     ("delivery", CPU, "use larger batches, or a GPU."),
     ("delivery", GPU, "use larger batches."),
 ]
@@ -95,8 +99,8 @@ def test_the_sentence_names_the_limit_and_what_to_change(limit: str, setup: Setu
     [
         (None, 0.0, "Decoding"),
         (0.3, 0.0, "Decoding"),
-        (0.01, 0.02, "The model limits, the loader makes a step 1.0% longer"),
-        (-0.01, 0.02, "The model limits, the loader makes a step 0.0% longer"),
+        (0.01, 0.02, "The model is the bottleneck; the loader makes a step 1.0% longer"),
+        (-0.01, 0.02, "The model is the bottleneck; the loader makes a step 0.0% longer"),
         (0.01, 3.5, "Decoding"),
     ],
 )

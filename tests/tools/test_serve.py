@@ -247,7 +247,7 @@ def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) 
         ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
         ("/api/samples?label=x", 400, "label='x'"),
         ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
-        ("/show.html", 404, "there is no /show.html; the page is at /"),
+        ("/show.html", 404, "there is no page /show.html; the page is at /"),
         ("/../../../../etc/passwd", 404, "there is no "),
         ("//etc/passwd", 404, "there is no "),
     ],
@@ -297,9 +297,9 @@ def test_it_listens_on_this_machine_alone(gallery: Gallery) -> None:
 def test_a_port_that_is_taken_is_a_message(gallery: Gallery) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {taken} cannot be had .*in use.* or 0 for any"):
+        with pytest.raises(ConfigError, match=f"port {taken} cannot be used .*in use.* or 0 for any"):
             make_server(gallery, "mine", PRESET, 0, taken)
-    with pytest.raises(ConfigError, match="port 70000 cannot be had"):
+    with pytest.raises(ConfigError, match="port 70000 cannot be used"):
         make_server(gallery, "mine", PRESET, 0, 70000)
 
 

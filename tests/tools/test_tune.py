@@ -114,7 +114,7 @@ VERDICTS = [
     (Search(DEFAULTS, 100, 100, (), True), "The defaults were best: 100 images/s."),
     (
         Search(DEFAULTS, 100, 100, (), False),
-        "The defaults were best: 100 images/s; the time was up before all was tried.",
+        "The defaults were best: 100 images/s; the time was up before everything was tried.",
     ),
     (Search(DEFAULTS, 0, 0, (), False), "These are the defaults: the time was up before anything was measured."),
     (
@@ -163,7 +163,7 @@ def test_the_yaml_makes_a_loader(shards: list[Path], tmp_path: Path) -> None:
     [
         ({"seconds": 0}, "seconds=0: allowed is a number above 0"),
         ({"output": "/no/such/tuned.yaml"}, "/no/such/tuned.yaml: there is no folder /no/such"),
-        ({"decoder": {"num_threads": 2}}, "decoder: that is what is searched; leave it out"),
+        ({"decoder": {"num_threads": 2}}, "decoder: tune searches these settings; leave them out"),
         ({"batch_sizes": [0]}, "batch_size=0"),
         ({"preset": Compose([CenterCrop(32)])}, "an argument that YAML cannot hold"),
         ({"sampling": {"subset": lambda columns: columns["label"] < 3}}, "an argument that YAML cannot hold"),

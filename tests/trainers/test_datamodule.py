@@ -79,7 +79,7 @@ def test_without_a_trainer_the_state_is_that_of_a_checkpoint() -> None:
 
 @pytest.mark.parametrize("state", [None, [], 3])
 def test_a_checkpoint_of_something_else_is_refused(state: Any) -> None:  # noqa: ANN401
-    with pytest.raises(StateError, match="the checkpoint's state of the data module is no mapping but "):
+    with pytest.raises(StateError, match=r"the checkpoint's state of the data module is .*, not a mapping"):
         TrainerLoaders("a.tar", batch_size=8).load_state_dict(state)
 
 
@@ -113,7 +113,7 @@ class Reading:
 
 @pytest.mark.parametrize(("loader", "kind"), [([], "list"), (None, "NoneType")])
 def test_the_wait_monitor_says_what_it_can_look_at(loader: object, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"training reads from a {kind}, allowed is a GPULoader: train with"):
+    with pytest.raises(ConfigError, match=f"training reads from a {kind}; allowed is a GPULoader: train with"):
         WaitLogging().on_train_epoch_start(Reading(loader), None)
 
 

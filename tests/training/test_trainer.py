@@ -188,7 +188,10 @@ def test_the_profile_is_of_waiting(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dataloader_names": ["a", "b"]}, r"dataloader_names=\['a', 'b'\]: allowed is one for each of 1 loaders"),
+        (
+            {"dataloader_names": ["a", "b"]},
+            r"dataloader_names=\['a', 'b'\]: allowed is one value for each of 1 loaders",
+        ),
         ({"dataloader_weights": [1, 2], "sampling_strategy": S.WEIGHTED}, r"dataloader_weights=\[1, 2\]"),
     ],
 )

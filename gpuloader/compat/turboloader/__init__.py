@@ -1,7 +1,7 @@
-"""turboloader's interface: `import gpuloader.compat.turboloader as turboloader`, and nothing else in a script changes.
+"""turboloader's interface: write `import gpuloader.compat.turboloader as turboloader`; the rest of a script stays.
 
-It is a way to move, not a place to stay: samples are arrays in main memory, one by one, as there. A `Compose` has the
-`preset` with which `GPULoader` makes the same of whole batches, on a GPU where there is one.
+Use it to move to this library, not permanently: as in turboloader, samples are single arrays in main memory. The
+`preset` of a `Compose` does the same in a `GPULoader`, for whole batches and on a GPU if there is one.
 """
 
 from gpuloader.compat.turboloader.data_loader import DataLoader, Sample

@@ -1,4 +1,4 @@
-"""turboloader's DataLoader: batches as lists of samples, with images whole, as arrays in main memory."""
+"""turboloader's DataLoader: batches are lists of samples, with whole images as arrays in main memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _log = logging.getLogger("gpuloader")
 class Sample(dict[str, Any]):
     """A sample.
 
-    image   (height, width, 3), RGB: uint8, whole, as stored; of a `Pipeline` what its `TransformConfig` makes of it
-    label   its number, where the data has labels
+    image   (height, width, 3), RGB: uint8, whole, as stored; in a `Pipeline`, the result of its `TransformConfig`
+    label   its number, if the data has labels
     index   its number in the data
     key     WebDataset's `__key__`
     """
@@ -39,8 +39,8 @@ class Sample(dict[str, Any]):
     def __missing__(self, name: str) -> NoReturn:
         if name == "label":
             raise LabelError(
-                f"{self['key']!r} has no label: the tar has neither KEY.cls nor folders, as `tar -C folder .` keeps "
-                f"them. Make it again with labels, or take sample.get('label', 0) where they mean nothing"
+                f"{self['key']!r} has no label: the tar has neither KEY.cls nor folders; `tar -C folder .` keeps them. "
+                f"Make it again with labels, or use sample.get('label', 0) if you need none"
             )
         raise ConfigError(f"a sample has no {name!r}: it has {', '.join(self)}")
 
@@ -48,7 +48,7 @@ class Sample(dict[str, Any]):
 def make_samples(
     images: Iterable[NDArray[Any]], numbers: Iterable[int], keys: Iterable[str], labels: Sequence[int] | None
 ) -> list[Sample]:
-    """Those of a batch; without a label where there are none."""
+    """The samples of a batch; without a label if the data has none."""
     samples = [
         Sample(image=image, index=number, key=key) for image, number, key in zip(images, numbers, keys, strict=True)
     ]
@@ -59,34 +59,34 @@ def make_samples(
 
 
 def threads_of(num_workers: int | None) -> int | None:
-    """Threads of a decoder; None for this process's share of the cores."""
+    """The decoder's number of threads; None for this process's share of the cores."""
     check_at_least(0, "num_workers", num_workers or 0)
     return num_workers or None
 
 
 def check_at_least(least: int, name: str, value: object) -> None:
-    """Sees that it is an integer of at least that."""
+    """Checks that it is an integer of at least this."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name}={value!r}: allowed is an integer of at least {least}")
 
 
 class DataLoader:
-    """Batches of samples, lists of `Sample`. Each loop over it is the next epoch, with an order of its own.
+    """Batches of samples: lists of `Sample`. Each loop over it is the next epoch, in a new order.
 
-    Order, labels, sharing between ranks and errors are `GPULoader`'s. Labels are those of `.cls`, else the folders,
-    numbered by name, else there are none.
+    Order, labels, sharing between ranks and errors are `GPULoader`'s. Labels come from `.cls`, otherwise from the
+    folders, numbered by name; if there are neither, there are no labels.
 
     Args:
         data_path: tars, as `GPULoader` takes them.
         batch_size: samples of this rank in a step.
         num_workers: threads that decode; None or 0 for this process's share of the cores.
-        shuffle: whether an epoch has an order drawn over all of the data.
-        enable_distributed: whether ranks share the data; else each has all of it. It needs torch.distributed to be
+        shuffle: whether an epoch's order is drawn over all of the data.
+        enable_distributed: whether ranks share the data; otherwise each has all of it. It needs torch.distributed to be
             initialised before, or torchrun.
-        drop_last: whether a last batch that is short is left out. On several ranks it is else split evenly.
+        drop_last: whether a short last batch is left out. Otherwise several ranks split it evenly.
 
     Raises:
-        GPULoaderError: one of `gpuloader.errors`, which says what to do; also in the loop.
+        GPULoaderError: one of `gpuloader.errors`; its message says what to do. Also raised in the loop.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class DataLoader:
         enable_distributed: bool = False,
         drop_last: bool = False,
     ) -> None:
-        # Of the recipe nothing is used but what it says of bad images: whole images need no size.
+        # The recipe is used only for what it says about bad images, because whole images need no size.
         self._loader = GPULoader(
             data_path,
             batch_size,
@@ -113,8 +113,8 @@ class DataLoader:
         )
         if enable_distributed and self._loader.world.world_size == 1:
             _log.warning(
-                "enable_distributed=True, and this process is rank 0 of 1, which has all of the data: if there are "
-                "others, call torch.distributed.init_process_group before making the DataLoader, or start by torchrun"
+                "enable_distributed=True, but this process is rank 0 of 1, so it has all of the data: if there are "
+                "others, call torch.distributed.init_process_group before making the DataLoader, or use torchrun"
             )
         self._epoch = 0
 
@@ -123,12 +123,12 @@ class DataLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        iter(self._loader)  # begins nothing, and raises in a forked process, which would give all samples again
+        iter(self._loader)  # begins nothing; raises in a forked process, which would deliver all samples again
         epoch, self._epoch = self._epoch, self._epoch + 1
         return self._batches(epoch)
 
     def _batches(self, epoch: int) -> Iterator[list[Sample]]:
-        """The batches of an epoch, of which one is made beforehand."""
+        """The batches of an epoch; one is made ahead."""
         plan = self._loader.run.plan
         decoder = WholeDecoder(plan.batch_size, self._loader.run.num_threads, None)
         cursor = Cursor(epoch)

@@ -27,12 +27,12 @@ class ResizeMethod(Enum):
 
 @dataclass(slots=True)
 class TransformConfig:
-    """What a `Pipeline` does to each image: as in its `compose`.
+    """What a `Pipeline` does to each image; `compose` has the same as transforms.
 
     Attributes:
-        enable_resize: else images keep their sizes.
-        enable_normalize: by `mean` and `std` of values in [0, 1]: float32.
-        output_float: values in [0, 1], float32, where nothing normalises; else levels, uint8.
+        enable_resize: if False, images keep their sizes.
+        enable_normalize: by `mean` and `std`, for values in [0, 1]; the result is float32.
+        output_float: without normalising, values are float32 in [0, 1] instead of uint8 levels.
     """
 
     enable_resize: bool = False
@@ -61,20 +61,20 @@ class TransformConfig:
 class Pipeline:
     """Samples on demand: `start()` begins the next epoch, `next_batch(n)` gives its next samples, `stop()` ends it.
 
-    Where images are resized, `GPULoader` makes them, on a GPU if there is one; else they come whole, as of a
+    If images are resized, `GPULoader` makes them, on a GPU if there is one; otherwise they are whole, as from a
     `DataLoader`. Each process has all of the data.
 
     Args:
         tar_paths: as `GPULoader` takes them.
         num_workers: threads that decode; None or 0 for this process's share of the cores.
-        queue_size: images that are decoded before they are asked for, in batches of up to 64.
-        shuffle: whether an epoch has an order drawn over all of the data.
+        queue_size: images that are decoded ahead, in batches of up to 64.
+        shuffle: whether an epoch's order is drawn over all of the data.
         decode_jpeg: must be True: samples are images.
-        enable_simd_transforms: changes nothing: what the processor has is used in any case.
-        transform_config: what is done to each image; None leaves them as they are.
+        enable_simd_transforms: has no effect: the processor's instructions are always used.
+        transform_config: what is done to each image; None leaves them unchanged.
 
     Raises:
-        GPULoaderError: one of `gpuloader.errors`, which says what to do; also in `next_batch`.
+        GPULoaderError: one of `gpuloader.errors`; its message says what to do. Also raised in `next_batch`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pipeline:
         transform_config: TransformConfig | None = None,
     ) -> None:
         if not decode_jpeg:
-            raise ConfigError("decode_jpeg=False: samples are images here; for a tar's bytes take webdataset")
+            raise ConfigError("decode_jpeg=False: samples are images here; for the bytes in a tar, use webdataset")
         check_at_least(1, "queue_size", queue_size)
         batch_size = min(queue_size, _MOST_IN_A_BATCH)
         self._transform = (transform_config or TransformConfig()).compose
@@ -110,11 +110,11 @@ class Pipeline:
         self._samples: Iterator[Sample] | None = None
 
     def start(self) -> None:
-        """Begins the next epoch, whatever is left of the one before."""
+        """Begins the next epoch and drops the rest of the one before."""
         self._samples = self._epoch()
 
     def next_batch(self, batch_size: int) -> list[Sample]:
-        """The next samples: as many as asked for, fewer at the epoch's end, and then none."""
+        """The next samples: as many as asked for, fewer at the epoch's end, and after that none."""
         check_at_least(1, "batch_size", batch_size)
         if self._samples is None:
             raise LoaderError(

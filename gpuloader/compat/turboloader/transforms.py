@@ -1,4 +1,4 @@
-"""turboloader's transforms: each can be applied to an image at hand, and is a recipe for a `GPULoader`."""
+"""turboloader's transforms: each can be applied to an image, and is a recipe for a `GPULoader`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class TensorFormat(Enum):
 
 
 class Transform:
-    """What can be applied to an image.
+    """A transform that can be applied to an image.
 
-    Random numbers are those that a `GPULoader` with the seed `torch.initial_seed()` and this `preset` draws in epoch 0:
-    for its sample k those of the k-th image that this transform is applied to.
+    Its random numbers are those that a `GPULoader` with the seed `torch.initial_seed()` and this `preset` draws in
+    epoch 0: the k-th image that this transform is applied to gets those of sample k.
 
     Attributes:
-        steps: the transforms of `gpuloader.transforms` that it does.
-        format: of what comes out.
+        steps: the transforms of `gpuloader.transforms` that it applies.
+        format: of the result.
     """
 
     def __init__(self, *steps: Any, format: TensorFormat = TensorFormat.NONE) -> None:  # noqa: A002, ANN401 - theirs
@@ -48,7 +48,7 @@ class Transform:
         """The same as a recipe, for `GPULoader(..., preset=)`.
 
         Raises:
-            PresetError: it leaves images of different sizes, or its steps stand in an order that cannot be run.
+            PresetError: it leaves images of different sizes, or its steps are in an invalid order.
         """
         if not self.sized:
             raise PresetError(
@@ -61,14 +61,14 @@ class Transform:
         """The transformed image.
 
         Args:
-            image: uint8 (height, width, 3), RGB; without steps, as of `ToTensor`, of any dtype.
+            image: uint8 (height, width, 3), RGB; any dtype if there are no steps, as for `ToTensor`.
 
         Returns:
-            (3, height, width) with `ToTensor`, else (height, width, 3); float32 where something normalises, else uint8.
+            (3, height, width) with `ToTensor`, otherwise (height, width, 3); float32 if normalised, otherwise uint8.
 
         Raises:
-            ConfigError: it is no such image.
-            PresetError: as `preset` raises it.
+            ConfigError: the image is not of this form.
+            PresetError: as raised by `preset`.
         """
         pixels = np.asarray(image)
         if pixels.ndim != 3:
@@ -94,7 +94,7 @@ class Transform:
         return "float32" if any(isinstance(step, gl.Normalize) for step in self.steps) else "uint8"
 
     def _recipe(self, size: tuple[int, int]) -> Recipe:
-        """That for an image of the size, as a recipe needs one. It is kept: its graph takes some 15 ms to make."""
+        """The recipe for an image of this size. It is kept, because its graph takes some 15 ms to make."""
         if self.sized:
             return self.preset
         last = self._last
@@ -104,13 +104,13 @@ class Transform:
 
 
 class Compose(Transform):
-    """Transforms, one after the other: those that place first, then colours, then normalising, as in recipes."""
+    """Transforms, one after the other, in the order of recipes: geometry first, then colours, then normalising."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         if wrong := [each for each in transforms if not isinstance(each, Transform)]:
             raise PresetError(
-                f"Compose: {wrong[0]!r} is none of this module's transforms: take those, or `gpuloader.Compose`, which "
-                f"knows those of gpuloader.transforms, and those of torchvision by `from_torchvision`"
+                f"Compose: {wrong[0]!r} is not a transform of this module: use these, or `gpuloader.Compose`, which "
+                f"takes those of gpuloader.transforms, and those of torchvision with `from_torchvision`"
             )
         formats = [each.format for each in transforms if each.format is not TensorFormat.NONE]
         steps = [step for each in transforms for step in each.steps]
@@ -118,35 +118,35 @@ class Compose(Transform):
 
 
 class Resize(Transform):
-    """The image in that size, whatever its proportions were. The filter is PIL's, which antialiases."""
+    """Resizes the image to this size and changes its proportions if needed. The filter is PIL's, which antialiases."""
 
     def __init__(self, width: int, height: int, interpolation: Any = "bilinear") -> None:  # noqa: ANN401 - a Literal
         super().__init__(gl.Resize((height, width), interpolation))
 
 
 class RandomCrop(Transform):
-    """A window of that size anywhere in the padded image."""
+    """Cuts out a window of this size at a random place in the padded image."""
 
     def __init__(self, width: int, height: int, padding: int = 0) -> None:
         super().__init__(gl.RandomCrop((height, width), padding))
 
 
 class CenterCrop(Transform):
-    """The middle of the image."""
+    """Cuts out the middle of the image."""
 
     def __init__(self, width: int, height: int) -> None:
         super().__init__(gl.CenterCrop((height, width)))
 
 
 class RandomHorizontalFlip(Transform):
-    """Left and right exchanged, with probability p."""
+    """Flips the image left to right, with probability p."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(gl.RandomHorizontalFlip(p))
 
 
 class ColorJitter(Transform):
-    """Brightness, contrast, saturation and hue changed at random, as torchvision does."""
+    """Changes brightness, contrast, saturation and hue at random, as torchvision does."""
 
     def __init__(
         self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
@@ -155,21 +155,21 @@ class ColorJitter(Transform):
 
 
 class Normalize(Transform):
-    """(x - mean) / std by channel, of x in [0, 1]: float32."""
+    """(x - mean) / std by channel, for x in [0, 1]; the result is float32."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(gl.Normalize(tuple(mean), tuple(std)))  # type: ignore[arg-type]  # its error says: three
 
 
 class ImageNetNormalize(Normalize):
-    """That, by ImageNet's mean and deviation."""
+    """`Normalize` with ImageNet's mean and standard deviation."""
 
     def __init__(self) -> None:
         super().__init__((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class ToTensor(Transform):
-    """The order of the dimensions that torch has. Values and arrays stay what they are."""
+    """Puts the dimensions into torch's order. The values stay, and the result is still an array."""
 
     def __init__(self, format: TensorFormat = TensorFormat.PYTORCH_CHW) -> None:  # noqa: A002 - theirs
         super().__init__(format=format)

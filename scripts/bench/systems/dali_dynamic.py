@@ -1,4 +1,4 @@
-"""DALI's dynamic mode, whose operators are called one by one from Python, as its documentation has it."""
+"""DALI's dynamic mode, whose operators are called one by one from Python, as its documentation shows it."""
 
 from __future__ import annotations
 

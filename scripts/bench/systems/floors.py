@@ -1,4 +1,4 @@
-"""What nothing can be faster than: reading alone, decoding alone, decoding and resizing, and no loader at all.
+"""Lower bounds for every system: reading alone, decoding alone, decoding and resizing, and no loader at all.
 
 They use this library's reader and its recipe's draws, so that the same windows are decoded, and DALI's operators.
 """

@@ -1,4 +1,4 @@
-"""This library's presets where torch and DALI are imported before it: what it adds itself to the start."""
+"""This library's presets, with torch and DALI imported before: what the library itself adds to the start."""
 
 from __future__ import annotations
 

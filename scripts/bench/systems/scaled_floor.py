@@ -1,7 +1,7 @@
-"""What decoding the region at the scale that still suffices would cost, and nothing else: libjpeg-turbo's own scaling.
+"""Measures only decoding the region at the smallest scale that suffices, with libjpeg-turbo's own scaling.
 
-TurboJPEG 3 decodes a region at 1/2, 1/4 or 1/8 straight from the coefficients. No decoder that DALI has, and no library
-that comes with this package's dependencies, offers both together; the distribution `turbojpeg` brings the library.
+TurboJPEG 3 decodes a region at 1/2, 1/4 or 1/8 straight from the coefficients. No decoder of DALI, and no library among
+this package's dependencies, offers both together; the distribution `turbojpeg` brings the library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DALI as its documentation has it: its WebDataset reader with index files, and the iterator for torch."""
+"""DALI as its documentation shows it: its WebDataset reader with index files, and the iterator for torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images in shards, for systems that bring no reader of their own for them."""
+"""The images in shards, for systems without their own reader of shards."""
 
 from __future__ import annotations
 

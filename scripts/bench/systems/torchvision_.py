@@ -1,4 +1,4 @@
-"""torch's DataLoader with torchvision's transforms; what decodes is the variant.
+"""torch's DataLoader with torchvision's transforms; the variant is the decoder.
 
     pil          Pillow, transforms on its images; Pillow always antialiases
     decode_jpeg  torchvision.io.decode_jpeg, transforms on tensors
