@@ -39,7 +39,7 @@ class TrainerLoaders:
     A loader is made when the Trainer asks for it, on the Trainer's device, for this process's share of the data, and is
     closed with the stage. Its epochs are the Trainer's, and training resumes at the Trainer's batch.
 
-    Without a Trainer the loaders are on the local rank's GPU where there is one, else on the CPU, and find their rank
+    Without a Trainer the loaders are on the local rank's GPU if there is one, otherwise on the CPU, and find their rank
     themselves. Each stage then has one, and each loop over it is the next epoch.
 
     Args:

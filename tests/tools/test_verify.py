@@ -76,7 +76,7 @@ def test_the_loader_is_measured_beside_the_decoder(shards: list[Path]) -> None:
     assert list(rows) == [
         "cpu, + headers, draws, labels",
         "cpu, + decode the regions",
-        "cpu, the loader: + hand batches out",
+        "cpu, the loader: + deliver batches",
         "cpu, limit",
     ]
     assert " images/s, " in rows["cpu, + decode the regions"].found
