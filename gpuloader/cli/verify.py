@@ -22,7 +22,10 @@ def verify(
         list[str] | None,
         typer.Argument(help="Shards, folders, globs or brace patterns; its own pictures unless given."),
     ] = None,
-    check: Annotated[list[str] | None, typer.Option(help="Run this check only; can be given several times.")] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(help="Run machine, recipes, repeats, formats, bad-images, memory or speed only; can be repeated."),
+    ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
     cpu: Cpu = False,
     seconds: Annotated[float, typer.Option(help="How long to measure the speed, on each device.")] = 20,
