@@ -23,7 +23,7 @@ def check(
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decodes every image as training would, and lists what is wrong with the shards; then the exit status is 3.
+    """Decodes every image as training would, and lists what is wrong with the shards; if anything is, exits with 3.
 
     Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
     """

@@ -23,7 +23,7 @@ def info(
     label_from: Annotated[Literal["cls", "folder", "auto"], typer.Option(help="Where labels come from.")] = "cls",
     preset: Preset = "imagenet_train",
     batch_size: Annotated[
-        int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory; see --preset.")
+        int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory.")
     ] = 256,
     as_json: AsJson = False,
 ) -> None:

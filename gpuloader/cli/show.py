@@ -61,7 +61,7 @@ def show(
         return
     say(f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
-        say("MixUp and CutMix are left out")
+        say("the recipe's MixUp and CutMix are left out")
     for sample in shown.samples:
         if sample.id in shown.bad:
             say(f"bad image: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")

@@ -47,7 +47,7 @@ def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> N
     result = run(path, *SMALL, "--preset", "deit", "--label-from", "none", "-o", tmp_path / "a.png")
     assert result.returncode == 0
     assert result.stdout.splitlines()[1:] == [
-        "MixUp and CutMix are left out",
+        "the recipe's MixUp and CutMix are left out",
         f"bad image: a in {path}: DALI's decoder fails on it",
     ]
 
