@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch
@@ -45,7 +46,8 @@ def page() -> Iterator[Page]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
-    yield Page(3, IMPORTS, {3: training, 7: dataset, 12: trained})
+    with closing(Page(3, IMPORTS, {3: training, 7: dataset, 12: trained})) as page:
+        yield page
     cudnn.deterministic, cudnn.benchmark = flags
     torch.use_deterministic_algorithms(deterministic)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -100,7 +101,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         patch.setattr(CollatorRegistry, "_instance", None)  # what the page registers stays here
         patch.setitem(sys.modules, "datasets", datasets)
         patch.setattr(datasets, "load_dataset", load_dataset, raising=False)
-        yield Page(4, IMPORTS, open_names)
+        with closing(Page(4, IMPORTS, open_names)) as page:
+            yield page
 
 
 def run(page: Page, number: int) -> Names:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 import torch
 from seeds import Names, Page
@@ -31,11 +34,11 @@ def data(names: Names) -> None:
 
 
 @pytest.fixture(scope="module")
-def page() -> Page:
-    page = Page(5, IMPORTS, {1: data})
-    # CellMap's own data set stays in its package.
-    page.blocks[1] = page.blocks[1].replace("CellMapDataLoader, CellMapDataset", "CellMapDataLoader")
-    return page
+def page() -> Iterator[Page]:
+    with closing(Page(5, IMPORTS, {1: data})) as page:
+        # CellMap's own data set stays in its package.
+        page.blocks[1] = page.blocks[1].replace("CellMapDataLoader, CellMapDataset", "CellMapDataLoader")
+        yield page
 
 
 @pytest.mark.parametrize("number", sorted(set(range(1, 12)) - REMOVED))

@@ -110,6 +110,12 @@ class Page:
         self.run(number)
         return self._left[number].printed
 
+    def close(self) -> None:
+        """Lets the names go one by one: of a cycle, torch's loaders end after 5 s for each of their workers."""
+        for names in (self._names, *(left.names for left in self._left.values())):
+            names.clear()
+        self._left.clear()
+
     def _run(self, number: int) -> Left:
         self._before.get(number, lambda _: None)(self._names)
         said, error = StringIO(), None
