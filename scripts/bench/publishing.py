@@ -1,6 +1,7 @@
 """Writes the results in docs/benchmark into the README and docs/benchmark.md: no figure there is copied by hand.
 
-`scripts/bench/publish` does so, and draws the plots again.
+The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md. `scripts/bench/publish` does both,
+and draws the plots again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from starting import table as start_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs/benchmark"
+VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
 
@@ -37,11 +39,18 @@ _OTHER = {
 def main() -> None:
     """Rewrites the README's and the page's generated parts, and the plots."""
     results = load()
-    for path, text in ((ROOT / "README.md", short(results)), (ROOT / "docs/benchmark.md", full(results))):
+    for page, text in write_parts(results).items():
+        path = ROOT / page
         path.write_text(replaced(path.read_text(), text))
     for name in results:
         command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
         subprocess.run([*command, RESULTS / f"{name}.json", RESULTS / f"{name}.png"], check=True)
+
+
+def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The generated part of each page that has one."""
+    verified = [json.loads(path.read_text()) for path in sorted(VERIFIED.glob("*.json"))]
+    return {"README.md": short(results), "docs/benchmark.md": full(results), "docs/guarantees.md": proven(verified)}
 
 
 def load() -> dict[str, dict[str, Any]]:
@@ -86,6 +95,19 @@ def versions(results: dict[str, dict[str, Any]]) -> str:
         for system in result["systems"].values():
             found |= system.get("versions", {})
     return ", ".join(f"{title} {found[name]}" for name, title in _VERSIONS.items() if name in found)
+
+
+def proven(verified: list[dict[str, Any]]) -> str:
+    """One row for each output of `gpuloader verify --json`."""
+    lines = [_row("device", "decoder", "looked at", "off", "date"), "|---" * 5 + "|"]
+    for each in verified:
+        device = ", ".join(each["machine"]["gpus"]) if each["device"] != "cpu" else f"{each['machine']['cpu']} (CPU)"
+        decoder = ", ".join(f"{name} {version}" for name, version in each["versions"].items() if version != "none")
+        off = ", ".join(f"{row['check']}: {row['name']}" for row in each["rows"] if not row["ok"]) or "nothing"
+        lines.append(_row(device, decoder, f"{len(each['rows'])} rows", off, each["date"][:10]))
+    if all(each["device"] == "cpu" for each in verified):
+        lines[:0] = ["No GPU has been verified yet.", ""]
+    return "\n".join([*lines, ""])
 
 
 def full(results: dict[str, dict[str, Any]]) -> str:

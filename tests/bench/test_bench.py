@@ -191,12 +191,26 @@ def test_the_start_is_measured_with_nothing_made_before(
     assert re.fullmatch(r"\| gpuloader( \| \d+\.\d\d s \(\d+\.\d\d s\)){3} \|", lines[2])
 
 
-@pytest.mark.parametrize(("page", "part"), [("README.md", "short"), ("docs/benchmark.md", "full")])
-def test_the_pages_say_what_the_committed_results_say(page: str, part: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmark.md", "docs/guarantees.md"])
+def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     publishing = module("publishing")
     text = (publishing.ROOT / page).read_text()
-    assert publishing.replaced(text, getattr(publishing, part)(publishing.load())) == text
+    assert publishing.replaced(text, publishing.write_parts(publishing.load())[page]) == text
     assert publishing.replaced(text, "") != text
+
+
+def test_what_is_proven_on_which_gpu_is_what_verify_found() -> None:
+    machine = {"cpu": "a CPU", "gpus": ["NVIDIA H100"]}
+    rows = [{"check": "recipes", "name": "dino", "ok": False}, {"check": "memory", "name": "12 loaders", "ok": True}]
+    common = {"machine": machine, "versions": {"driver": "580", "DALI": "2.4.0"}, "date": "2026-11-22T12:00:00+00:00"}
+    on_cpu = {**common, "device": "cpu", "rows": rows[1:]}
+    on_gpu = {**common, "device": "cuda:0", "rows": rows}
+    write = module("publishing").proven
+    assert write([on_cpu]).splitlines()[0] == "No GPU has been verified yet."
+    assert write([on_cpu, on_gpu]).splitlines()[2:] == [
+        "| a CPU (CPU) | driver 580, DALI 2.4.0 | 1 rows | nothing | 2026-11-22 |",
+        "| NVIDIA H100 | driver 580, DALI 2.4.0 | 2 rows | recipes: dino | 2026-11-22 |",
+    ]
 
 
 def test_a_plot_has_bars_for_systems_and_lines_for_floors() -> None:
