@@ -330,12 +330,12 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("collate", "message"),
     [
-        (lambda components: np.array(["a", "b"]), "the field data: torch takes no array like <U1 .2,.: can't convert"),
+        (lambda components: np.array(["a", "b"]), "the field data: torch cannot take <U1 .2,.: can't convert"),
         (
             lambda components: {"part": np.array([None, None])},
-            r"the field data\['part'\]: torch takes no array like object",
+            r"the field data\['part'\]: torch cannot take object",
         ),
-        (lambda components: np.arange(2, dtype=">i4"), "the field data: torch takes no array like >i4"),
+        (lambda components: np.arange(2, dtype=">i4"), "the field data: torch cannot take >i4"),
     ],
 )
 def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
@@ -375,10 +375,10 @@ def test_fields_are_those_of_the_samples_of_the_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([3], "fields: 3 is no extension: allowed are those of components, such as 'json'"),
-        ({None: collators.as_json}, "fields: None is no extension"),
+        ([3], "fields: 3 is not an extension: allowed are those of components, as 'json'"),
+        ({None: collators.as_json}, "fields: None is not an extension"),
         ({"json": "as_json"}, "fields: 'as_json' for 'json': allowed is a collator, see gpuloader.collators"),
-        ({".KEY": collators.as_text}, "key stands for something else in the batch"),
+        ({".KEY": collators.as_text}, "key is already the name of another entry of the batch"),
     ],
 )
 def test_fields_that_cannot_be_meant_are_refused(tmp_path: Path, fields: Any, message: str) -> None:  # noqa: ANN401

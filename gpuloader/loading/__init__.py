@@ -1,1 +1,1 @@
-"""Loading: the loader and its parts, from a reader's encoded batch to what the training loop gets."""
+"""Loading: the loader and its parts, from a reader's encoded batch to the batch that the training loop gets."""

@@ -1,4 +1,4 @@
-"""The types of `GPULoader`'s arguments, for what passes them on."""
+"""The types of `GPULoader`'s arguments, for functions that pass them on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AnyWorld: TypeAlias = World | Mapping[str, Any] | None
 
 
 class LoaderOptions(TypedDict, total=False):
-    """The keyword arguments of `GPULoader` that are the same whatever its batches are, and on every rank."""
+    """The keyword arguments of `GPULoader` that do not depend on the type of its batches or on the rank."""
 
     preset: AnyPreset
     shuffle: AnyShuffle

@@ -18,14 +18,14 @@ from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
 
 ENTRIES = ("image", "label", "index", "valid", "key")
-"""What a dictionary of a batch has beside the fields."""
+"""The entries of a batch's dictionary, without the fields."""
 
 
 def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
-    """Says what the arguments of torch's `DataLoader` are called here, and what else was meant.
+    """Refuses unknown arguments; the error names the right one, also for arguments of torch's `DataLoader`.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is an unknown argument.
     """
     if not unknown:
         return
@@ -45,7 +45,7 @@ VALUES = {
     "cache": Cache,
     "world": World,
 }
-"""The arguments that are values, or mappings of their fields."""
+"""The arguments that take a value of a class, or a mapping of its fields."""
 _IN_VALUES = {
     each.name: f"{argument}={value.__name__}({each.name}=...)"
     for argument, value in VALUES.items()
@@ -62,12 +62,12 @@ _OF_TORCH = {
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
-    "num_workers": "no worker processes here: decoder=Decoder(num_threads=) sets the threads, or leave it out",
+    "num_workers": "there are no worker processes here: set decoder=Decoder(num_threads=), or leave it out",
     "persistent_workers": _NOT_NEEDED,
-    "pin_memory": "not needed here, leave it out: batches are on loader.device already",
-    "pin_memory_device": "not needed here, leave it out: batches are on loader.device already",
-    "prefetch_factor": "use decoder=Decoder(prefetch=), the batches that are decoded before you ask for them",
-    "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks share by themselves",
+    "pin_memory": "not needed here, leave it out: batches are already on loader.device",
+    "pin_memory_device": "not needed here, leave it out: batches are already on loader.device",
+    "prefetch_factor": "use decoder=Decoder(prefetch=), the number of batches that are decoded ahead",
+    "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks get separate samples",
     "timeout": _NOT_NEEDED,
     "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
     "worker_init_fn": _NOT_NEEDED,
@@ -77,17 +77,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
-    """A loader's `shuffle`, where True and False mean as in torch."""
+    """A loader's `shuffle`; True and False mean the same as in torch."""
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
     return shuffle
 
 
 def resolve_device(device_id: object, world: World) -> int | None:
-    """A GPU's number, or None for the CPU, of what `device_id` of a loader may be.
+    """Turns a loader's `device_id` into a GPU's number, or None for the CPU.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is not an allowed value.
         DeviceError: there is no such GPU, or CUDA cannot be used in this forked process.
     """
     name = str(device_id) if isinstance(device_id, torch.device) else device_id
@@ -96,14 +96,14 @@ def resolve_device(device_id: object, world: World) -> int | None:
     number = None if name in ("auto", "cuda") else _gpu_number(name)
     if is_forked_after_cuda():
         raise DeviceError(
-            "this process was forked after CUDA began in its parent, so no GPU can be used in it: start it by "
+            "this process was forked after CUDA began in its parent, so it cannot use a GPU: start it with "
             'torch.multiprocessing.get_context("spawn"), or make the loader with device_id=None for the CPU'
         )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto" and count == 0:
         return None
     if count == 0:
-        raise DeviceError(f"device_id={device_id!r} but no CUDA device; use device_id=None for the CPU")
+        raise DeviceError(f"device_id={device_id!r} but there is no CUDA device; use device_id=None for the CPU")
     if number is not None and number >= count:
         raise DeviceError(f"device_id={device_id!r} but there are {count} CUDA devices, numbered from 0")
     return world.local_rank % count if number is None else number
@@ -120,7 +120,7 @@ def _gpu_number(name: object) -> int:
 
 
 def resolve_bad_images(on_error: object) -> BadImages:
-    """A loader's `on_error`, of which the texts are short for values."""
+    """A loader's `on_error` as a `BadImages`; the strings are short forms."""
     if isinstance(on_error, str):
         if on_error not in ("raise", "replace"):
             raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
@@ -129,14 +129,14 @@ def resolve_bad_images(on_error: object) -> BadImages:
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:
-    """A loader's `label_from`, of which text is short for a value."""
+    """A loader's `label_from` as a `LabelFrom`; a string is a short form."""
     if label_from is None or isinstance(label_from, str):
         return LabelFrom(label_from)
     return as_value(LabelFrom, "label_from", label_from)
 
 
 def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
-    """The names in the batch by what stands under them; None for a tuple."""
+    """Maps each entry to its name in the batch; None for a tuple."""
     entries = (*ENTRIES, *fields)
     if output == "tuple":
         return None
@@ -144,15 +144,15 @@ def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | No
         return {entry: entry for entry in entries}
     if not isinstance(output, Mapping) or not output or not set(output) <= set(entries):
         raise ConfigError(
-            f'output={output!r}: allowed are "tuple", "dict" and a mapping of some of {", ".join(entries)} to names'
+            f'output={output!r}: allowed are "tuple", "dict" and a mapping from some of {", ".join(entries)} to names'
         )
     if len(set(output.values())) < len(output):
-        raise ConfigError(f"output={output!r} gives two entries the same name: each needs a name of its own")
+        raise ConfigError(f"output={output!r} gives two entries the same name: use different names")
     return dict(output)
 
 
 def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
-    """The collator of each extension."""
+    """Checks a loader's `fields`, and returns the collator of each extension."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if given and output == "tuple":
@@ -161,10 +161,10 @@ def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) 
     collators = {}
     for extension, collator in by_extension.items():
         if not isinstance(extension, str):
-            raise ConfigError(f"fields: {extension!r} is no extension: allowed are those of components, such as 'json'")
+            raise ConfigError(f"fields: {extension!r} is not an extension: allowed are those of components, as 'json'")
         name = extension.lower().removeprefix(".")
         if name in ENTRIES:
-            raise ConfigError(f"fields={list(given)!r}: {name} stands for something else in the batch")
+            raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")
         if not (collator is None or callable(collator)):
             raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
         collators[name] = collator or collator_of(name)

@@ -1,4 +1,4 @@
-"""MixUp and CutMix of a batch: what `gpuloader.recipe.mix` drew, done to tensors on the batch's device."""
+"""MixUp and CutMix: applies what `gpuloader.recipe.mix` drew to a batch's tensors, on their device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpuloader.recipe import Mixing
 
 
 def mix_images(images: torch.Tensor, mixing: Mixing) -> None:
-    """Mixes each image with its neighbour, 0 with 1, 2 with 3 and so on, in place.
+    """Mixes each image with its neighbour in place: 0 with 1, 2 with 3, and so on.
 
     Args:
         images: (n, 3, h, w), float, n even.
-        mixing: of the n samples.
+        mixing: what was drawn for the n samples.
     """
     (mix_one_by_one if images.device.type == "cpu" else mix_together)(images, mixing)
 
 
 def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
-    """`mix_images` on a CPU: a pair stays in its caches, and torch's threads would be in the way of DALI's."""
+    """`mix_images` on a CPU, pair by pair: a pair fits its caches, and torch's threads would compete with DALI's."""
     array: NDArray[Any] = images.numpy()
     for first in range(0, len(array), 2):
         pair = array[first : first + 2].copy(order="K")
@@ -37,7 +37,7 @@ def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
-    """`mix_images` on a GPU: as few launches as can be."""
+    """`mix_images` on a GPU, with few kernel launches."""
     arrays = (mixing.weight, mixing.box)
     weight, box = (torch.from_numpy(array).to(images.device, non_blocking=True) for array in arrays)
     rows, columns = (torch.arange(size, device=images.device) for size in images.shape[2:])
@@ -54,12 +54,12 @@ def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def soft_labels(labels: torch.Tensor, weight: torch.Tensor, num_classes: int, smoothing: float) -> torch.Tensor:
-    """(n, num_classes) float32: each label's share of its class, smoothed, mixed with the neighbour's like its image.
+    """Smoothed labels, (n, num_classes) float32, each mixed with its neighbour's in the same ratio as the images.
 
     Args:
         labels: (n,) int64 in [0, num_classes), n even.
         weight: (n,) float32, the sample's own share.
-        smoothing: spread evenly over all classes.
+        smoothing: the part that is spread evenly over all classes.
     """
     own = torch.full((len(labels), num_classes), smoothing / num_classes, device=labels.device)
     own.scatter_(1, labels[:, None], 1 - smoothing + smoothing / num_classes)

@@ -1,4 +1,4 @@
-"""`Compose`: a recipe written in Python, and one that can be run on images at hand."""
+"""`Compose`: a recipe written in Python, which can also be applied to images in memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
 Image: TypeAlias = "NDArray[np.uint8] | bytes"
-"""A decoded image, uint8 (height, width, 3), also as Pillow has it; or the bytes of a file."""
+"""A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
 
 
 class Compose(Preset):
-    """Transforms, named and set as in `torchvision.transforms.v2`: the `preset` of a loader, or run by itself.
+    """A recipe of transforms, named and set as in `torchvision.transforms.v2`.
 
-    A loader takes it as its `preset`. `print(compose)` shows it as YAML. The arguments are those of
-    `gpuloader.recipe.Preset`.
+    Pass it to a loader as its `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are
+    those of `gpuloader.recipe.Preset`.
 
     Example:
         >>> import numpy as np
@@ -43,15 +43,15 @@ class Compose(Preset):
 
     @classmethod
     def load(cls, preset: PresetName | str | Path | Preset, /, **overrides: Any) -> Compose:  # noqa: ANN401
-        """A recipe that comes with the library, by name, or one of a YAML file, with values replaced.
+        """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
 
         Args:
             preset: a name, a path or a recipe.
-            overrides: new values of the recipe's keys, such as `dtype="float16"`, and of its transforms by their name,
-                such as `RandomResizedCrop={"size": 160}`; None leaves a transform out.
+            overrides: new values for keys of the recipe, such as `dtype="float16"`, and for its transforms by name,
+                such as `RandomResizedCrop={"size": 160}`; None removes a transform.
 
         Raises:
-            PresetError: there is none, or it is wrong.
+            PresetError: there is no such recipe, or it is invalid.
 
         Example:
             >>> from gpuloader import Compose
@@ -62,14 +62,14 @@ class Compose(Preset):
 
     @classmethod
     def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
-        """What a transform of torchvision's, v1 or v2, does, done here.
+        """Converts a torchvision transform, v1 or v2, to a recipe that does the same.
 
         Args:
             transform: a transform, a `Compose` of them, or a list.
-            options: of the recipe, such as `layout`.
+            options: further arguments of the recipe, such as `layout`.
 
         Raises:
-            PresetError: it has parts that this library lacks; the message names all of them.
+            PresetError: it has parts that this library does not support; the message names all of them.
         """
         return cls._of(preset_from_torchvision(transform, **options))
 
@@ -82,14 +82,14 @@ class Compose(Preset):
         sample: int = 0,
         device_id: int | None = None,
     ) -> torch.Tensor | list[torch.Tensor]:
-        """The recipe's tensor of one image, (3, h, w), or of a list of them, (n, 3, h, w); several views are a list.
+        """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
-        It is the graph that a loader runs, on the CPU or a GPU, with the draws of the samples `sample`, `sample` + 1
-        and so on in an epoch of a run with that seed. `mix` takes a batch and labels, and is left to the loader.
+        It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
+        `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels.
 
         Raises:
-            ConfigError: an image that is no uint8 array of (height, width, 3), or a number out of range.
-            DataError: bytes that cannot be decoded.
+            ConfigError: an image is not a uint8 array of (height, width, 3), or a number is out of range.
+            DataError: the bytes of an image cannot be decoded.
         """
         one = not isinstance(images, list)
         encoded, arrays, sizes = _check_images(self, images if isinstance(images, list) else [images])
@@ -127,10 +127,10 @@ class Compose(Preset):
 
 
 class _Graph:
-    """A pipeline that is run on one batch at a time. No cycle holds it: it ends with its recipe.
+    """A pipeline that runs one batch at a time. It is in no reference cycle, so it is freed with its recipe.
 
     Attributes:
-        decoding: how it decodes, as `recipe_pipeline` takes it.
+        decoding: how it decodes, as options of `recipe_pipeline`.
     """
 
     def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
@@ -164,22 +164,22 @@ class _Graph:
                 outputs = self._pipeline.run()
                 return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
             except BaseException:
-                self._pipeline = None  # one that failed is of no use any more
+                self._pipeline = None  # a failed pipeline cannot be used again
                 raise
 
     def leave_to_the_parent(self) -> None:
-        """In a forked child, which makes its own."""
+        """Releases the parent's pipeline in a forked child, which makes its own."""
         if self._pipeline is not None:
             leak_after_fork(self._pipeline)
         self._pipeline, self._lock = None, Lock()
 
 
 def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """(whether they are files, the arrays that the graph takes, their (n, 2) heights and widths)."""
+    """Returns whether the images are files, the arrays for the graph, and the (n, 2) heights and widths."""
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):
         raise ConfigError(
-            f"images: found {len(images)}, {sum(encoded)} of them bytes: give arrays, or bytes, at least one"
+            f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
     if encoded[0]:
         return True, *admit_all(images, preset)

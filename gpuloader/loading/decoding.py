@@ -1,6 +1,6 @@
-"""`DecodedBatches`: a running DALI pipeline behind a reader, batch after batch; it ends with the first error.
+"""`DecodedBatches`: a running DALI pipeline and its reader, batch after batch; it ends with the first error.
 
-An image that cannot be decoded does not end it: its batch is read again, with another in that place.
+An image that cannot be decoded does not end it: its batch is read again, with a replacement in that row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpuloader.pipelines import LastStep, Source, recipe_pipeline
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 
-MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may set so much aside for each image of a batch
+MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 
 
 def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pipeline:
-    """The run's `recipe_pipeline`, which takes its batches from `source`."""
+    """Builds the run's `recipe_pipeline`, which takes its batches from `source`."""
     return recipe_pipeline(
         preset=run.recipe,
         source=source,
@@ -46,23 +46,23 @@ def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pip
 def fill(
     images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], rows: int
 ) -> tuple[Sequence[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]:
-    """A batch for the graph with its samples again and again, up to so many rows.
+    """Repeats a batch's samples until it has the given number of rows.
 
-    The first batch of a pipeline says to nvImageCodec how many JPEGs of each later one the GPU's engines get at most.
-    Unless it is a whole one, an image's decoder would depend on where the run was resumed.
+    The first batch of a pipeline tells nvImageCodec the most JPEGs of a batch that the GPU's engines decode. If that
+    batch were a short one, an image's decoder would depend on where the run was resumed.
     """
     again = np.resize(np.arange(len(images)), rows)
     return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}
 
 
 class DecodedBatches:
-    """A running pipeline: the batches from a cursor on, over the epochs' ends, so that nothing stalls there.
+    """A running pipeline: the batches from a cursor on. It continues into the next epochs, so nothing stalls there.
 
     Args:
-        suspects: those of the reader; the images that a batch fails for are added to them.
+        suspects: the reader's suspects; images on which decoding fails are added to them.
 
     Attributes:
-        cursor: the place of the batch that `next` gives next; None once a step was begun and not finished.
+        cursor: the place of the batch that `next` returns next; None if a step was begun but not finished.
     """
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
@@ -75,11 +75,11 @@ class DecodedBatches:
         self._pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]
         self._iterator: DALIGenericIterator | None = None
-        self._again: EncodedBatch | None = None  # the last that was read again
+        self._again: EncodedBatch | None = None  # the batch that was last read again
 
     def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The next batch and its images; raises what reading it raised, or an error of DALI's that blames no image."""
-        cursor, self.cursor = self.cursor, None  # DALI goes on after an error, with images that are not the batch's
+        """Returns the next batch and its images; raises an error of the reader, or one of DALI that no image caused."""
+        cursor, self.cursor = self.cursor, None  # after an error, DALI continues with images of other batches
         assert cursor is not None
         first, end = self._plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
@@ -94,11 +94,11 @@ class DecodedBatches:
 
     @property
     def ready_batches(self) -> int:
-        """The batches that are read and wait for being decoded."""
+        """The batches that are read and wait to be decoded."""
         return self._batches.ready
 
     def move(self, cursor: Cursor) -> None:
-        """Goes on from another place with the same pipeline, which still decodes what it was given, for nothing."""
+        """Continues at another place with the same pipeline, which first decodes the batches it already has."""
         self.cursor = None
         self._end_reading()
         self._read_from(cursor)
@@ -108,7 +108,7 @@ class DecodedBatches:
         self.cursor = self._batches.cursor
 
     def close(self) -> None:
-        """Ends the threads, drops the pipeline, and gives the memory that DALI's pools keep back to the machine."""
+        """Ends the threads, drops the pipeline, and returns the memory in DALI's pools to the machine."""
         self._end_reading()
         self._iterator = self._pipeline = None
         ReleaseUnusedMemory()
@@ -125,34 +125,34 @@ class DecodedBatches:
             self._ahead.close()
 
     def leave_to_the_parent(self) -> None:
-        """In a forked child, which has none of the threads."""
+        """Releases the pipeline in a forked child, which has none of the threads."""
         if self._pipeline is not None:
             leak_after_fork(self._pipeline)
 
     def _read_again(self, message: str) -> None:
-        """Has the first batch in flight, which failed, read again with a look at the images that failed.
+        """Reads the first batch in flight again after it failed; the reader then tries the images that failed.
 
-        The batches behind it are only decoded again. One that is not wanted any more is not read again.
+        The batches after it are only decoded again. A batch that is no longer wanted is not read again.
         """
-        self._iterator = self._pipeline = None  # one that failed is of no use any more, and it holds the batch's bytes
+        self._iterator = self._pipeline = None  # a failed pipeline is useless, and it holds the batch's bytes
         if self._feed.drop_unwanted():
             return
         batch = self._feed.in_flight[0]
         refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
-        asked = self._suspects if batch is self._again else set()  # those of others came up after they were read
-        if refused <= asked:  # not the images', or what triage decides would not be final
+        asked = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
+        if refused <= asked:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)
         self._suspects |= refused
         self._again = self._batches.read_again(batch)
         self._feed.put_back(self._again)
 
     def _decode(self) -> list[torch.Tensor] | str:
-        """A batch's images, or why it cannot be decoded."""
+        """A batch's images, or the reason why they cannot be decoded."""
         if self._iterator is None:
             self._feed.begin()
             self._pipeline = build_pipeline(self._run, self._feed)
             self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
-        # What is raised must not hold DALI's frames, which hold the pipeline: hence outside of `except`.
+        # The error must not hold DALI's frames, which hold the pipeline. So it is raised outside of `except`.
         failure: Exception
         try:
             outputs = next(self._iterator)[0]
@@ -171,38 +171,38 @@ class DecodedBatches:
         raise failure
 
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
-        """Those of a batch without samples."""
+        """The images of a batch without samples."""
         recipe = self._run.recipe
         shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
         return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=self._run.device) for shape in shapes]
 
 
 class _Feed:
-    """What the pipeline calls for its next batch. Apart from `DecodedBatches`, so that no cycle holds the pipeline.
+    """The source that the pipeline calls for its next batch. It is separate, so that no cycle holds the pipeline.
 
     Args:
-        first_rows: the rows that the first batch of a pipeline is filled up to, see `fill`; 0 for those that it has.
+        first_rows: `fill` fills the first batch of a pipeline up to this number of rows; 0 leaves it as it is.
 
     Attributes:
-        in_flight: the batches that were read and not delivered yet, in order; first those that are not wanted any more.
-        failure: what ended the feed.
+        in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
+        failure: the error that ended the feed.
     """
 
     def __init__(self, batches: ReadAhead, first_rows: int) -> None:
         self._batches = batches
         self._first_rows = first_rows
         self._begins = False
-        self._filled: Any = None  # must live until it is out
+        self._filled: Any = None  # must live until the batch is decoded
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
-        self._given = 0  # of those in flight
-        self._unwanted = 0  # of those
+        self._given = 0  # how many of those in flight the pipeline has
+        self._unwanted = 0  # how many of these are no longer wanted
 
     def __call__(self) -> tuple[Any, ...]:
         """The encoded images and the arrays of the next batch.
 
-        DALI bears no exception here but StopIteration, on which it still gives out the batches before. So a failure
-        waits in `failure` until the caller has had those.
+        The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
+        So an error is kept in `failure` until the caller has had these.
         """
         if self._given == len(self.in_flight):
             self.in_flight.append(self._next())
@@ -215,17 +215,17 @@ class _Feed:
         return (images, *arrays.values())
 
     def begin(self) -> None:
-        """A new pipeline comes."""
+        """Notes that a new pipeline begins."""
         self._begins = True
 
     def pop(self) -> EncodedBatch:
-        """The first in flight, which came out."""
+        """Removes and returns the first batch in flight, which the pipeline has returned."""
         self._given -= 1
         self._filled = None
         return self.in_flight.popleft()
 
     def move(self, batches: ReadAhead, running: bool) -> None:
-        """Other batches come next; those that a running pipeline was given come out of it before, unwanted."""
+        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted."""
         while len(self.in_flight) > self._given:
             self.in_flight.pop()
         self._batches, self.failure, self._unwanted = batches, None, self._given
@@ -233,7 +233,7 @@ class _Feed:
             self.drop_unwanted()
 
     def pop_unwanted(self) -> bool:
-        """Whether the first in flight, which came out, is not wanted any more; it is taken away then."""
+        """Removes the first batch in flight if it is no longer wanted; returns whether it did."""
         if not self._unwanted:
             return False
         self._unwanted -= 1
@@ -241,7 +241,7 @@ class _Feed:
         return True
 
     def drop_unwanted(self) -> bool:
-        """Takes away all that is not wanted any more, with the pipeline; whether that was anything."""
+        """Removes all batches that are no longer wanted, with their pipeline; returns whether there were any."""
         unwanted, self._unwanted = self._unwanted, 0
         for _ in range(unwanted):
             self.in_flight.popleft()
@@ -249,7 +249,7 @@ class _Feed:
         return unwanted > 0
 
     def put_back(self, batch: EncodedBatch) -> None:
-        """All that are in flight are given again, to another pipeline, with a batch in the place of the first."""
+        """Gives all batches in flight again, to another pipeline, with `batch` in place of the first."""
         self.in_flight[0] = batch
         self._given = 0
 
@@ -258,7 +258,7 @@ class _Feed:
             raise StopIteration
         outcome = self._batches.take()
         if isinstance(outcome, Exception):
-            # It must not be raised here: its trace would hold DALI's frames, which called, and so the pipeline.
+            # Do not raise it here: its traceback would hold DALI's frames, and these the pipeline.
             self.failure = outcome
             raise StopIteration
         return outcome

@@ -1,4 +1,4 @@
-"""A decoded batch as the training loop gets it: mixed, on the device, a tuple or a dictionary."""
+"""Makes of a decoded batch what the training loop gets: mixed, on the device, a tuple or a dictionary."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
 
 Images: TypeAlias = torch.Tensor | Any
-"""(B, 3, h, w); a list of those where the recipe has several views, which its type does not say."""
+"""(B, 3, h, w); a list of these if the recipe has several views, which the type does not show."""
 Labels: TypeAlias = torch.Tensor | Any
-"""(B,) int64, or as the recipe mixes them; None without labels."""
+"""(B,) int64, or mixed as the recipe says; None without labels."""
 
 
 class Batch(TypedDict):
-    """What `output="dict"` gives, see `GPULoader`; with `fields` it is a `dict[str, Any]` with more keys.
+    """The batch of `output="dict"`, see `GPULoader`; with `fields` it is a `dict[str, Any]` with more keys.
 
     Example:
         >>> from gpuloader import Batch, GPULoader
@@ -41,17 +41,17 @@ class Batch(TypedDict):
 
 
 B_co = TypeVar("B_co", covariant=True, default=Any)
-"""A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, as `output` asks."""
+"""A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
 
 
 _STAGED_BYTES = 64 << 10
 
 
-def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  # noqa: ANN401 - as `output` asks
-    """What the loop gets of a batch and the images of each view, (b, 3, h, w) or channels last.
+def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  # noqa: ANN401 - depends on `output`
+    """Makes the loop's batch from an encoded batch and the images of each view, (b, 3, h, w) or channels last.
 
     Raises:
-        DataError: a field of an array that torch does not take.
+        DataError: torch cannot take an array of a field.
     """
     recipe, on_device = run.recipe, partial(_on_device, run.device)
     if recipe.layout == "channels_last":
@@ -85,7 +85,7 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     try:
         return _on_device(device, value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"the field {name}: torch takes no array like {value.dtype} {value.shape}: {error}") from None
+        raise DataError(f"the field {name}: torch cannot take {value.dtype} {value.shape}: {error}") from None
 
 
 def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -93,8 +93,8 @@ def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tenso
 
 
 def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    # CUDA stages a small copy from pageable memory before it returns, so that one needs no waiting. A large one might
-    # wait for the stream, and the training with it; torch keeps pinned memory until the copy is done.
+    # CUDA stages a small copy from pageable memory before it returns, so no one has to wait. A large copy might wait
+    # for the stream, and training with it. So it is pinned first; torch keeps pinned memory until the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
     if device.type == "cuda" and plain and tensor.nbytes > _STAGED_BYTES:
         tensor = tensor.pin_memory()

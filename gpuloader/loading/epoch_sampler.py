@@ -11,10 +11,10 @@ from gpuloader.plan import Plan
 
 
 class EpochSampler(SequentialSampler):
-    """What scripts ask of a loader's sampler: its length, and `set_epoch`, which is the loader's.
+    """The part of a sampler that scripts use: its length, and `set_epoch`, which calls the loader's.
 
-    Lightning replaces samplers of other kinds where `overfit_batches` asks it to turn shuffling off, and can do so in
-    torch's DataLoader alone. So this one is a `SequentialSampler`, whatever the order is.
+    With `overfit_batches`, Lightning turns shuffling off by replacing every sampler of another class, which works only
+    in torch's DataLoader. So this is a `SequentialSampler`, whatever the order is.
     """
 
     def __init__(self, plan: Plan, set_epoch: Callable[[int], None]) -> None:
@@ -23,9 +23,9 @@ class EpochSampler(SequentialSampler):
         self.set_epoch = set_epoch
 
     def __len__(self) -> int:
-        """The samples of a rank in an epoch. Where they cannot be shared evenly, those of the rank that has most."""
+        """The samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
         return min(self._plan.steps() * self._plan.batch_size, -(-self._plan.epoch_samples // self._plan.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        """An error: the loader itself keeps the order."""
-        raise LoaderError('the sampler of a GPULoader gives no ids: with output="dict" a batch has them, under "index"')
+        """Raises LoaderError: the order is inside the loader."""
+        raise LoaderError('the sampler of a GPULoader gives no ids: use output="dict" and read batch["index"]')

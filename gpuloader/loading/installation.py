@@ -1,4 +1,4 @@
-"""Whether DALI is installed, once: said in one sentence before its import fails somewhere else."""
+"""Checks that DALI is installed, so that one clear error comes before an import fails somewhere else."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
 
 @cache
 def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versions) -> None:
-    """Checks that DALI can be imported, and that no two builds of it have overwritten each other.
+    """Checks that DALI can be imported, and that only one build of it is installed.
 
     Args:
-        find: tells which of some distributions are installed.
+        find: returns those of the given distributions that are installed.
 
     Raises:
-        InstallationError: there is none, or there are two.
+        InstallationError: no build is installed, or two are.
     """
     builds = list(find(DALI_BUILDS))
     either = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
     if len(builds) > 1:
         raise InstallationError(
-            f"{' and '.join(builds)} are both installed, and overwrite each other's files",
+            f"{' and '.join(builds)} are both installed, but they overwrite each other's files",
             f"pip uninstall {' '.join(builds)}, then {either}",
         )
     if not builds and not _can_be_found("nvidia.dali"):  # builds of other names are fine
@@ -34,5 +34,5 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
 def _can_be_found(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of its parent
+    except ModuleNotFoundError:  # its parent package is missing
         return False

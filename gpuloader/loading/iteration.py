@@ -1,4 +1,4 @@
-"""Where a loader stands, and an iteration over it, of the kind that `iter` gives."""
+"""`Progress`, the place of a loader in its run, and `Iteration`, the iterator that `iter(loader)` returns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 class Progress:
-    """Where a GPULoader or a MixedLoader stands, and which of the iterations over it runs.
+    """The place of a GPULoader or MixedLoader in its run, and which iteration over it is running.
 
     Attributes:
         cursor: the place of the next batch. A MixedLoader counts steps as `delivered`.
         start: where the next iteration begins.
-        running: the token of the iteration that is valid, if there is one; not that itself, which holds the loader.
+        running: the token of the running iteration, or None. It is not the iteration itself, which holds the loader.
         inside: the thread that is in the loader.
     """
 
@@ -30,7 +30,7 @@ class Progress:
         self.inside: dict[str, int] = {}
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration runs that epoch; one that was restored goes on where it was left."""
+        """Makes the next iteration run this epoch; a restored epoch resumes where its state was taken."""
         epoch = check_epoch(epoch)
         if epoch != self.start.epoch:
             self.start = Cursor(epoch)
@@ -38,15 +38,15 @@ class Progress:
             self.cursor = self.start
 
     def restore(self, cursor: Cursor) -> None:
-        """The next iteration begins there, and the running one is over."""
+        """Makes the next iteration begin there, and ends the running one."""
         self.running = None
         self.cursor = self.start = cursor
 
     def begin(self, iteration: Iteration[Any]) -> None:
-        """Makes an iteration the running one, at its first item. Doing so again after an interrupt changes nothing.
+        """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
 
         Raises:
-            LoaderError: it was the running one before, and is not any more.
+            LoaderError: the iteration was running before, but is over now.
         """
         if not iteration.begun:
             iteration.start = iteration.start or self.start
@@ -55,35 +55,33 @@ class Progress:
             self.running = iteration.token
             iteration.begun = True
         if iteration.token is not self.running:
-            raise LoaderError("this iterator is over: a newer one was begun, or a state was loaded; begin a new one")
+            raise LoaderError("this iterator is over: a newer one began, or a state was loaded; make a new iterator")
 
     def enter(self) -> None:
-        """Notes that this thread is in the loader, which it leaves by replacing `inside` with an empty dictionary.
+        """Notes that this thread is in the loader. To leave, the thread replaces `inside` with an empty dictionary.
 
-        It is no lock: nobody waits, and an interrupt that comes between entering and leaving lets the same thread enter
-        again, and so leave.
+        This is not a lock: nobody waits. If an interrupt comes between entering and leaving, the same thread can enter
+        and leave again.
 
         Raises:
-            LoaderError: another thread is in it.
+            LoaderError: another thread is in the loader.
         """
         me = get_ident()
-        if self.inside.setdefault("thread", me) != me:  # looks and notes in one step
-            raise LoaderError(
-                "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
-            )
+        if self.inside.setdefault("thread", me) != me:  # reads and writes in one atomic call
+            raise LoaderError("two threads are in this loader at once: give each thread its own loader, or use a lock")
 
 
 class Iteration(Generic[Item_co]):
-    """One iteration over a loader. Not a generator: one ends where it raises, and the loop with it.
+    """One iteration over a loader. It is not a generator, because a generator would end after any error.
 
     Args:
         progress: the loader's.
-        step: the loader's next item, of this iteration; StopIteration at the end.
+        step: returns the next item of this iteration; raises StopIteration at the end.
 
     Attributes:
-        token: says whether it is the one that runs.
-        start: the place of its first item, where that is known.
-        begun: whether that was asked for.
+        token: identifies this iteration in `Progress.running`.
+        start: the place of its first item, if it is known.
+        begun: whether its first item was asked for.
     """
 
     def __init__(self, progress: Progress, step: Callable[[Any], Item_co]) -> None:
@@ -106,4 +104,4 @@ class Iteration(Generic[Item_co]):
             self._step = None
             raise
         finally:
-            self._progress.inside = {}  # no call: an interrupt would come between the epoch's end and the loop's
+            self._progress.inside = {}  # not a call, in which an interrupt could come after the epoch's end

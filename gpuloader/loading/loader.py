@@ -1,4 +1,4 @@
-"""`GPULoader`: shards in, batches of tensors out. It has the place of the next batch, the loops and the state."""
+"""`GPULoader`: takes shards, delivers batches of tensors. It keeps the place of the next batch and the state."""
 
 from __future__ import annotations
 
@@ -45,69 +45,73 @@ from gpuloader.recipe import Preset
 
 
 class GPULoader(Generic[B_co]):
-    """Normalised batches from TAR shards of images, decoded and augmented by DALI.
+    """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
     `loader.device`. With `output="dict"` it is a dictionary, a `Batch`:
 
         image   as above
         label   as above; None without labels
-        index   (B,) int64, the sample's number in the data, on the device
+        index   (B,) int64 on the device, the sample's number in the data
         valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
-        NAME    for each of `fields`: lists of parsed JSON, text or bytes, a tensor of stacked `.npy`, or what its
-                collator makes of the B components
+        NAME    one entry for each of `fields`: a list of parsed JSON, text or bytes, a tensor of stacked `.npy`, or
+                whatever its collator makes of the B components
 
-    Which sample comes when and every random number on it is a function of (seed, epoch, sample) alone; where a sample
-    can come again in an epoch, of (seed, epoch, place in the epoch). Iterating goes through an epoch: 0, then 1, and so
-    on; `set_epoch` says which is next. Leaving the loop early is fine.
+    The order of the samples and every random number depend only on (seed, epoch, sample). If a sample can occur twice
+    in an epoch, they depend on (seed, epoch, position in the epoch), so each copy is augmented differently.
+
+    Each loop over the loader is one epoch: 0, then 1, and so on. `set_epoch` chooses the next one. You may leave the
+    loop early.
 
     Args:
-        tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of those; or
-            URLs of them: s3://, gs://, hf://, http://, https://. Those are downloaded before they are needed.
-            Several sources in a fixed ratio are a list of `{"tar": ..., "weight": 2}`; small ones come again and again.
+        tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
+            Each can be a URL: s3://, gs://, hf://, http://, https://. These shards are downloaded before they are
+            needed. To mix several sources in a fixed ratio, pass a list of `{"tar": ..., "weight": 2}`; small sources
+            are repeated.
         batch_size: samples of this rank in a step.
-        device_id: a GPU's number, or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
-            torch.device of those; "auto" for the local rank's GPU where there is one, else the CPU.
-        preset: a recipe: the name of one that comes with the library, a path of a YAML file, or a `Compose`; or, as
-            YAML has it, `{name: overrides}`, such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`.
+        device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
+            torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
+        preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, or `{name: overrides}` as in
+            YAML, such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
-            "shards" (16 shards at a time, for stores); None shuffles fully where the recipe draws random numbers, and
-            not where it draws none. Or a function that gives the sample ids of an epoch, as many in each. Weights of
-            `sampling` overrule it.
-        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`; None drops where the recipe draws random
-            numbers, and is "partial" where it draws none. Only the dictionary says which samples are padding.
-        seed: in [0, 2**64).
-        output: "tuple", "dict", or which of the dictionary's entries to deliver under which names, such as
+            "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
+            "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
+            number in each epoch. The weights of `sampling` override `shuffle`.
+        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`. None means "drop" if the recipe draws random
+            numbers, otherwise "partial". Only the dictionary tells you which samples are padding.
+        seed: an integer in [0, 2**64).
+        output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
             `{"image": "pixel_values", "label": "labels"}`.
         label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
-            None that the data has; or a `LabelFrom`, which can name the classes.
-        fields: extensions of components to deliver beside the image, in a dictionary; or {extension: collator}, of
-            `gpuloader.collators` or a function of yours. In a batch without samples each is an empty list.
-        sampling: a `Sampling`: a part of the data, weights, the steps of an epoch.
-        on_error: a bad image raises ("raise"), or a replacement that the plan draws takes its place ("replace"); or a
-            `BadImages`, which says how many may be, and names those that are known.
+            None that the data has; or a `LabelFrom`, which can also name the classes.
+        fields: the extensions of the components to deliver beside the image, in a dictionary; or
+            {extension: collator}, with a collator of `gpuloader.collators` or your own function. In a batch without
+            samples, each field is an empty list.
+        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
+        on_error: "raise" raises at a bad image; "replace" puts a replacement, drawn by the plan, in its place. A
+            `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
-        cache: a `Cache`: where shards from URLs are kept, and how much of them.
-        world: a `World`, the rank and the number of ranks; None takes them from torch.distributed, else from torchrun's
-            environment, else 0 of 1. Under torch.distributed all ranks must make the loader: they compare what they
-            were given.
+        cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
+        world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
+            torchrun's environment; without either, this is rank 0 of 1. Under torch.distributed, all ranks must make
+            the loader, because they compare their arguments.
 
     Attributes:
         batch_size: samples of this rank in a step.
-        dataset: the data as a whole: `len(loader.dataset)` samples, and its `classes`.
+        dataset: the whole data: `len(loader.dataset)` samples, and its `classes`.
         device: the torch device of the batches.
-        num_samples: samples of an epoch over all ranks, as `sampling` makes it.
+        num_samples: samples in an epoch over all ranks, after `sampling`.
         preset: the recipe.
-        progress: where it stands; `MixedLoader` sets that.
-        run: all that was resolved of the arguments.
-        sampler: for scripts of torch's DataLoader: `loader.sampler.set_epoch(epoch)` is `loader.set_epoch(epoch)`, and
-            its length the samples of this rank in an epoch.
-        world: which rank of how many this is.
-        classes: the classes' names, label i naming the i-th; None where they are not known.
+        progress: the place in the run; `MixedLoader` sets it.
+        run: everything that was resolved from the arguments.
+        sampler: for scripts written for torch's DataLoader: `loader.sampler.set_epoch(epoch)` calls
+            `loader.set_epoch(epoch)`, and its length is this rank's samples in an epoch.
+        world: this rank and the number of ranks.
+        classes: the names of the classes, entry i for label i; None if they are not known.
 
     Raises:
-        GPULoaderError: one of `gpuloader.errors`, which says what to do.
+        GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -205,7 +209,7 @@ class GPULoader(Generic[B_co]):
         at_fork(self, GPULoader._leave_to_the_parent)
 
     def __len__(self) -> int:
-        """The steps of a whole epoch, the same on every rank; a resumed epoch has those that are left of it."""
+        """The steps of a whole epoch, the same on every rank. A resumed epoch has only the steps that are left."""
         return self.run.plan.steps()
 
     def __repr__(self) -> str:
@@ -245,36 +249,39 @@ class GPULoader(Generic[B_co]):
 
     @property
     def batch_sampler(self) -> None:
-        """None, as with a DataLoader of torch's that has none: who asks for `sampler` may ask for this."""
+        """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
         return None
 
     def __getitem__(self, place: object) -> NoReturn:
-        """An error: batches come in order, and torch's `DataLoader` takes whatever has this method for a dataset."""
+        """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
         raise LoaderError(
-            "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It takes the "
-            "place of torch's DataLoader and its dataset, so do not put it into a DataLoader"
+            "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
+            "torch's DataLoader and its dataset, so do not put it into a DataLoader"
         )
 
     def __next__(self) -> NoReturn:
-        raise LoaderError("a GPULoader is no iterator: loop over it, or call next() on one, epoch = iter(loader)")
+        raise LoaderError("a GPULoader is not an iterator: loop over it, or call next() on epoch = iter(loader)")
 
     def __iter__(self) -> Iterator[B_co]:
-        """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
+        """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
+
+        The epoch begins when you ask for its first batch.
+        """
         self._check_open()
         return _Epoch(self.progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration runs; a running one is not disturbed.
+        """Chooses the epoch of the next iteration; a running one is not changed.
 
-        An epoch that `load_state_dict` restored goes on where it was left.
+        An epoch that `load_state_dict` restored resumes where the state was taken.
         """
         self.progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, in plain JSON types: counts what was delivered, nothing that was only prefetched.
+        """The place in the run, in plain JSON types. It counts delivered batches only, not prefetched ones.
 
-        The same on every rank, but for the quarantine: the bad images that this rank met, which is for the record and
-        steers nothing. So any rank's state will do.
+        You need to save the state of only one rank: it is the same on every rank, except for `quarantine`. This lists
+        the bad images that this rank met; it is a record and changes nothing.
         """
         return {
             **self.run.identity,
@@ -285,10 +292,11 @@ class GPULoader(Generic[B_co]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on exactly where the state was taken, on any number of ranks, at any batch size.
+        """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; it names what differs.
+            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; the message names the
+                difference.
         """
         self._check_open()
         cursor, bad = self.run.check_state(state)
@@ -297,13 +305,14 @@ class GPULoader(Generic[B_co]):
         self._quarantine.restore(bad)
 
     def stats(self) -> Stats:
-        """What the loader has done since it was made."""
+        """What the loader has done since it was created."""
         return replace(self._stats, cache=self.run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
-        """Writes the images that are known to be bad, those met so far and those of the file that was given.
+        """Writes a file of all known bad images: those met so far, and those of the file in `BadImages(known=...)`.
 
-        JSON Lines of shard, key, offset and cause: what to repair, or what the next run gets as `BadImages(known=...)`.
+        The file is JSON Lines with shard, key, offset and cause. Use it to repair the data, or pass it to the next run
+        as `BadImages(known=...)`.
         """
         self._quarantine.write(Path(path))
 
@@ -314,7 +323,7 @@ class GPULoader(Generic[B_co]):
         self.run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A loader that has not begun is made again where it is unpickled, at the same place."""
+        """Pickles a loader that has not begun: unpickling makes it again, at the same place."""
         self._check_open()
         if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
@@ -365,12 +374,12 @@ class GPULoader(Generic[B_co]):
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
-        # Last: an interrupt before it gives the batch again, one behind it comes after the batch.
+        # This comes last. After an interrupt before this line the batch comes again; after it, the next one comes.
         self.progress.cursor = after
         return result
 
     def _leave_to_the_parent(self) -> None:
-        """In a forked child."""
+        """Releases what belongs to the parent, in a forked child."""
         self._batches.leave_to_the_parent()
         self.run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"

@@ -1,4 +1,4 @@
-"""What memory a loader needs, from the index and the recipe alone: no image is read."""
+"""Estimates how much memory a loader needs, from the index and the recipe; no image is read."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ _log = logging.getLogger("gpuloader")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a loader needs beside the 0.5 GB of Python, torch and DALI; measured on a CPU, it was mostly within 25 %.
+    """The memory that a loader needs, without the 0.5 GB of Python, torch and DALI. On a CPU, mostly within 25 %.
 
     Attributes:
         preset, batch_size, prefetch: the loader's.
-        index_bytes: where the samples are.
-        encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter to grow.
-        decoded_bytes: the decoded parts that the crops need, of two batches, on the device; None where no image's size
-            is known.
-        worst_batch_bytes: the most that the decoded images of one batch can take: those of the largest images that the
-            recipe's `max_pixels` allows, of those whose size is known.
-        machine_bytes: the memory that this process may take of its machine.
-        output_bytes: the views that the loop gets, of prefetch + 2 batches, on the device.
+        index_bytes: the index in memory.
+        encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter more to grow.
+        decoded_bytes: the decoded regions of two batches, on the device; None if no image's size is known.
+        worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
+            whose size is known and that the recipe's `max_pixels` allows.
+        machine_bytes: the memory of the machine that this process may use.
+        output_bytes: the delivered views of prefetch + 2 batches, on the device.
     """
 
     preset: str
@@ -50,7 +49,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
-    """What a loader over these shards needs; `preset` is the recipe's name in the estimate."""
+    """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
     heights, widths, sizes = (
         np.concatenate([getattr(index, column) for _, index in shards.indexes])
         for column in ("height", "width", "image_size")
@@ -78,7 +77,7 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
 
 
 def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_bytes: int) -> str | None:
-    """What to lower, where the decoded images of one batch can take over half of so much memory."""
+    """Says what to lower if the decoded images of one batch can take over half of `memory_bytes`; otherwise None."""
     height, width = shards.largest_image(recipe.max_pixels)
     if 6 * batch_size * height * width <= memory_bytes:
         return None
@@ -95,7 +94,7 @@ def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_
 
 
 def warn_of_memory(run: Run) -> None:
-    """Logs a warning, in one process of a machine, where the decoded images of a batch can take over half of it all."""
+    """Logs a warning if the decoded images of one batch can take over half of the memory; once on each machine."""
     if run.decoded or run.world.local_rank:
         return
     memory_bytes = available_memory_bytes()
@@ -106,7 +105,7 @@ def warn_of_memory(run: Run) -> None:
 
 
 def explain_lack_of_memory(run: Run, message: str) -> str:
-    """What took the memory, and what to lower, for an error of DALI's that `is_out_of_memory`."""
+    """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
@@ -121,7 +120,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
 
 
 def _largest_images_bytes(shards: ShardSet, recipe: Preset, batch_size: int) -> list[int]:
-    """What each of the largest images that a recipe allows takes decoded; as many as a batch has, the largest first."""
+    """The decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
     pixels = np.concatenate([index.height.astype(np.int64) * index.width for _, index in shards.indexes])
     allowed = pixels[pixels <= recipe.max_pixels]
     return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

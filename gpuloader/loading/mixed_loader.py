@@ -29,27 +29,27 @@ _AT_ONCE = 1024
 
 
 class MixedLoader(Generic[B_co]):
-    """Goes through several loaders in one loop and gives `(name, batch)`.
+    """Loops over several loaders at once and gives `(name, batch)`.
 
-    Whose turn it is at a step is a function of seed, epoch and step, so every rank has the same. To mix within a batch,
-    give one loader several sources.
+    Each step takes a batch from one of the loaders. Which one depends only on the seed, the epoch and the step, so it
+    is the same on every rank. To mix samples within a batch, give one loader several sources instead.
 
     Args:
-        loaders: by name, each a `GPULoader` or a loader of torch's. Their own epochs do not matter: each begins the one
-            that the mixed epoch asks for. One of torch's needs a seeded `generator` for the same order in each run, and
-            `state_dict`, as torchdata's StatefulDataLoader has it, to go on in the middle of an epoch.
+        loaders: by name, each a `GPULoader` or a torch loader. Their own epochs are not used: each begins the epoch
+            that the mixed epoch asks for. A torch loader needs a seeded `generator` to have the same order in each
+            run, and `state_dict` (as in torchdata's StatefulDataLoader) to resume in the middle of an epoch.
         strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
-            "sequential" all batches of the first, then all of the second, and so on; "alternate" a whole epoch of one
-            loader in each epoch, in turn.
+            "sequential" takes all batches of the first, then all of the second, and so on; "alternate" takes a whole
+            epoch of one loader in each epoch, in turn.
         weights: by name, for "weighted".
-        stop: when an epoch of "weighted" or "round_robin" ends: "first", when it is the turn of a loader that has no
-            batch left; "longest", when none has one left, those without being passed over; "cycle", when each has been
-            gone through at least once, those without beginning again. A loader's epoch is the mixed one; with "cycle",
-            1,000 times that, and the pass.
-        seed: of "weighted", in [0, 2**64).
+        stop: when an epoch of "weighted" or "round_robin" ends. "first": at the turn of a loader that has no batch
+            left. "longest": when no loader has a batch left; until then, finished loaders are skipped. "cycle": when
+            each loader has finished at least once; until then, finished loaders begin again. The epoch of a loader is
+            that of the mixed loader; with "cycle", it is 1,000 times that, plus the number of its pass.
+        seed: for "weighted", an integer in [0, 2**64).
 
     Raises:
-        ConfigError: loaders, strategy, weights, stop or seed that are invalid, or that differ between ranks.
+        ConfigError: loaders, strategy, weights, stop or seed are invalid, or they differ between ranks.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader
@@ -75,10 +75,10 @@ class MixedLoader(Generic[B_co]):
             if not (hasattr(loader, "__iter__") and hasattr(loader, "__len__")):
                 kind = f"{type(loader).__module__}.{type(loader).__name__}"
                 raise ConfigError(
-                    f"loaders: {name!r} is a {kind}: allowed are a GPULoader, and a loader of torch's that has a length"
+                    f"loaders: {name!r} is a {kind}: allowed are a GPULoader, and a torch loader that has a length"
                 )
         if len(set(map(id, loaders.values()))) < len(loaders):
-            raise ConfigError("loaders: one is there under two names: make one for each")
+            raise ConfigError("loaders: one loader has two names: make a separate loader for each name")
         for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
@@ -99,22 +99,25 @@ class MixedLoader(Generic[B_co]):
         self._progress = Progress()
 
     def __len__(self) -> int:
-        """The steps of the next epoch, or of a resumed one as if it were whole. "weighted" differs between epochs."""
+        """The steps of the next epoch, or of a whole resumed one. With "weighted" it differs between epochs."""
         return self._steps(self._progress.start.epoch)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
-        """The next epoch, or the rest of the one that `load_state_dict` restored. It begins with its first batch."""
+        """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
+
+        The epoch begins when you ask for its first batch.
+        """
         return _Epoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration runs; a running one is not disturbed.
+        """Chooses the epoch of the next iteration; a running one is not changed.
 
-        An epoch that `load_state_dict` restored goes on where it was left.
+        An epoch that `load_state_dict` restored resumes where the state was taken.
         """
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, in plain JSON types, with the states of the loaders."""
+        """The place in the run, in plain JSON types, with the states of the loaders."""
         return {
             **self._identity(),
             "epoch": self._progress.cursor.epoch,
@@ -123,18 +126,18 @@ class MixedLoader(Generic[B_co]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where the state was taken, at the same global batch sizes.
+        """Makes the next iteration resume where the state was taken; the global batch sizes must be the same.
 
         Raises:
-            StateError: it is of other loaders, of another order of them, or of other strategy, weights, stop or seed.
+            StateError: the state has other loaders or another order of them, strategy, weights, stop or seed.
         """
         mine = self._identity()
         if not isinstance(state, Mapping):
             raise StateError(
-                f"this is no state of a MixedLoader but {describe(state)}: pass what its state_dict() returned"
+                f"this is not a state of a MixedLoader but {describe(state)}: pass what its state_dict() returned"
             )
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
-            raise StateError(f"this is no state of a MixedLoader: it lacks {', '.join(missing)}")
+            raise StateError(f"this is not a state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
             if state[name] != value:
                 raise StateError(
@@ -151,7 +154,7 @@ class MixedLoader(Generic[B_co]):
                 check_state(states[name])
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
-        self._progress.restore(Cursor(self._progress.start.epoch))  # should a loader of torch's fail
+        self._progress.restore(Cursor(self._progress.start.epoch))  # in case a torch loader fails
         for name, loader in self._epochs.items():
             loader.load_state_dict(states[name])
         self._progress.restore(Cursor(epoch, step))
@@ -170,12 +173,12 @@ class MixedLoader(Generic[B_co]):
         self.close()
 
     def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
-        """The next turn of the running epoch; StopIteration at its end."""
+        """The next turn of the running epoch; raises StopIteration at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
         epoch.turns = epoch.turns or islice(self._turns(cursor.epoch), cursor.delivered, None)
-        epoch.turn = epoch.turn or next(epoch.turns, None)  # the one before was not given if that raised
+        epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
             raise StopIteration
@@ -187,13 +190,13 @@ class MixedLoader(Generic[B_co]):
             epoch.epochs[name] = iter(self._epochs[name])
         batch = next(epoch.epochs[name], None)
         if batch is None:
-            raise LoaderError(f"the loader {name!r} ended before its turn: was it used beside this loop? Begin again")
+            raise LoaderError(f"the loader {name!r} ended before its turn: was it used outside this loop? Begin again")
         progress.cursor = Cursor(cursor.epoch, cursor.delivered + 1)
         epoch.turn = None
         return name, batch
 
     def _begin(self, name: str, epoch: int) -> Iterator[B_co]:
-        """A loader's epoch from its beginning, whatever was restored."""
+        """Begins an epoch of a loader, and ignores a restored place."""
         loader = self._epochs[name]
         if isinstance(loader, TorchEpochs):
             return loader.begin(epoch)
@@ -201,7 +204,7 @@ class MixedLoader(Generic[B_co]):
         return iter(loader)
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
-        """A loader's own epoch."""
+        """The epoch of a loader in an epoch of the mixed loader."""
         if self._strategy == "alternate":
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
@@ -210,7 +213,7 @@ class MixedLoader(Generic[B_co]):
         return sum(1 for _ in self._turns(epoch))
 
     def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
-        """For each step of an epoch, whose turn it is, and how many batches it gave before in that epoch."""
+        """For each step of an epoch: the name of the loader, and how many batches it gave before in this epoch."""
         lengths = self._lengths
         names = list(lengths)
         if self._strategy == "alternate":
@@ -253,9 +256,9 @@ class _Epoch(Iteration[tuple[str, B_co]]):
     """An iteration over a MixedLoader.
 
     Attributes:
-        turns: those to come; None before the first.
-        turn: the one that is to be given next, where it is known.
-        epochs: the loaders' epochs that were begun, by name.
+        turns: the turns to come; None before the first.
+        turn: the turn to give next, if it is known.
+        epochs: the epochs of the loaders that were begun, by name.
     """
 
     def __init__(self, progress: Progress, step: Callable[[Any], tuple[str, B_co]]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the training loop waits for data, and why."""
+"""Measures whether the training loop waits for data, and why."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuloader.loading.stats import Stats
 
 _log = logging.getLogger("gpuloader")
 _UNKNOWN_CAUSE = (
-    "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; watch each loader of a "
-    "MixedLoader with a WaitMonitor of its own."
+    "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; for a MixedLoader, use "
+    "a separate WaitMonitor for each of its loaders."
 )
 
 
 class _Watched(Protocol):
-    """A loader that counts its own waiting."""
+    """A loader that measures its own waiting."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -26,20 +26,20 @@ class _Watched(Protocol):
 
 
 class WaitMonitor:
-    """Says which share of the time a training loop waits for its loader: call `step` once in each step.
+    """Measures the share of time that a training loop waits for its loader: call `step` once in each step.
 
-    A `GPULoader` counts its own waiting. Any other loader, such as torch's `DataLoader` or a `MixedLoader`, is counted
-    where the loop goes over the monitor: `for batch in monitor`, which gives the loader's batches.
+    A `GPULoader` measures its own waiting. For any other loader, such as torch's `DataLoader` or a `MixedLoader`, loop
+    over the monitor, which gives the loader's batches: `for batch in monitor`.
 
     Args:
-        loader: that of the loop.
-        every_steps: how many steps are looked at together; the first such steps of all, in which caches fill, count for
-            the log but not for the warning. At least 1.
-        log: takes each share, in [0, 1]: into a logger of yours. None logs it at level INFO.
-        warn_above: the share above which a warning with the likely cause is logged, once.
+        loader: the loader of the loop.
+        every_steps: the share is measured over this number of steps, at least 1. The first measurement, while caches
+            fill, is logged but never warned about.
+        log: a function that gets each share, in [0, 1], for your own logger. None logs it at level INFO.
+        warn_above: a share above this logs a warning with the likely cause, once.
 
     Attributes:
-        loader: that of the loop.
+        loader: the loader of the loop.
 
     Raises:
         ConfigError: `loader` cannot be looped over, or `every_steps` is below 1.
@@ -65,7 +65,7 @@ class WaitMonitor:
         counts = hasattr(loader, "stats")
         if not counts and not isinstance(loader, Iterable):
             kind = f"{type(loader).__module__}.{type(loader).__name__}"
-            raise ConfigError(f"loader is a {kind}: allowed is a GPULoader, or any other loader that a loop goes over")
+            raise ConfigError(f"loader is a {kind}: allowed is a GPULoader, or any other loader that you can loop over")
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self.loader = loader
@@ -78,20 +78,20 @@ class WaitMonitor:
         self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
-        """The loader's batches, its waiting counted."""
+        """Iterates over the loader's batches and measures the waiting."""
         return iter(self._watched)
 
     def step(self) -> float | None:
-        """The share of the last `every_steps` steps that was waited, where they are full; else None.
+        """Returns the share of the last `every_steps` steps spent waiting; None until there are that many steps.
 
         Raises:
-            LoaderError: there was no batch yet: the loop goes over a loader that does not count its own waiting.
+            LoaderError: there was no batch yet: for a loader that does not measure its waiting, loop over the monitor.
         """
         now = self._watched.stats()
         if not now.batches:
             raise LoaderError(
-                f"step() before any batch of the {type(self.loader).__name__}: call it in the loop, and where that is "
-                f"no GPULoader, loop over the monitor: `for batch in monitor`"
+                f"step() before any batch of the {type(self.loader).__name__}: call it in the loop; if the loader is "
+                f"not a GPULoader, loop over the monitor: `for batch in monitor`"
             )
         if now.batches - self._before.batches < self._every_steps:
             return None
@@ -111,7 +111,7 @@ class WaitMonitor:
 
 
 class _Counted:
-    """A loader that does not count its own waiting."""
+    """A loader whose waiting is measured from outside."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
@@ -131,13 +131,13 @@ class _Counted:
 
 
 def waiting_share(before: Stats, now: Stats) -> float:
-    """The share of the time between two stats of a loader that its loop waited, in [0, 1]."""
+    """The share of the time between two stats of a loader that its loop spent waiting, in [0, 1]."""
     elapsed = now.elapsed_seconds - before.elapsed_seconds
     return (now.waiting_seconds - before.waiting_seconds) / elapsed if elapsed > 0 else 0.0
 
 
 def likely_cause(before: Stats, now: Stats) -> str:
-    """What a loop that waits most likely waits for, and what to do about it."""
+    """What a waiting loop most likely waits for, and what to do about it."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -145,17 +145,17 @@ def likely_cause(before: Stats, now: Stats) -> str:
     thread = spent["reading_seconds"] + spent["gating_seconds"]
     if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
         return (
-            "Most of that goes into handing batches out, labels to the device and mixing: give the loader the GPU that "
+            "Most of that is spent on delivering batches (labels to the device, mixing): give the loader the GPU that "
             "trains (device_id), or use larger batches."
         )
     if thread > 0.8 * spent["elapsed_seconds"]:
         if spent["reading_seconds"] > spent["gating_seconds"]:
             return (
                 'Reading the shards takes nearly all of the time: put them on a faster disk, or use shuffle="block", '
-                "which reads neighbours together."
+                "which reads neighbouring samples together."
             )
-        return "Labels or fields take nearly all of the time: ask for fewer `fields`, or take labels from .cls."
+        return "Labels or fields take nearly all of the time: use fewer `fields`, or take labels from .cls."
     return (
-        "Decoding is behind: give it more cores (Decoder(num_threads=...)), let a GPU decode (device_id), or store "
+        "Decoding is too slow: give it more cores (Decoder(num_threads=...)), let a GPU decode (device_id), or store "
         "smaller images; a larger Decoder(prefetch=...) only evens out uneven steps."
     )

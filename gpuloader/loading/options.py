@@ -1,4 +1,4 @@
-"""The values that a loader takes beside plain arguments. Each checks itself; in YAML it is a mapping of its fields."""
+"""The argument values of a loader that have fields. Each checks itself; in YAML it is a mapping of its fields."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MOST_PREFETCH = 64
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """Which samples an epoch has, and how often each comes.
+    """Which samples an epoch has, and how often each occurs.
 
     Attributes:
-        subset: the samples to use: their ids, or keys; a file of keys (a `Path`, or text that ends in ".txt"); a
+        subset: the samples to use: their ids or keys; a file of keys (a `Path`, or a string that ends in ".txt"); a
             pattern of keys, such as "cat/*"; a slice; or a function that takes the index's columns (arrays `label`,
-            `height`, `width`, `size_bytes`, `shard`) and gives a bool for each sample. None for all.
-        weights: how often samples come: a weight for each sample, {label: weight}, or "balanced" for all labels alike.
-            None for once each.
-        replacement: whether a sample can come again in an epoch, with `weights`.
-        steps_per_epoch: ends each epoch after that many steps; None for all of the data.
+            `height`, `width`, `size_bytes`, `shard`) and returns a bool for each sample. None uses all.
+        weights: how often samples occur: a weight for each sample, {label: weight}, or "balanced" for all labels
+            equally often. None takes each sample once.
+        replacement: with `weights`: whether a sample can occur twice in an epoch.
+        steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
 
     Example:
         >>> from gpuloader import Sampling
@@ -57,13 +57,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class LabelFrom:
-    """Where labels are, and what they are called.
+    """Where labels come from, and the names of the classes.
 
     Attributes:
         place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder", None for images only, or "auto" for the first of
             "cls", "folder" and None that the data has.
-        classes: the names of the labels, label i naming the i-th: they number labels that are text, and folders. None
-            takes those of `classes.json` beside the shards, and the sorted names of folders.
+        classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
+            takes them from `classes.json` beside the shards, or from the sorted names of the folders.
 
     Example:
         >>> from gpuloader import LabelFrom
@@ -80,11 +80,11 @@ class BadImages:
     """What happens to images that cannot be decoded.
 
     Attributes:
-        replace: whether a replacement that the plan draws takes their place; else they are errors.
-        max_share: the share of the data that may be bad where they are replaced, in [0, 1]; one image always may. Each
+        replace: whether a bad image is replaced by a sample that the plan draws; if False, it raises an error.
+        max_share: the largest share of the data that may be replaced, in [0, 1]; one image is always allowed. Each
             rank counts the bad images that it met.
-        known: a file of images that are known to be bad, as `write_quarantine` and `gpuloader check` write it. They are
-            replaced from the start, also where `replace` is False, and do not count for `max_share`.
+        known: a file of known bad images, as written by `write_quarantine` and `gpuloader check`. They are replaced
+            from the start, even if `replace` is False, and do not count for `max_share`.
 
     Example:
         >>> from gpuloader import BadImages
@@ -107,22 +107,22 @@ class BadImages:
 
 @dataclass(frozen=True)
 class Decoder:
-    """How decoding goes about its work. Nothing here changes the order of samples.
+    """How images are decoded. None of these settings changes the order of samples.
 
     Attributes:
-        num_threads: decoding threads; None takes this process's share of the cores that it may use, on a GPU at most 8.
-        prefetch: batches decoded before they are asked for, 1 to 64; one more than that are read ahead of those.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, where there are any; None takes 1,
-            or 0 where engines decode wrongly. Between them an image's decoder depends on the batch that it is in, and
-            decoders may round differently. It plays no part on a CPU.
-        hybrid_huffman_threshold: the pixels above which the GPU decodes a part of the Huffman codes, of JPEGs that no
-            engine decodes; those of the part that is decoded count, not all of the image's. None takes DALI's default,
-            1,000,000. It plays no part on a CPU.
-        region: whether only that part is decoded that a crop needs; else the whole image, which is then cut. Pixels are
-            the same. None is True, but on a GPU where that fails.
+        num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
+        prefetch: the number of batches that are decoded ahead, 1 to 64; one more than this are read ahead of those.
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1, or 0
+            if the engines decode wrongly. With a share between 0 and 1, an image's decoder depends on its batch, and
+            decoders may round differently. Ignored on a CPU.
+        hybrid_huffman_threshold: for JPEGs that no engine decodes: if more pixels than this are decoded, the GPU
+            decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
+            1,000,000. Ignored on a CPU.
+        region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
+            cropped. The pixels are the same. None means True, except on a GPU on which that fails.
 
-    On a GPU, what None stands for is tried at the first loader, in a process of its own, and kept in the user's cache
-    folder for that kind of GPU, the driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
+    On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
+    cache folder for this kind of GPU, driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder
@@ -154,13 +154,13 @@ class Decoder:
 
     @property
     def dali_options(self) -> dict[str, float]:
-        """Those of DALI's decoder that are given, by DALI's names."""
+        """The given options of DALI's decoder, by DALI's names."""
         options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
         return {name: value for name, value in options.items() if value is not None}
 
     @property
     def graph_options(self) -> dict[str, Any]:
-        """What `gpuloader.pipelines.recipe_pipeline` takes of it."""
+        """The arguments of `gpuloader.pipelines.recipe_pipeline` that follow from these settings."""
         return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
 
 
@@ -169,9 +169,9 @@ class Cache:
     """Where shards from URLs are kept.
 
     Attributes:
-        folder: for all processes of the machine; None for one in the user's cache folder.
-        max_bytes: the most that they take there, at least the size of the largest shard; those used longest ago are
-            removed. None for half of what is free there.
+        folder: a folder for all processes of the machine; None uses one in the user's cache folder.
+        max_bytes: the most bytes of shards in it, at least the size of the largest shard; the least recently used
+            shards are removed. None uses half of the free space there.
 
     Example:
         >>> from gpuloader import Cache
@@ -191,7 +191,7 @@ class Cache:
 
     @property
     def path(self) -> Path | None:
-        """The folder, where one is named."""
+        """The folder, if one is given."""
         return None if self.folder is None else user_path(self.folder)
 
 
@@ -199,10 +199,10 @@ _Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World
 
 
 def as_value(kind: type[_Value], name: str, given: object) -> _Value:
-    """The value that is given under that name, a mapping made into one.
+    """Returns the value that is given under this name, made from a mapping if it is one.
 
     Raises:
-        ConfigError: it is something else, or a mapping with keys that are no fields of it.
+        ConfigError: it is neither such a value nor a mapping of its fields.
     """
     if isinstance(given, kind):
         return given
@@ -210,7 +210,7 @@ def as_value(kind: type[_Value], name: str, given: object) -> _Value:
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"{name}={given!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
-            f"or a mapping of those"
+            f"or a mapping of these"
         )
     for key in given:
         if key not in allowed:
@@ -224,7 +224,7 @@ def as_value(kind: type[_Value], name: str, given: object) -> _Value:
 
 
 def as_python_integer(value: Any) -> Any:  # noqa: ANN401
-    """Numpy's integers as Python's, so that they can be compared and kept as JSON."""
+    """Converts Numpy's integers to Python's, so that they can be compared and saved as JSON."""
     return value.item() if isinstance(value, np.integer) else value
 
 

@@ -1,4 +1,4 @@
-"""How a GPU of this machine decodes: found out at the first loader, and kept for the versions that decode."""
+"""Finds out how this machine's GPU decodes, at the first loader, and keeps the result for these versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("gpuloader")
 
 
 def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
-    """What a decoder's settings leave open, as `find_decoding` found it; on the CPU nothing is.
+    """Fills in a decoder's settings that are None, as `find_decoding` found them; on the CPU nothing is needed.
 
     Raises:
         DeviceError: the GPU cannot decode.
@@ -34,19 +34,19 @@ def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
 
 
 def find_decoding(device_id: int) -> Found:
-    """What was found for a GPU like this with the driver, DALI and nvImageCodec that are here; else it is found now.
+    """What was found for this kind of GPU, driver, DALI and nvImageCodec; if nothing is kept yet, it tries now.
 
     Raises:
         DeviceError: the GPU cannot decode.
     """
     key = {"GPU": torch.cuda.get_device_name(device_id), **decoder_versions()}
     file = _file(key)
-    with suppress(OSError, ValueError, LookupError, TypeError):  # none is there, or it is damaged
+    with suppress(OSError, ValueError, LookupError, TypeError):  # there is no such file, or it is damaged
         kept = json.loads(file.read_text())
         problems = tuple(str(kept["problems"][place]) for place in range(len(TRIALS)))
         if kept["key"] == key:
             return Found(problems)
-    _log.warning("trying once how %s decodes JPEGs, for some seconds; %s keeps what is found", key["GPU"], file)
+    _log.warning("trying once how %s decodes JPEGs, for a few seconds; the result is kept in %s", key["GPU"], file)
     found = probe(device_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`Quarantine`: the bad images that a loader met."""
+"""`Quarantine`: the bad images that a loader has met."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _log = logging.getLogger("gpuloader")
 
 
 class Quarantine:
-    """The bad images that a loader met and replaced.
+    """The bad images that a loader has met and replaced.
 
     Attributes:
-        bad: sample id -> cause.
-        suspects: the reader's, samples to try one by one.
+        bad: maps sample ids to causes.
+        suspects: samples that the reader tries one by one.
     """
 
     def __init__(self, run: Run) -> None:
@@ -27,10 +27,10 @@ class Quarantine:
         self.suspects: set[int] = set()
 
     def add(self, bad: Mapping[int, str]) -> None:
-        """Notes those of a batch, and logs each once.
+        """Adds the bad images of a batch, and logs each once.
 
         Raises:
-            TooManyBadImagesError: they are more than the run allows.
+            TooManyBadImagesError: there are more than the run allows.
         """
         shards, max_share = self._run.shards, self._run.bad_images.max_share
         for sample, cause in bad.items():
@@ -46,10 +46,10 @@ class Quarantine:
             )
 
     def restore(self, bad: dict[int, str]) -> None:
-        """Takes those of a state in the place of its own."""
+        """Replaces its bad images by those of a state."""
         self.bad = bad
         self.suspects |= set(bad)
 
     def write(self, path: Path) -> None:
-        """Writes those met and those that were known before, as JSON Lines; see `write_quarantine`."""
+        """Writes all bad images, met and known before, as JSON Lines; see `write_quarantine`."""
         write_quarantine(path, self._run.shards, {**self._run.known_bad, **self.bad})

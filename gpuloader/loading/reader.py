@@ -1,7 +1,8 @@
-"""Plan and shards to encoded batches: `Reader` makes one, `ReadAhead` has a thread make them beforehand.
+"""Makes encoded batches from the plan and the shards: `Reader` makes one, `ReadAhead` has a thread make them ahead.
 
-For each step: the plan's sample ids, their bytes into an arena, the gate on every image, a replacement for each
-refused one (or the error, if bad images are errors), labels, and the drawn arrays. The graph needs nothing else.
+In each step it gets the plan's sample ids, reads their bytes into an arena, and sends every image through the gate. A
+refused image gets a replacement (or raises, if bad images are errors). Then it adds labels and the drawn arrays. The
+graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpuloader.recipe import Mixing
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
-_MOST_SAID = 1000  # characters of what is wrong with a component: Python says some of them whole
+_MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 
 _Request: TypeAlias = tuple[Cursor, Arena]
 
@@ -39,15 +40,15 @@ class EncodedBatch:
         cursor: the place in the run before this step.
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
         valid: (b,) bool, False for padding and for replacements.
-        images: b encoded images, views into the arena; or arrays (height, width, 3) where the shards have those.
-        arrays: what the graph takes beside them, (b, ...) each.
+        images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
+        arrays: the graph's other inputs, (b, ...) each.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
-        fields: for each asked extension what its collator makes of the b components; nothing if b is 0.
-        bad: the planned samples that were found bad here, with the cause.
-        arena: the memory behind `images`, free again once the graph is done with the batch.
-        reading_seconds: the time that reading the images' bytes took.
-        gating_seconds: that of everything else that making this batch took: the plan, the gate, draws, labels, fields.
+        fields: by extension, the value that its collator makes of the b components; empty if b is 0.
+        bad: the planned samples that were found bad here, with the causes.
+        arena: the memory behind `images`; free again when the graph is done with the batch.
+        reading_seconds: the time for reading the images' bytes.
+        gating_seconds: the time for the rest: the plan, the gate, draws, labels, fields.
     """
 
     cursor: Cursor
@@ -65,14 +66,14 @@ class EncodedBatch:
 
 
 class Reader:
-    """Makes the encoded batch of any step: what it gives depends on its arguments alone.
+    """Makes the encoded batch of any step; the result depends only on the arguments.
 
-    An image is bad in an epoch if it is not admitted, or if the window that is drawn for it there cannot be decoded.
+    An image is bad in an epoch if the gate refuses it, or if the window drawn for it there cannot be decoded.
 
     Args:
-        suspects: samples that are tried one by one: those that decoding fails on. More of them change nothing, so they
-            may grow at any time.
-        ahead: is told of each step, and downloads shards that are on stores before they are needed.
+        suspects: samples that are tried one by one, because decoding failed on them. Further suspects do not change
+            any batch, so they may be added at any time.
+        ahead: is told of each step, and downloads shards from stores before they are needed.
     """
 
     def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
@@ -81,14 +82,14 @@ class Reader:
         self._ahead = ahead
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
-        """The batch of the step at the cursor, its images in the arena; given up when it is not `wanted` any more.
+        """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
 
         Raises:
-            DataError: a bad image that is not to be replaced, a shard that changed, a label or field that is not there.
+            DataError: a bad image must not be replaced, a shard changed, or a label or field is missing.
         """
         started = time.perf_counter()
         planned = self._run.plan.batch(cursor)
-        if self._ahead is not None and len(planned.ids):  # steps without samples are read in another thread
+        if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
@@ -106,7 +107,7 @@ class Reader:
                 ids[row], admitted = self._draw_replacement(sample, draws, cause=admitted, wanted=wanted)
                 valid[row] = False
             images[row], sizes[row] = admitted
-        # A replacement is drawn for as the sample that it replaces.
+        # A replacement is augmented with the draws of the sample that it replaces.
         draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
         return EncodedBatch(
             cursor=cursor,
@@ -138,7 +139,7 @@ class Reader:
         return mix.draw(draw, *self._run.recipe.shapes(cursor.epoch)[0])
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labels, if they are classes that the recipe can mix."""
+        """Returns the labels after checking that they are classes that the recipe can mix."""
         mix = self._run.recipe.mix
         if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
             row = int(np.argmax((labels < 0) | (labels >= mix.num_classes)))
@@ -151,17 +152,17 @@ class Reader:
         return labels
 
     def _admit(self, sample: int, image: EncodedImage, draws: Draws) -> Admitted | str:
-        """What the graph takes for an image, or why it is bad."""
+        """Returns the image as the graph takes it, or the reason why it is bad."""
         admitted = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.admit(image)
         if isinstance(admitted, str) or sample not in self._suspects:
             return admitted
-        # Damage may lie outside of some windows: this epoch's is tried, so that no other epoch has a say.
+        # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         image, size = admitted
         arrays = self._run.recipe.arrays(draws, *np.array(size)[:, None])
         return self._run.find_undecodable([image], arrays).get(0, admitted)
 
     def _draw_replacement(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, Admitted]:
-        """The first good one of the samples that the plan draws for the bad one, of those of a whole epoch."""
+        """Returns the first good sample among those that the plan draws, from a whole epoch, for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.place(sample), cause)
         uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
@@ -205,13 +206,13 @@ class Reader:
 
 
 class EndOfBatches(Exception):  # noqa: N818 - an end, not an error
-    """No step to come has a sample for this rank."""
+    """This rank has no samples in any later step."""
 
 
 class ReadAhead:
-    """The batches of a reader from a cursor on, over the epochs' ends, read by a thread before they are asked for.
+    """The batches of a reader from a cursor on, also across epochs; a thread reads them before they are asked for.
 
-    Steps in which this rank has no sample are passed over: there is nothing to read.
+    Steps in which this rank has no sample are skipped: there is nothing to read.
 
     Attributes:
         cursor: the place of the first batch.
@@ -228,14 +229,14 @@ class ReadAhead:
         self._thread: FedThreads[_Request] = FedThreads(partial(_read, reader, self._results), "gpuloader-reader")
 
     def next(self) -> EncodedBatch:
-        """The next batch; raises what reading it raised, and EndOfBatches where this rank never gets a sample again."""
+        """Returns the next batch. Raises the error of reading it, or EndOfBatches if this rank has no more samples."""
         outcome = self.take()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def take(self) -> EncodedBatch | Exception:
-        """The next batch, or what `next` would raise: its trace would hold all frames of the caller."""
+        """Returns the next batch, or the error that `next` would raise: raised, it would hold all caller frames."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)
@@ -247,7 +248,7 @@ class ReadAhead:
         return result
 
     def read_again(self, batch: EncodedBatch) -> EncodedBatch:
-        """A batch read again, into its arena; raises what that raised. Those to come are not read again."""
+        """Reads a batch again, into its arena; raises the error of reading it. Later batches are not read again."""
         self._thread.put((batch.cursor, batch.arena))
         while len(self._read) < self._under_way:
             self._read.append(self._results.get())
@@ -258,7 +259,7 @@ class ReadAhead:
 
     def _next_with_samples(self) -> Cursor | None:
         cursor = self._plan.at_step(self._next)
-        while cursor.epoch <= self._next.epoch + 2:  # all later epochs are like the second from here
+        while cursor.epoch <= self._next.epoch + 2:  # all later epochs are like the second one from here
             first, end = self._plan.share(cursor)
             if first < end:
                 return cursor
@@ -271,11 +272,11 @@ class ReadAhead:
         return len(self._read) + self._results.qsize()
 
     def release(self, batch: EncodedBatch) -> None:
-        """Says that a batch's images are no longer needed."""
+        """Notes that a batch's images are no longer needed."""
         self._free.append(batch.arena)
 
     def close(self) -> None:
-        """Ends the thread, after the image that it is reading. Garbage collection and the process's end do so too."""
+        """Ends the thread after the image that it is reading. Garbage collection and the process's end do this, too."""
         self._thread.close()
 
 
@@ -284,6 +285,6 @@ def _read(
 ) -> None:
     try:
         results.put(reader.read(*request, wanted))
-    except Exception as error:  # noqa: BLE001 - raised by `next`, when its turn comes
+    except Exception as error:  # noqa: BLE001 - `next` raises it when its turn comes
         results.put(error)
-    del results  # else an error that nobody takes would hold itself: it holds this frame
+    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame

@@ -1,4 +1,4 @@
-"""`RestartingBatches`: the decoded batch at any place, from the pipeline that runs, or after an error from another."""
+"""`RestartingBatches`: decoded batches at any place; after an error, a new pipeline begins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpuloader.plan import Cursor
 
 
 class RestartingBatches:
-    """Decoded batches, one after the other; after an error they begin again, with another pipeline.
+    """Decoded batches, one after the other; after an error, they begin again with a new pipeline.
 
     Args:
-        quarantine: gets the bad images of the batches.
+        quarantine: the bad images of the batches are added to it.
     """
 
     def __init__(self, run: Run, quarantine: Quarantine) -> None:
@@ -33,26 +33,26 @@ class RestartingBatches:
 
     @property
     def ready_batches(self) -> int:
-        """The batches that are read and wait for being decoded."""
+        """The batches that are read and wait to be decoded."""
         return 0 if self._running is None else self._running.ready_batches
 
     def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """The batch at a place and its images.
+        """Returns the batch at a place, and its images.
 
         Raises:
-            DeviceError: the memory is full; it says what took it.
-            TooManyBadImagesError: more than the run allows.
+            DeviceError: the memory is full; the message says what took it.
+            TooManyBadImagesError: there are more bad images than the run allows.
         """
-        if self._running is not None and self._running.cursor is None:  # an interrupt hit where it was set
+        if self._running is not None and self._running.cursor is None:  # an interrupt came while it was set
             self.close()
         try:
-            # Set elsewhere, or an interrupt hit between the step here and the caller's.
+            # The place was changed, or an interrupt came after the step here and before that of the caller.
             if self._running is not None and self._running.cursor != cursor:
                 self._running.move(cursor)
             batch, images = (self._running or self._begin(cursor)).next()
             self._quarantine.add(batch.bad)
         except BaseException as error:
-            # Whatever was under way is lost; the place is not: the next call starts from it again.
+            # All batches under way are lost, but not the place: the next call starts from it again.
             self.close()
             if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
                 raise DeviceError(explain_lack_of_memory(self._run, str(error))) from None
@@ -60,13 +60,13 @@ class RestartingBatches:
         return batch, images
 
     def close(self) -> None:
-        """Ends the threads and drops the pipeline; another begins with the next batch."""
-        running, self._running = self._running, None  # in this order: an interrupt must not leave a closed one behind
+        """Ends the threads and drops the pipeline; the next batch begins a new one."""
+        running, self._running = self._running, None  # in this order: an interrupt must not leave a closed one
         if running is not None:
             running.close()
 
     def leave_to_the_parent(self) -> None:
-        """In a forked child."""
+        """Releases the parent's pipeline, in a forked child."""
         if self._running is not None:
             self._running.leave_to_the_parent()
         self._running = None

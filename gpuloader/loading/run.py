@@ -1,4 +1,4 @@
-"""`Run`: what a run is, resolved once from a loader's arguments. The reader, the graph and the tools take it."""
+"""`Run`: everything that a loader's arguments decide, resolved once. The reader, the graph and the tools use it."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_l
 _GPU_THREADS = 8
 
 Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
-"""What the graph takes for an image, and its (height, width)."""
+"""An image as the graph takes it, and its (height, width)."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The data of a loader as a whole.
+    """The whole data of a loader.
 
     Attributes:
-        num_samples: all that the shards have, whatever a `subset` leaves out; also its `len`.
-        classes: the names of the labels, where they are known.
+        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
+        classes: the names of the classes, if they are known.
     """
 
     num_samples: int
@@ -71,20 +71,20 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """All that decides what a loader delivers, and how.
+    """Everything that decides what a loader delivers, and how.
 
     Attributes:
         plan: which samples this rank gets at which step.
         shards: the data.
         recipe: how an image becomes a tensor.
-        labels: those of the samples, or None.
+        labels: the samples' labels, or None.
         fields: the collator of each extension that is delivered beside the image.
-        names: the names in a batch by what stands under them; None for a tuple.
-        bad_images: what happens to those.
-        known_bad: samples that are replaced, whatever their bytes are, with the causes.
+        names: maps each entry to its name in a batch; None for a tuple.
+        bad_images: what happens to bad images.
+        known_bad: samples that are always replaced, with the causes; their bytes are not checked.
         decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
-        world: which rank of how many this is.
+        world: this rank and the number of ranks.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -119,39 +119,39 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """That of the batches."""
+        """The device of the batches."""
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
     @property
     def decoded(self) -> bool:
-        """Whether the shards have arrays, decoded already."""
+        """Whether the shards contain arrays, which need no decoding."""
         return self.shards.decoded
 
     @property
     def whole(self) -> bool:
-        """Whether views count in the image: where the graph takes whole images, decoded already."""
+        """Whether the graph takes whole images, already decoded; views then refer to the whole image."""
         return self.decoded and self.device_id is None
 
     @property
     def num_threads(self) -> int:
-        """Decoding threads."""
+        """The number of decoding threads."""
         return self.decoder.num_threads or 1
 
     def admit(self, image: EncodedImage) -> Admitted | str:
-        """What the graph takes for an image as it is stored; or why the recipe does not let it be decoded."""
+        """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""
         if self.decoded:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
     def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the cause, of encoded images and the arrays drawn for them."""
+        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them."""
         return find_undecodable(
             self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
         )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What a state must have in common with the loader that takes it, in plain JSON types."""
+        """What must be equal in a state and in the loader that takes it, in plain JSON types."""
         known_bad = json.dumps(sorted(self.known_bad)).encode()
         return {
             "version": STATE_VERSION,
@@ -165,14 +165,14 @@ class Run:
 
     @cached_property
     def described(self) -> dict[str, Any]:
-        """What tells how another run differs."""
+        """What is needed to say how another run differs."""
         return describe_run(self.recipe, self.shards)
 
     def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
-        """The place and the bad images of a loader's state.
+        """Returns the place and the bad images of a loader's state.
 
         Raises:
-            StateError: it is none, or one of another run; it names what differs.
+            StateError: it is not a state, or it is of another run; the message names the difference.
         """
         checked = check_identity(state, self.identity, self.described, self.shards)
         place = check_place(checked, "delivered", lambda _: self.plan.samples)
@@ -197,12 +197,12 @@ def resolve_run(
     cache: AnyCache,
     world: AnyWorld,
 ) -> Run:
-    """What `GPULoader`'s arguments ask for: shards are opened, and ranks compare what they were given.
+    """Resolves `GPULoader`'s arguments: opens the shards, and lets the ranks compare their arguments.
 
     Raises:
-        GPULoaderError: an argument is invalid, or the data is; it says which, and what to do.
+        GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
     """
-    # What costs nothing is checked before what opens shards.
+    # Cheap checks come before opening shards.
     recipe = load_preset(preset)
     here = World.detect() if world is None else as_value(World, "world", world)
     device = resolve_device(as_python_integer(device_id), here)
@@ -218,7 +218,7 @@ def resolve_run(
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes)
-    _ = shards.decoded  # an error now rather than at the first batch, where only some are
+    _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     labels = make_labels(shards, labelling.place, labelling.classes)
     positions = make_sampling(shards, labels, order, sources, chosen)
@@ -236,7 +236,7 @@ def resolve_run(
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here, name)
-    if here.world_size > 1:  # naming the data goes through all of its index
+    if here.world_size > 1:  # computing the data's fingerprint reads all of its index
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
@@ -251,18 +251,18 @@ def _name_recipe(preset: AnyPreset) -> str:
 
 
 def _default_threads(run: Run) -> int:
-    """This process's share of the cores, up to 8 beside a GPU."""
+    """This process's share of the cores; with a GPU, at most 8."""
     cores = max(1, available_cores() // run.world.local_world_size)
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
 
 
 def _check_mixing(recipe: Preset, plan: Plan, labels: Labels | None) -> None:
-    """Sees that there are pairs of samples with labels, where the recipe mixes."""
+    """Checks that there are pairs of samples with labels if the recipe mixes."""
     if recipe.mix is None:
         return
     if labels is None:
-        raise ConfigError("the recipe mixes samples, and label_from=None gives no labels to mix: take another recipe")
+        raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:
-        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so allowed are even numbers")
+        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")
     if plan.last_batch == "partial":
-        raise ConfigError('last_batch="partial" would part neighbours that the recipe mixes: use "drop" or "pad"')
+        raise ConfigError('last_batch="partial" would separate neighbours that the recipe mixes: use "drop" or "pad"')

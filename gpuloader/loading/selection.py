@@ -1,4 +1,4 @@
-"""What `tar`, `sampling` and `shuffle` of a loader ask for: the samples at the plan's positions."""
+"""Makes the samples at the plan's positions from a loader's `tar`, `sampling` and `shuffle`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gpuloader.plan import ByShard, Custom, Mixture, Positions, Shuffle, Subset,
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
 from gpuloader.shards.regular_file import read_regular
 
-# LightningCLI reads these at runtime. It knows no forward references and no arrays, and takes the first that fits.
+# LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
-"""Shards, or several of them as `[{"tar": ..., "weight": 2}, ...]`."""
+"""Shards, or several sources as `[{"tar": ..., "weight": 2}, ...]`."""
 KEY_FILE_SUFFIX = ".txt"
-"""Of text that names a file of keys. As a pattern it would match nothing: a key has no dot in its last part."""
+"""The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
 def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
-    """All shards in order, and for each of several sources how many of them it has, and its weight."""
+    """Returns all shards in order and, for several sources, the number of shards and the weight of each source."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):
         return resolve_shards(sources), []  # type: ignore[arg-type]
@@ -58,10 +58,10 @@ def make_sampling(
     sources: Sequence[tuple[int, float]],
     sampling: Sampling,
 ) -> Positions | None:
-    """The samples of each epoch; None for all of the data as `shuffle` says. Weights leave no say to `shuffle`.
+    """The samples of each epoch; None for all of the data in the order of `shuffle`. Weights override `shuffle`.
 
     Raises:
-        ConfigError: what is invalid, or does not go together.
+        ConfigError: an argument is invalid, or two of them cannot be combined.
     """
     subset, weights = sampling.subset, sampling.weights
     asked = {
@@ -72,11 +72,11 @@ def make_sampling(
     }
     if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["weights"]):
         given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
-        raise ConfigError(f"{' and '.join(given)} do not go together: give one of them; weights and subset would")
+        raise ConfigError(f"{' and '.join(given)} cannot be combined: give one of them; only weights and subset can be")
     if shuffle == "shards":
         return ByShard(np.array([len(index) for _, index in shards.indexes], np.int64))
     if callable(shuffle):
-        return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it looks at what the function gives
+        return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
     if sources:
         ends = np.cumsum([0, *(count for count, _ in sources)])
         lengths = [len(index) for _, index in shards.indexes]
@@ -94,9 +94,9 @@ def make_sampling(
 
 
 def columns(shards: ShardSet) -> Columns:
-    """What the index knows of each sample: (N,) arrays; asking for another column is a ConfigError.
+    """The columns of the index: (N,) arrays; asking for another column raises ConfigError.
 
-    All int64: label of `.cls`, below -(2**63) + 2 where there is none; height, width in pixels, 0 where unknown;
+    All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
     size_bytes of the image; the shard's number.
     """
     indexes = [index for _, index in shards.indexes]
@@ -137,19 +137,19 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
         if ids.ndim != 1 or not (np.issubdtype(ids.dtype, np.integer) or ids.size == 0):
             raise ConfigError(
                 f"subset: found {ids.dtype} of shape {ids.shape}: allowed are sample ids (n,), keys, a file or a "
-                f"pattern of keys, a slice, or a function of the index's columns; np.flatnonzero makes ids of bools"
+                f"pattern of keys, a slice, or a function of the index's columns; np.flatnonzero turns bools into ids"
             )
     if len(np.unique(ids)) < len(ids):
-        raise ConfigError("subset: it names samples twice: name each once, and use Sampling(weights=) for how often")
+        raise ConfigError("subset: some samples occur twice: name each once, and use Sampling(weights=) for how often")
     if len(ids) == 0:
-        raise ConfigError(f"subset: it has none of the {len(shards)} samples")
+        raise ConfigError(f"subset: it selects none of the {len(shards)} samples")
     if ids.min() < 0 or ids.max() >= len(shards):
         raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
     return ids.astype(np.int64)
 
 
 def _as_keys(subset: Collection[Any]) -> list[str] | None:
-    """What was given, if it is some texts."""
+    """The given keys, if all of it is strings; otherwise None."""
     listed: Any = subset
     if not isinstance(subset, (list, tuple)):
         array = _array("subset", subset)
@@ -162,8 +162,8 @@ def _keys_in(file: Path) -> list[str]:
         text = read_regular(file, _MOST_KEY_FILE_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise ConfigError(
-            f"subset: {file} cannot be read ({error.strerror}): it should be a file with a key on each line; text that "
-            f"does not end in {KEY_FILE_SUFFIX} is a pattern of keys"
+            f"subset: {file} cannot be read ({error.strerror}): it should be a file with a key on each line; a string "
+            f"that does not end in {KEY_FILE_SUFFIX} is a pattern of keys"
         ) from None
     return [key for line in re.split("\r\n?|\n", text) if (key := line.strip())]
 
@@ -194,8 +194,8 @@ def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     ids = [sample for sample, key in enumerate(shards.all_keys()) if matches(key)]
     if not ids:
         raise ConfigError(
-            f"subset: no key matches {pattern!r}; text is a pattern such as 'cat/*', or a file of keys if it ends in "
-            f"{KEY_FILE_SUFFIX}. {_explain_keys(shards)}"
+            f"subset: no key matches {pattern!r}; a string is a pattern such as 'cat/*', or a file of keys if it ends "
+            f"in {KEY_FILE_SUFFIX}. {_explain_keys(shards)}"
         )
     return np.array(ids, np.int64)
 
@@ -216,7 +216,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
         )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
-            raise ConfigError("weights go by label here, but label_from=None gives none: say where labels are")
+            raise ConfigError("weights are by label, but label_from=None gives no labels: set label_from")
         classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
             return 1.0 / counts[of]
@@ -241,4 +241,4 @@ def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = 
     try:
         return np.asarray(values, dtype)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: numpy makes no array of it: {error}") from None
+        raise ConfigError(f"{name}: numpy cannot make an array of it: {error}") from None

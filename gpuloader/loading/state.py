@@ -1,4 +1,4 @@
-"""What a loader's state holds beside its place: the run it belongs to, in enough detail to say what differs."""
+"""A loader's state: which run it belongs to, in enough detail to say what differs, and its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ABSENT = object()
 
 
 def describe_run(recipe: Preset, shards: ShardSet) -> dict[str, Any]:
-    """What `check_identity` tells differences by: the recipe in plain JSON types, and some digits of each shard."""
+    """The details by which `check_identity` names differences: the recipe as JSON, and some digits of each shard."""
     digits = (digest.hex()[:_DIGITS_PER_SHARD] for digest in shards.digests)
     return {"recipe": json.loads(json.dumps(recipe.pixels)), "shards": "".join(digits)}
 
@@ -29,15 +29,18 @@ def describe_run(recipe: Preset, shards: ShardSet) -> dict[str, Any]:
 def check_identity(
     state: object, identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
 ) -> Mapping[str, Any]:
-    """The state, if it belongs to the run of that identity, which `described` describes.
+    """Returns the state if it belongs to the run of this identity, which `described` describes.
 
     Raises:
-        StateError: it is none, or belongs to another run; it names the transform, shard or argument that differs.
+        StateError: it is not a state, or it is of another run; the message names the transform, shard or argument that
+            differs.
     """
     if not isinstance(state, Mapping):
-        raise StateError(f"this is no state of a GPULoader but {describe(state)}: pass what its state_dict() returned")
+        raise StateError(
+            f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
+        )
     if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
-        raise StateError(f"this is no state of a GPULoader: it lacks {', '.join(missing)}")
+        raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
     for name, value in identity.items():
@@ -56,9 +59,9 @@ def check_identity(
 
 
 def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
-    """A state's epoch, and what the state says under `unit` to be done of it: at most as much as an epoch has.
+    """Returns a state's epoch, and what is done of it according to the entry `unit`: at most what an epoch has.
 
-    The end of the last epoch is a place too, from which no batch comes.
+    The end of the last epoch is also a valid place; no batch comes after it.
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, EPOCHS + 1):
@@ -70,18 +73,18 @@ def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int])
 
 
 def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
-    """Sample id -> cause, from a state's list of pairs of those."""
+    """Returns the bad images of a state's list of pairs, as sample id -> cause."""
     pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
     if not all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) and isinstance(pair[1], str)
         for pair in pairs
     ):
-        raise StateError(f"the state's quarantine is no list of [sample, cause] with samples among the {samples}")
+        raise StateError(f"the state's quarantine is not a list of [sample, cause] with samples among the {samples}")
     return dict(pairs)
 
 
 def _differences(saved: object, mine: object, where: str = "") -> list[str]:
-    """A sentence for each value that differs between two trees of plain JSON types."""
+    """Returns a sentence for each value that differs between two trees of plain JSON types."""
     if saved == mine:
         return []
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
@@ -106,20 +109,20 @@ def _quote(value: object) -> str:
 
 
 def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
-    """Which shards differ, by their digits in order."""
+    """Says which shards differ, by comparing their digits in order."""
     step = _DIGITS_PER_SHARD
     before, now = ([text[start : start + step] for start in range(0, len(text), step)] for text in (saved, mine))
     names = [str(shard) for shard, _ in shards.indexes]
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     if not gone and not new:
         moved = [name for name, was, here in zip(names, before, now) if was != here]
-        return f"the same shards in another order; at other places are {_list(moved)}" if moved else "other samples"
+        return f"the same shards in another order; moved are {_list(moved)}" if moved else "other samples"
     lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
             f"it had {len(before)} shards, this loader has {len(now)}",
-            *([f"missing or changed here are its numbers {_list(lacking)}, counted from 0"] if lacking else []),
+            *([f"missing or changed here are the saved shards {_list(lacking)}, counted from 0"] if lacking else []),
             *([f"new or changed here are {_list(added)}"] if added else []),
         ]
     )

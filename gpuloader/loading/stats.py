@@ -1,4 +1,4 @@
-"""`Stats`: what a loader has done, for those who want to know where the time goes."""
+"""`Stats`: what a loader has done, and where the time went."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gpuloader.shards import CacheStats
 
 @dataclass(frozen=True)
 class Stats:
-    """What a loader has done since it was made.
+    """What a loader has done since it was created.
 
     Attributes:
         batches: batches delivered.
         samples: samples in them, padding included.
         elapsed_seconds: time spent in loops over the loader, the loop's body included.
         waiting_seconds: the part of it that the loop waited for the loader.
-        decoding_seconds: the part of that in which decoded images were waited for.
-        delivering_seconds: the part in which they were delivered: labels to the device, mixing.
-        reading_seconds: time that the reading thread spent, beside the loop, on reading those batches' bytes.
-        gating_seconds: time that it spent on the gate, draws, labels and fields.
-        ready_batches: batches that are read and wait for being decoded.
-        cache: what the cache of shards on stores did; None where all shards are local.
-        bad: the bad images met so far that were replaced: sample id -> cause.
-        last: the same of the last batch alone.
+        decoding_seconds: the part of the waiting that was spent on decoded images.
+        delivering_seconds: the part of the waiting that was spent on delivery: labels to the device, mixing.
+        reading_seconds: the reading thread's time for reading the bytes of these batches; it works beside the loop.
+        gating_seconds: the reading thread's time for the gate, draws, labels and fields.
+        ready_batches: batches that are read and wait to be decoded.
+        cache: what the cache of shards on stores did; None if all shards are local.
+        bad: the bad images that were replaced so far: sample id -> cause.
+        last: the same for the last batch only.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -47,7 +47,7 @@ class Stats:
     last: Stats | None = None
 
     def after(self, step: Stats) -> Stats:
-        """With those of one batch more."""
+        """Adds the stats of one more batch."""
         sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}
         return Stats(**sums, ready_batches=step.ready_batches, last=step)
 

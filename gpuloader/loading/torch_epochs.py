@@ -1,4 +1,4 @@
-"""The epochs of a loader of torch's, as `MixedLoader` takes them."""
+"""`TorchEpochs`: the epochs of a torch loader, for `MixedLoader`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuloader.loading.world import World
 
 
 class TorchEpochs:
-    """What a DataLoader of torch's gives, or anything else that has a length and can be looped over again and again.
+    """The epochs of torch's DataLoader, or of any object that has a length and can be looped over repeatedly.
 
     Attributes:
-        loader: it. Its `set_epoch`, or that of its sampler, is told which epoch begins; its generator is seeded by its
-            own seed and the epoch, so that no epoch depends on those before it.
+        loader: this loader. Its `set_epoch`, or that of its sampler, is called with the epoch that begins. Its
+            generator is seeded by its own seed and the epoch, so that no epoch depends on earlier ones.
         world: this rank.
     """
 
@@ -30,31 +30,31 @@ class TorchEpochs:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of an epoch that was restored."""
+        """Iterates over the rest of a restored epoch."""
         self._restored = False
         return self._count(iter(self.loader))
 
     def begin(self, epoch: int) -> Iterator[Any]:
-        """An epoch from its beginning."""
+        """Iterates over an epoch from its beginning."""
         if self._restored and self._given:
-            iter(self.loader)  # the rest of another epoch, which nobody wants
+            iter(self.loader)  # drops the rest of the restored epoch
         self._set_epoch(epoch)
         self._given, self._restored = 0, False
         return self._count(iter(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
-        inside = 0 < self._given < len(self)  # else the epoch and the seed say all
+        inside = 0 < self._given < len(self)  # otherwise the epoch and the seed are enough
         state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
         return {"epoch": self._epoch, "given": self._given, "state": state}
 
     def check_state(self, state: object) -> None:
-        """Raises StateError where `load_state_dict` does not take it."""
+        """Raises StateError if `load_state_dict` would not take this state."""
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
-            raise StateError(f"this is no state of a loader of torch's, as MixedLoader saves it: {describe(state)}")
+            raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
         if state["state"] is None and 0 < state["given"] < len(self):
             raise StateError(
-                f"it was left in the middle of an epoch, behind {state['given']} batches, and has no state_dict: use "
-                f"torchdata's StatefulDataLoader, or go on from a state of an epoch's end"
+                f"it was left in the middle of an epoch, after {state['given']} batches, and has no state_dict: use "
+                f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class TorchEpochs:
             self.loader.load_state_dict(state["state"])
 
     def close(self) -> None:
-        """Nothing: torch's loaders end their workers themselves."""
+        """Does nothing: torch's loaders end their workers themselves."""
 
     def _set_epoch(self, epoch: int) -> None:
         self._epoch = epoch

@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, and whether all of them mean the same."""
+"""`World`: this rank and the number of ranks; `agree` checks that all ranks have the same arguments."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class World:
     Attributes:
         rank: this process, in [0, world_size).
         world_size: the number of processes on all machines together.
-        local_rank: this process among those of its machine; unless given, torchrun's or Slurm's where they give one,
-            else the rank.
-        local_world_size: the processes of its machine; unless given, as torchrun counts them, and 1 where nothing says
-            so. `agree` counts them where torchrun does not.
+        local_rank: this process among those of its machine. If not given, it is torchrun's or Slurm's value if they
+            set one, otherwise the rank.
+        local_world_size: the number of processes on its machine. If not given, it is torchrun's value, otherwise 1;
+            `agree` then counts the processes.
 
     Example:
         >>> from gpuloader import World
@@ -65,27 +65,30 @@ class World:
 
     @classmethod
     def detect(cls) -> World:
-        """What torch.distributed says if it is initialised, else torchrun's environment, else 0 of 1.
+        """Takes rank and world size from torch.distributed if it is initialised, otherwise from torchrun's environment.
 
-        Slurm's tasks are no ranks by themselves, they may be runs of their own: where there are several, a warning says
-        so. Only this module reads the environment and torch.distributed.
+        Without either, this is rank 0 of 1. Slurm's tasks are not ranks by themselves, because they may be independent
+        runs; if there are several, a warning says so. Only this module reads the environment and torch.distributed.
         """
         _refuse_several_workers()
         return cls(*(_from_distributed() or _from_environment()))
 
 
 def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
-    """Compares facts, plain JSON types, over all ranks, where torch.distributed is initialised and its ranks are these.
+    """Compares facts over all ranks, if torch.distributed is initialised with the same rank and world size.
 
-    Every rank must call it as often and in the same order. They meet at the store that torch.distributed began with:
-    that needs neither a GPU nor a group of processes of its own, and it cannot hang.
+    Every rank must call it equally often and in the same order. The ranks meet at torch.distributed's default store:
+    this needs neither a GPU nor a process group, and it cannot hang.
+
+    Args:
+        facts: in plain JSON types.
 
     Returns:
-        The world with the ranks of this machine counted: `mp.spawn` sets no LOCAL_WORLD_SIZE.
+        The world with the ranks of this machine counted, because `mp.spawn` does not set LOCAL_WORLD_SIZE.
 
     Raises:
-        ConfigError: on every rank the same, which names the facts that differ and their ranks, or the ranks that did
-            not come in time.
+        ConfigError: facts differ, or ranks did not come in time; every rank raises the same message, which names the
+            facts and ranks.
     """
     if _from_distributed() != (world.rank, world.world_size):
         return world
@@ -101,7 +104,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     if world.rank == 0:
         store.set("verdict", _verdict(store, world.world_size, timedelta(seconds=wait_seconds)))
     try:
-        # The first rank may wait as long itself before it says anything.
+        # Rank 0 may itself wait this long for the others before it gives the verdict.
         store.wait(["verdict"], timedelta(seconds=2 * wait_seconds))
     except RuntimeError:
         raise ConfigError(f"rank 0 did not make this loader within {_since(began)}: {_ALIKE}") from None
@@ -114,7 +117,7 @@ _ALIKE = "all ranks must make the same loaders in the same order; for one of a s
 
 
 def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN401 - a torch.distributed.Store
-    """What is wrong with the facts of all ranks; nothing, if nothing is."""
+    """Says what is wrong with the facts of all ranks; empty if they agree."""
     keys = [f"facts/{rank}" for rank in range(world_size)]
     began = time.monotonic()
     try:
@@ -134,19 +137,19 @@ def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN4
 
 
 def _since(began: float) -> str:
-    """The time that passed. Not the longest that it may be: a store that ends with its process is not waited for."""
+    """The time that passed. It can be less than the limit: if the store's process ends, nobody waits any longer."""
     return f"{time.monotonic() - began:.1f} s"
 
 
 def _refuse_several_workers() -> None:
-    """In one of several workers of torch's DataLoader, each of which would give all of the data."""
+    """Raises ConfigError in one of several workers of torch's DataLoader, as each would deliver all of the data."""
     from torch.utils.data import get_worker_info
 
     worker = get_worker_info()
     if worker is not None and worker.num_workers > 1:
         raise ConfigError(
             f"this loader is made in worker {worker.id} of {worker.num_workers} of a torch DataLoader, and each of "
-            f"them would give all samples. Loop over the GPULoader itself: it decodes in threads. Or "
+            f"them would deliver all samples. Loop over the GPULoader itself: it decodes in threads. Or "
             f"give each its share: world=World(worker.id, worker.num_workers) of torch.utils.data.get_worker_info()"
         )
 
@@ -162,13 +165,13 @@ def _from_distributed() -> tuple[int, int] | None:
 def _from_environment() -> tuple[int, int]:
     if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
         raise ConfigError(
-            "of the environment variables RANK and WORLD_SIZE only one is set: set both (torchrun does), "
+            "only one of the environment variables RANK and WORLD_SIZE is set: set both (torchrun does), "
             "or pass world=World(rank, world_size)"
         )
     if "RANK" not in os.environ and (tasks := _integer("SLURM_STEP_NUM_TASKS", default=1)) > 1:
         _log.warning(
-            "srun runs %d tasks, and a loader in each of them is rank 0 of 1 and gives all of the data: if they train "
-            "together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass "
+            "srun runs %d tasks, but the loader in each of them is rank 0 of 1 and delivers all of the data: if they "
+            "train together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass "
             "world=World(rank, world_size)",
             tasks,
         )

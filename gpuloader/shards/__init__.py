@@ -1,4 +1,4 @@
-"""Shards: plain tars, where their samples are, and reading those."""
+"""Shards: plain tars, the index of their samples, and reading them."""
 
 from gpuloader.shards.array_header import admit_array, array_gate
 from gpuloader.shards.class_names import read_class_names

@@ -1,4 +1,4 @@
-"""Images that are decoded already: `.npy` members, uint8 (height, width, 3), RGB, as `numpy.save` writes them.
+"""Decoded images: `.npy` members, uint8 (height, width, 3), RGB, as `numpy.save` writes them.
 
 Version 1.0 of `numpy.lib.format`: b"\\x93NUMPY\\x01\\x00", the length of the header as two bytes, little-endian, the
 header as Python's text of a dictionary, then the pixels, row by row.
@@ -20,7 +20,7 @@ _MOST_BYTES = 256  # numpy's headers of such arrays have 128
 
 
 def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
-    """(height, width) of a member that begins with `head` and has that many bytes; (0, 0) where it is no such image."""
+    """Returns (height, width) of a member with these first bytes and this size; (0, 0) if it is not a decoded image."""
     header_end = 10 + int.from_bytes(head[8:10], "little")
     header = _HEADER.fullmatch(head[10:header_end]) if head.startswith(_MAGIC) else None
     if header is None:
@@ -30,7 +30,7 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
 
 
 def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple[int, int] | str:
-    """(height, width) of a decoded image from all of its bytes; or why it is none that a recipe takes."""
+    """Returns (height, width) of a decoded image from all of its bytes, or the reason why recipes refuse it."""
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):
         return "not an array of uint8 (height, width, 3) as numpy.save writes it"
@@ -40,11 +40,11 @@ def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple
 def admit_array(
     member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS
 ) -> tuple[NDArray[np.uint8], tuple[int, int]] | str:
-    """The array itself, (height, width, 3), and its (height, width); or why it is none that a recipe takes."""
+    """Returns the array, (height, width, 3), and its (height, width), or the reason why recipes refuse it."""
     size = array_gate(member, max_pixels)
     return size if isinstance(size, str) else (pixels(member, size), size)
 
 
 def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The array itself, (height, width, 3), a view of the member that `array_gate` let pass."""
+    """The array, (height, width, 3), as a view of a member that `array_gate` accepted."""
     return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3)

@@ -1,4 +1,4 @@
-"""`classes.json` beside shards: the names of the labels, as a list, or as {name: label}."""
+"""`classes.json` beside shards: the names of the classes, as a list or as {name: label}."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
 
 
 def read_class_names(folder: Path) -> dict[int, str]:
-    """label -> name; nothing where the folder has no such file.
+    """Reads label -> name; empty if the folder has no such file.
 
     Raises:
-        DataError: it has something else in it.
+        DataError: the file has other content.
     """
     path = folder / CLASSES_FILE
     try:
@@ -30,7 +30,7 @@ def read_class_names(folder: Path) -> dict[int, str]:
         return dict(enumerate(content))
     if isinstance(content, dict) and all(map(_is_label, content.values())):
         return {label: name for name, label in content.items()}
-    raise DataError(f"{path}: allowed are a list of the classes' names, and {{name: label}}, in 64 bits")
+    raise DataError(f"{path}: allowed are a list of class names, and {{name: label}} with 64-bit labels")
 
 
 def _is_label(value: object) -> bool:
@@ -38,6 +38,6 @@ def _is_label(value: object) -> bool:
 
 
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
-    """The names with label i at place i; None where the labels are not 0, 1, ... n - 1, or there are none."""
+    """The names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
     listed = tuple(names[label] for label in range(len(names)) if label in names)
     return listed if listed and len(listed) == len(names) else None

@@ -1,4 +1,4 @@
-"""What makes an image unfit that a decoder may take: said from its bytes, for the gate and for packing."""
+"""Checks an image's bytes before a decoder gets them, for the gate and for packing: returns why it is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gpuloader.helpers.image_limits import MAX_PIXELS
 from gpuloader.shards.image_header import MAX_SEGMENTS, SCAN, segments
 
-MAX_SIDE = 2**18 - 1  # with the shorter side resized to 8,192, the most, the longer one stays within 32 bits
+MAX_SIDE = 2**18 - 1  # if the shorter side is resized to the maximum of 8,192, the longer one stays within 32 bits
 MAX_SCANS = 100
-MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; the scans of a photograph are some ten
-MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes to each of the most pixels; photographs have a tenth of that
+MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; a photograph has about ten scans
+MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes for each of MAX_PIXELS pixels; photographs have a tenth of that
 
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
 _SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC5, 0xC9, 0xCD))
@@ -22,15 +22,15 @@ _ARITHMETIC = frozenset((0xC9, 0xCA, 0xCD, 0xCE))
 _HUFFMAN_TABLES, _QUANTISATION_TABLES = 0xC4, 0xDB
 _IMAGE_BEGINS, _IMAGE_ENDS = 0xD8, 0xD9
 _END_OF_IMAGE = b"\xff\xd9"
-_MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the others belong to the scan
+_MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the other markers belong to the scan
 _PNM_HEADER = re.compile(rb"P([1-6])\s+(\d+)\s+(\d+)(?:\s+(\d+))?")
 _HEADER_BYTES = 1 << 14  # comments may be long
 _TEXTS, _BITMAPS, _THREE_SAMPLES = (1, 2, 3), (1, 4), (3, 6)
-_AC, _QUANTISATION = 0x10, 0x20  # where the numbers of these tables begin, behind those of DC Huffman tables
+_AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman tables begin at 0
 
 
 def cause_in_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> str | None:
-    """Why an image of so many pixels is refused, where a recipe allows `max_pixels`; None if it is not."""
+    """Why an image of this size is refused if the recipe allows `max_pixels`; None if it is not refused."""
     if height < 1 or width < 1:
         return f"its header says {width}x{height} pixels"
     if height * width > MAX_PIXELS:
@@ -39,35 +39,35 @@ def cause_in_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> str 
         return f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}"
     if height * width > max_pixels:
         return (
-            f"its header says {width}x{height} pixels, more than the recipe's {max_pixels:,}: allow "
-            f"`max_pixels: {height * width}` there (up to {MAX_PIXELS:,}), or make the image smaller"
+            f"its header says {width}x{height} pixels, more than the recipe's {max_pixels:,}: set "
+            f"`max_pixels: {height * width}` in it (up to {MAX_PIXELS:,}), or make the image smaller"
         )
     return None
 
 
 def cause_in_bytes(size_bytes: int) -> str | None:
-    """Why a file of so many bytes is refused; None if it is not."""
+    """Why a file with this number of bytes is refused; None if it is not refused."""
     if size_bytes > MAX_ENCODED_BYTES:
         return f"it has {size_bytes:,} bytes, more than {MAX_ENCODED_BYTES:,}"
     return None
 
 
 def cause_in_room(height: int, width: int, needed_bytes: int, size_bytes: int) -> str | None:
-    """Why a file is refused whose pixels need at least so many bytes; None if it is not."""
+    """Why a file is refused if its pixels need at least `needed_bytes`; None if it is not refused."""
     if needed_bytes > size_bytes:
         return f"its header says {width}x{height} pixels, which its {size_bytes:,} bytes cannot hold"
     return None
 
 
 def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
-    """Why a JPEG is refused, (bytes,) of the whole file; None if it is not.
+    """Why a JPEG, (bytes,) of the whole file, is refused; None if it is not refused.
 
-    It is cut, it takes minutes to decode, or it uses a table that it does not define. Decoders differ on such a table:
-    it is an error, a standard one, or still that of the image before.
+    It is refused if it is cut, if decoding would take minutes, or if it uses a table that it does not define. Decoders
+    differ on such a table: some raise an error, some use a standard table, some use the previous image's table.
     """
     data = memoryview(encoded)
     frame, pixels, first_scan, scans, several_scans = 0, 0, 0, 0, False
-    quantisation: dict[int, set[int]] = {}  # of each component that had no scan yet
+    quantisation: dict[int, set[int]] = {}  # of each component that has had no scan yet
     defined: set[int] = set()
     for number, (marker, start, end) in enumerate(_all_segments(data)):
         if number == MAX_SEGMENTS:
@@ -98,7 +98,7 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
             break
     if not scans:
         return "a JPEG without a scan"
-    # The thumbnail within the header has an end of its own: only one behind the first scan counts.
+    # The thumbnail in the header has its own end marker, so only one after the first scan counts.
     if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
         return "a JPEG that is cut: it has no end-of-image marker"
     if scans > MAX_SCANS:
@@ -109,20 +109,20 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
 
 
 def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
-    """Why a PBM, PGM or PPM is refused, (bytes,) of the whole file that its parser takes; None if it is not.
+    """Why a PBM, PGM or PPM, (bytes,) of the whole file that its parser accepts, is refused; None if it is not.
 
-    DALI takes values as they are; where white is not the largest of 8 or 16 bits, they would have to be scaled.
+    DALI does not scale values, so white must be the largest value of 8 or 16 bits.
     """
     head = re.sub(rb"#[^\n]*", b"", encoded[:_HEADER_BYTES].tobytes())
     header = _PNM_HEADER.match(head)
     if header is None:
-        return f"its header is {head[:20]!r}, no kind with width, height and white"
+        return f"its header is {head[:20]!r}, not a kind with width, height and white"
     kind, width, height, white = int(header[1]), int(header[2]), int(header[3]), header[4] or b""
     if kind not in _BITMAPS and white not in (b"255", b"65535"):
         return f"its white is {white!r}, allowed are 255 and 65535"
     samples = height * width * (3 if kind in _THREE_SAMPLES else 1)
     if kind in _TEXTS:
-        needed_bytes = samples if kind in _BITMAPS else 2 * samples - 1  # a digit, and a space but for bits
+        needed_bytes = samples if kind in _BITMAPS else 2 * samples - 1  # a digit and a space; bits need no space
     elif kind in _BITMAPS:
         needed_bytes = height * ((width + 7) // 8)
     else:
@@ -131,7 +131,7 @@ def cause_in_pnm(encoded: NDArray[np.uint8]) -> str | None:
 
 
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """The segments of a whole JPEG: behind a scan's header, whatever stands before the next marker belongs to it."""
+    """The segments of a whole JPEG: all bytes between a scan's header and the next marker belong to the scan."""
 
     def read(count: int, offset: int) -> bytes:
         return data[offset : offset + count].tobytes()
@@ -148,7 +148,7 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
 
 
 def _components(frame: bytes) -> dict[int, set[int]]:
-    """The quantisation table of each component; a set, as some encoders give all components the same name."""
+    """The quantisation tables of each component: a set, because some encoders give all components the same name."""
     tables: dict[int, set[int]] = {}
     for component, table in zip(frame[6::3], frame[8::3]):
         tables.setdefault(component, set()).add(_QUANTISATION + table)
@@ -178,7 +178,7 @@ def _name(table: int) -> str:
 
 
 def _used_huffman_tables(frame: int, scan: bytes) -> set[int]:
-    """A progressive scan has either the components' first coefficient, whose refinement is not coded, or others."""
+    """The Huffman tables that a scan uses. A progressive scan uses those of DC or of AC; refining DC uses none."""
     if frame in _ARITHMETIC or len(scan) < 6:
         return set()
     uses_dc = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] == 0 and scan[-1] < 16)

@@ -1,6 +1,6 @@
-"""What the lengths and sizes in a file's headers claim, bounded by the file's bytes before anything parses it.
+"""Checks that the sizes in a file's header fit its bytes, before anything parses the file.
 
-Parsers and decoders set memory aside for what a header says, and then find that the file has less.
+Otherwise parsers and decoders reserve memory for what the header claims, although the file has less.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gpuloader.helpers.image_limits import MAX_PIXELS
 from gpuloader.shards.image_checks import cause_in_room
 from gpuloader.shards.image_header import MAX_SEGMENTS
 
-MAX_CHUNKS = 1_000_000  # of a PNG or WebP; walking as many takes half a second
-MAX_TILE_PIXELS = 4096 * 4096  # of a TIFF that is smaller than that
+MAX_CHUNKS = 1_000_000  # of a PNG or WebP; reading this many takes half a second
+MAX_TILE_PIXELS = 4096 * 4096  # of a TIFF that is smaller than a tile
 MAX_TIFF_BYTES = 8 * MAX_PIXELS  # four samples of 16 bits to a pixel
 
 _SPARE_BYTES = 1 << 16
@@ -30,25 +30,25 @@ _MOST_IN_A_RUN = 255
 
 
 def cause_in_claims(encoded: NDArray[np.uint8]) -> str | None:
-    """Why a PNG, WebP, TIFF or BMP is refused, (bytes,) of the whole file; None if it is not, or of another format."""
+    """Why a PNG, WebP, TIFF or BMP, (bytes,) of the whole file, is refused; None if it is not, or for other formats."""
     head = encoded[:4].tobytes()
     check = _CHECKS.get(head) or _CHECKS.get(head[:2])
     if check is None:
         return None
     try:
         return check(memoryview(encoded))
-    except (struct.error, IndexError, OverflowError):  # it ends within its header: the parser says so
+    except (struct.error, IndexError, OverflowError):  # the file ends within its header; the parser reports this
         return None
 
 
 def _cause_in_png(data: memoryview) -> str | None:
     width, height, bits, kind = struct.unpack_from(">IIBB", data, 16)
     row_bytes = 1 + (width * bits * _PNG_CHANNELS.get(kind, 4) + 7) // 8
-    most_bytes = 2 * height * row_bytes + _SPARE_BYTES  # deflate makes nothing twice as long
+    most_bytes = 2 * height * row_bytes + _SPARE_BYTES  # deflate never doubles the size
     position, data_bytes = 8, 0
     for _ in range(MAX_CHUNKS):
         length, name = struct.unpack_from(">I4s", data, position)
-        checksum_bytes = 0 if name == b"IEND" else 4  # nobody misses that of the end
+        checksum_bytes = 0 if name == b"IEND" else 4  # decoders accept an end without its checksum
         position += 8 + length + checksum_bytes
         if position > len(data):
             return _behind_the_file("PNG", name, length)
@@ -61,7 +61,7 @@ def _cause_in_png(data: memoryview) -> str | None:
 
 
 def _cause_in_webp(data: memoryview) -> str | None:
-    """The parser looks for EXIF where it is said to be, and reads it; what stands behind that is not walked."""
+    """Why a WebP is refused. The parser looks for an EXIF chunk if the header announces one; only these are checked."""
     if data[12:16].tobytes() != b"VP8X" or not data[20] & _EXIF_FLAG:
         return None
     position = 12
@@ -80,9 +80,9 @@ def _behind_the_file(kind: str, chunk: bytes, length: int) -> str:
 
 
 def _cause_in_tiff(data: memoryview) -> str | None:
-    """Of its first image, which is the one that is decoded.
+    """Why a TIFF is refused; only its first image is checked, because only that is decoded.
 
-    TIFF 6.0, section 2. BigTIFF has 8 bytes where that has 4, and where it has 2 for the number of tags.
+    TIFF 6.0, section 2. BigTIFF uses 8 bytes instead of 4, and also for the number of tags instead of 2.
     """
     order = "<" if data[0] == ord("I") else ">"
     big = struct.unpack_from(f"{order}H", data, 2) == (43,)
@@ -104,15 +104,15 @@ def _cause_in_tiff(data: memoryview) -> str | None:
                 [place] = struct.unpack_from(word, data, place)
             if place + struct.calcsize(integer) <= len(data):
                 [value] = struct.unpack_from(integer, data, place)
-                values[tag] = max(values[tag], value)  # decoders differ on a tag that comes twice
+                values[tag] = max(values[tag], value)  # decoders differ on a tag that occurs twice
     return _cause_in_tags(values)
 
 
 def _cause_in_tags(values: Mapping[int, int]) -> str | None:
-    """A tile may be larger than the image, but a decoder sets memory aside for all of it."""
+    """Why these tags are refused. A tile may be larger than the image; a decoder reserves memory for all of it."""
     width, height, tile_width, tile_height = (values[tag] for tag in (_WIDTH, _HEIGHT, _TILE_WIDTH, _TILE_HEIGHT))
     tile_pixels = tile_width * tile_height
-    if tile_pixels > max(MAX_TILE_PIXELS, (width + 15) * (height + 15)):  # sides of tiles are multiples of 16
+    if tile_pixels > max(MAX_TILE_PIXELS, (width + 15) * (height + 15)):  # a tile's sides are multiples of 16
         return f"a TIFF of {width}x{height} pixels with tiles of {tile_width}x{tile_height}"
     bits = values[_SAMPLES] * values[_BITS]
     if max(width * height, tile_pixels) * bits > 8 * MAX_TIFF_BYTES:
@@ -126,7 +126,7 @@ def _cause_in_bmp(data: memoryview) -> str | None:
         compression = 0
     else:
         width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
-    height = abs(height)  # negative where the rows come from the top
+    height = abs(height)  # negative if the rows begin at the top
     needed_bytes = 0
     if compression in _PLAIN_BMP:
         needed_bytes = (height - 1) * ((width * bits + 31) // 32 * 4) + width * bits // 8

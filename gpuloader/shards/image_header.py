@@ -1,4 +1,4 @@
-"""Height and width from an image's first bytes, for the index; the decoder has its own say on the whole image."""
+"""Reads height and width from an image's first bytes, for the index; later, the decoder reads the whole image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuloader.shards.regular_file import Read
 
-MAX_SEGMENTS = 4096  # a photograph has some twenty; a file of nothing else must not hold up a scan
+MAX_SEGMENTS = 4096  # a photograph has about twenty; a file of nothing but segments must not stop a scan
 SCAN, FILL = 0xDA, 0xFF
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -18,7 +18,7 @@ _READ_BYTES = 1024
 
 
 def image_size(read: Read) -> tuple[int, int]:
-    """(height, width) in pixels as stored, EXIF rotation not applied; (0, 0) where this reader does not know.
+    """Returns (height, width) in pixels as stored, without EXIF rotation; (0, 0) if this reader cannot tell.
 
     Reads JPEG, PNG, WebP and BMP.
     """
@@ -42,11 +42,11 @@ def _stored_size(read: Read) -> tuple[int, int]:
 
 
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
-    """The segments of a JPEG (ITU-T T.81, annex B) up to the next scan: each marker, and where its content begins and
-    ends. Fill bytes before a marker come as segments, too, as `FILL`.
+    """The segments of a JPEG (ITU-T T.81, annex B) up to the next scan: the marker, and where its content begins and
+    ends. Fill bytes before a marker are segments too, with the marker `FILL`.
 
-    Each begins where the one before ends, and the first byte that begins none ends them: decoders differ on what such
-    bytes are.
+    Each segment begins where the one before ends. It stops at the first byte that does not begin a segment, because
+    decoders differ on such bytes.
     """
     first, chunk = position, read(_READ_BYTES, position)
     marker = 0
@@ -61,14 +61,14 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
         if marker not in _WITHOUT_LENGTH:
             position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])
         elif fill := _FILL_BYTES.match(chunk, place):
-            start, position = position, first + fill.end() - 1  # the last may be of the marker
+            start, position = position, first + fill.end() - 1  # the last one may belong to the marker
         else:
             start = position = position + 2
         yield marker, start, position
 
 
 def _jpeg(read: Read) -> tuple[int, int]:
-    """The size in the frame header, if few segments stand before it."""
+    """The size in the frame header, if it comes after few segments."""
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker in _FRAMES:
@@ -81,7 +81,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
 
 
 def _webp(head: bytes) -> tuple[int, int]:
-    """RFC 9649, sections 2.5 to 2.7."""
+    """The size in a WebP header: RFC 9649, sections 2.5 to 2.7."""
     if head[12:16] == b"VP8X":
         return _little(head[27:30]) + 1, _little(head[24:27]) + 1
     if head[12:16] == b"VP8L":
@@ -93,7 +93,7 @@ def _webp(head: bytes) -> tuple[int, int]:
 
 
 def _bmp(head: bytes) -> tuple[int, int]:
-    """The header says its own size: 12 bytes in OS/2 1.x; 40 and more in Windows, a negative height being top-down."""
+    """The size in a BMP header of 12 bytes (OS/2 1.x) or 40 and more (Windows; a negative height means top-down)."""
     header_bytes = _little(head[14:18])
     if header_bytes == 12:
         return _little(head[20:22]), _little(head[18:20])

@@ -1,27 +1,27 @@
-"""`ShardIndex`: where the samples of one tar are. The file that keeps it has this format, version 2:
+"""`ShardIndex`: where one tar's samples are. It is kept in a file of this format, version 2:
 
     bytes       content
-    0-7         b"GPULIDX\\x02", the last byte being the version
-    8-15        length of the header in bytes, little-endian, as all numbers here
+    0-7         b"GPULIDX\\x02"; the last byte is the version
+    8-15        length of the header in bytes, little-endian like all numbers here
     16-         header: JSON, padded with spaces so that the columns begin at a multiple of 8
-                  shard_bytes, shard_mtime_ns   the tar that this describes, as stat saw it
+                  shard_bytes, shard_mtime_ns   size and time of the indexed tar, from stat
                   samples, components, key_bytes  lengths of the columns
                   extensions   the components' extensions, without the dot, in lower case
                   left_out     the first members that are in no sample: [name, offset, why]
-                  left_out_count  the number of all of them
-    then        the columns, one behind the other, each padded with zeros to a multiple of 8:
+                  left_out_count  how many such members there are in all
+    then        the columns, one after the other, each padded with zeros to a multiple of 8:
                   for each sample: image_offset i8, image_size i8, height i4, width i4, label i8, key_end i8,
                     component_end i8
                   for each component, sample by sample: component_extension i4, component_offset i8,
                     component_size i8
-                  key_bytes u1: the keys in UTF-8 (surrogateescape), the i-th ending at key_end[i]
-    last 32     BLAKE2b of all before
+                  key_bytes u1: the keys in UTF-8 (surrogateescape); key i ends at key_end[i]
+    last 32     BLAKE2b of everything before
 
-A file whose checksum, version, shard size or time differs, or with any value that a scan cannot have written, is never
-used: the checksum guards against damage, and the checks of the values against a file that was forged.
+A file is never used if its checksum, version, shard size or time differs, or if it has a value that a scan cannot have
+written. The checksum detects damage; the checks of the values detect a forged file.
 
-A sample is what shares a key: the member's path up to the first dot of its file name, as in WebDataset; the rest, in
-lower case, is the component's extension. The components of one key are joined wherever they stand in the tar.
+A sample is the members with the same key: the member's path up to the first dot of its file name, as in WebDataset. The
+rest, in lower case, is the component's extension. A key's components may be anywhere in the tar.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.regular_file import read_regular
 
 ARRAY_EXTENSION = "npy"
-"""The extension of an image that is decoded already, see `gpuloader.shards.array_header`; of other arrays too."""
+"""The extension of a decoded image, see `gpuloader.shards.array_header`; other arrays have it, too."""
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
-"""What counts as a sample's image; of several, the first in this order. Arrays that are no images do not count."""
+"""The extensions of images. If a sample has several, the first in this order is used. Other arrays do not count."""
 
 NO_LABEL = -(2**63)
 """The label of a sample without a `.cls` component."""
@@ -72,9 +72,9 @@ _COLUMNS = {
 _DTYPES = {**_PER_SAMPLE, **_PER_COMPONENT, "key_bytes": "|u1"}
 _COUNTS = ("shard_bytes", "samples", "components", "key_bytes", "left_out_count")
 _HEADER = frozenset((*_COUNTS, "shard_mtime_ns", "extensions", "left_out"))
-_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # what surrogateescape makes of no byte
+_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrogateescape never makes
 
-_MOST_BYTES_PER_SHARD_BYTE = 8  # a byte of a name in the tar is six in JSON, and each member takes 512 bytes of the tar
+_MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
 
 
@@ -89,15 +89,15 @@ class LeftOut:
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """The samples of one tar, in its order; see the module's text.
+    """The samples of one tar, in its order; see the module's docstring.
 
     Attributes:
         shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
-        image_offset, image_size: (n,) int64, where the encoded images are, in bytes.
-        height, width: (n,) int32 pixels as stored; 0 where the header did not say.
+        image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
+        height, width: (n,) int32 pixels as stored; 0 if the header did not say.
         label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
-        extensions: the components' extensions, which `component_extension` counts in.
-        left_out: the first members that are in no sample, `left_out_count` the number of all.
+        extensions: the extensions that `component_extension` refers to by number.
+        left_out: the first members that are in no sample; `left_out_count` counts all of them.
     """
 
     shard_bytes: int
@@ -131,7 +131,7 @@ class ShardIndex:
         return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
 
     def component(self, row: int, extension: str) -> tuple[int, int] | None:
-        """(offset, size) in bytes of a sample's component, None where it has none of that extension."""
+        """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
         start = int(self.component_end[row - 1]) if row else 0
         for place in range(start, int(self.component_end[row])):
             if self.extensions[self.component_extension[place]] == extension:
@@ -139,14 +139,14 @@ class ShardIndex:
         return None
 
     def rows_without(self, extension: str) -> NDArray[np.int64]:
-        """The samples that lack a component of that extension."""
+        """The samples without a component of that extension."""
         if extension not in self.extensions:
             return np.arange(len(self))
         places = np.flatnonzero(self.component_extension == self.extensions.index(extension))
         return np.setdiff1d(np.arange(len(self)), np.searchsorted(self.component_end, places, side="right"))
 
     def decoded(self) -> NDArray[np.bool_]:
-        """(n,) whether the image is an array, decoded already."""
+        """(n,) whether the image is an array, which needs no decoding."""
         decoded = np.zeros(len(self), np.bool_)
         if ARRAY_EXTENSION in self.extensions:
             places = np.flatnonzero(self.component_extension == self.extensions.index(ARRAY_EXTENSION))
@@ -155,19 +155,19 @@ class ShardIndex:
         return decoded
 
     def digest(self) -> bytes:
-        """What identifies the indexed content: all but the tar's time and the members left out."""
+        """Identifies the indexed content: everything except the tar's time and the members left out."""
         identity = hashlib.blake2b(f"{self.shard_bytes} {self.extensions}".encode(), digest_size=_CHECKSUM_BYTES)
         for name in _COLUMNS:
             identity.update(np.ascontiguousarray(getattr(self, name)))
         return identity.digest()
 
     def save(self, path: Path) -> None:
-        """Writes the file format of the module's text, beside `path` first and then over it at once."""
+        """Writes the file format of the module's docstring, first beside `path`, then over it in one step."""
         with whole_file(path) as file:
             file.write(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """The content of its file; `parse` makes the same index of it."""
+        """The content of its file; `parse` makes the same index from it."""
         header = json.dumps(
             {
                 "shard_bytes": self.shard_bytes,
@@ -190,10 +190,10 @@ class ShardIndex:
 
     @classmethod
     def load(cls, path: Path, shard: Path) -> ShardIndex:
-        """Reads an index file and checks it against itself and against the shard as it is now.
+        """Reads an index file, and checks it against itself and against the shard as it is now.
 
         Raises:
-            IndexFileError: it is damaged, of another version, or the shard is not the one that was indexed.
+            IndexFileError: it is damaged or of another version, or the shard is not the one that was indexed.
             OSError: it cannot be read, or is larger than an index of that shard can be.
         """
         stat = shard.stat()
@@ -207,7 +207,7 @@ class ShardIndex:
 
     @classmethod
     def read(cls, path: Path, shard_bytes: int) -> ShardIndex:
-        """Reads an index file, if it is not too large for a shard of that size, and checks it against itself alone.
+        """Reads an index file if it is not too large for a shard of that size, and checks it only against itself.
 
         Raises:
             IndexFileError: it is damaged, or of another version.
@@ -218,7 +218,7 @@ class ShardIndex:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> ShardIndex:
-        """The index in the content of a file, which `path` names; it is checked against itself alone.
+        """Makes an index from the content of a file, which `path` names; checks it only against itself.
 
         Raises:
             IndexFileError: it is damaged, or of another version.
@@ -278,11 +278,11 @@ class ShardIndex:
             raise ValueError("its samples' components do not follow each other")
         numbers = self.component_extension
         if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(self.extensions):
-            raise ValueError("a component has an extension that is none")
+            raise ValueError("a component has an unknown extension")
 
 
 def _check_header(header: object) -> dict[str, Any]:
-    """The header itself, if all in it is as `save` writes it; else a ValueError."""
+    """Returns the header if everything in it is as `save` writes it; otherwise raises ValueError."""
     if not isinstance(header, dict) or set(header) != _HEADER:
         raise ValueError(f"its header needs {', '.join(sorted(_HEADER))}")
     right = {name: _is_count(header[name]) for name in _COUNTS}
@@ -312,7 +312,7 @@ def _is_left_out(item: object) -> bool:
 
 
 def _are_ends(ends: NDArray[np.int64], total: int) -> bool:
-    """Whether parts that are not empty, and end there one behind the other, make up the whole."""
+    """Whether non-empty parts with these ends, one after the other, make up the whole."""
     if len(ends) == 0:
         return total == 0
     return bool(ends[0] > 0 and ends[-1] == total and (ends[1:] > ends[:-1]).all())

@@ -1,7 +1,7 @@
-"""Where index files are kept, and making those that are missing.
+"""Finds index files, and makes missing ones.
 
-The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it where that folder may be written to, and else a file
-in the user's cache folder, named by a hash of the shard's path. Index files of DALI (`.idx`) are another thing.
+The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it if that folder is writable, otherwise a file in the
+user's cache folder, named by a hash of the shard's path. DALI's index files (`.idx`) are something else.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = logging.getLogger("gpuloader")
 
 
 def index_file(shard: Path) -> Path:
-    """Where an index of the shard is written to."""
+    """The path to which an index of the shard is written."""
     folder = shard.parent
-    # A folder without any write bit is meant to stay as it is, also where the user is root.
+    # A folder without any write bit is meant to stay unchanged, even if the user is root.
     writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
     return _beside(shard) if writable else _in_cache(shard)
 
@@ -45,19 +45,19 @@ def _in_cache(shard: Path) -> Path:
 
 
 def open_index(shard: Path) -> ShardIndex:
-    """The index of a shard: from its file where that is right, else from a new scan, which is then kept."""
+    """The index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
     index = _load(shard)
     return index if index is not None else _make(shard)
 
 
 def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIndex]:
-    """The indexes of many shards, in parallel; with a progress bar on stderr where making them takes long."""
+    """The indexes of many shards, made in parallel; shows a progress bar on stderr if that takes long."""
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         indexes = list(threads.map(_load, shards))
         missing = [number for number, index in enumerate(indexes) if index is None]
         if not missing:
             return [index for index in indexes if index is not None]
-        # Processes that start together share the work: each looks again before it scans.
+        # Processes that start together share the work: each checks for a new file before it scans.
         random.Random().shuffle(missing)
         pending = {threads.submit(open_index, shards[number]): number for number in missing}
         try:
@@ -70,14 +70,14 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIn
 
 
 def _load(shard: Path) -> ShardIndex | None:
-    """The index in its file, also in one that came with a read-only folder; None where there is no right one."""
+    """Reads the index from its file, also beside a shard in a read-only folder; None if no file is valid."""
     for path in (_beside(shard), _in_cache(shard)):
         try:
             return ShardIndex.load(path, shard)
         except FileNotFoundError:
             continue
         except (IndexFileError, OSError) as error:
-            _log.info("%s; it is passed over", error)
+            _log.info("%s; the file is ignored", error)
     return None
 
 
@@ -88,5 +88,5 @@ def _make(shard: Path) -> ShardIndex:
         path.parent.mkdir(parents=True, exist_ok=True)
         index.save(path)
     except OSError as error:
-        _log.warning("the index of %s could not be kept, it will be made again next time: %s", shard, error)
+        _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", shard, error)
     return index

@@ -1,4 +1,4 @@
-"""Where labels come from: `label_from`, and what they are called: `classes`."""
+"""Labels: where they come from (`label_from`), and the names of the classes (`classes`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
     'allowed are "cls" (an integer or a class name in KEY.cls), "json:NAME" (the same under NAME in KEY.json; '
-    '"json:a.b" is b within a), "folder" (the folder that the image lies in), None (images only) and "auto" (the first '
+    '"json:a.b" is b within a), "folder" (the folder of the image), None (images only) and "auto" (the first '
     'of "cls", "folder" and None that the data has)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
@@ -36,9 +36,9 @@ class Labels(Protocol):
     """The labels of a shard set.
 
     Attributes:
-        place: where they are: "cls", "json:NAME" or "folder".
-        names: the classes' names by label, where they are known.
-        classes: the same, label i naming the i-th; None where the labels are not 0, 1, ... n - 1, or not known.
+        place: where they come from: "cls", "json:NAME" or "folder".
+        names: the names of the classes by label, if they are known.
+        classes: the same as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
     """
 
     @property
@@ -51,14 +51,14 @@ class Labels(Protocol):
     def classes(self) -> tuple[str, ...] | None: ...
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        """(b,) int64 labels of (b,) samples; InterruptedError once they are not `wanted` any more."""
+        """(b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
 
 def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
-    """Where the labels of a data set are, by its index: what `label_from="auto"` stands for.
+    """Finds the labels of a data set in its index, for `label_from="auto"`.
 
-    "cls" where any sample has a `.cls`, else "folder" where any lies in a folder, else None. `make_labels` refuses the
-    samples that then lack a label.
+    Returns "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
+    refuses samples without a label.
     """
     if (shards.cls_labels != NO_LABEL).any():
         return "cls"
@@ -69,20 +69,20 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
     """The labels that `label_from` asks for.
 
     Args:
-        classes: the names of the labels, label i naming the i-th. None takes those of `classes.json` beside the shards,
-            and for "folder" the sorted names that occur.
+        classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
+            and for "folder" the sorted names of the folders.
 
     Raises:
-        ConfigError: an unknown `label_from`, or `classes` that are no list of different names.
-        LabelError: a sample without such a label.
-        DataError: several `classes.json` that name a label differently.
+        ConfigError: `label_from` is unknown, or `classes` is not a list of different names.
+        LabelError: a sample has no such label.
+        DataError: several `classes.json` name a label differently.
     """
     given = None if classes is None else _check_classes(classes)
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
         if given is not None:
-            raise ConfigError("classes names labels, but label_from=None gives none: leave one of the two out")
+            raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
         return _from_folders(shards, given)
@@ -97,12 +97,12 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
 
 @dataclass(frozen=True)
 class _Names:
-    """What labels are called.
+    """The names of the classes.
 
     Attributes:
-        names: by label, where they are known.
-        numbers: name -> label; nothing where names are not known, or several labels share one.
-        limit: integers from there on are no labels; None for any.
+        names: by label, if they are known.
+        numbers: name -> label; empty if names are not known, or if several labels have the same name.
+        limit: labels must be below this; None allows any integer.
     """
 
     names: Mapping[int, str]
@@ -111,7 +111,7 @@ class _Names:
 
 
 class _Table:
-    """Labels known at the start."""
+    """Labels that are known from the start."""
 
     def __init__(self, place: str, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
         self._table = table
@@ -124,11 +124,11 @@ class _Table:
 
 
 class _ReadLabels:
-    """Labels read with each sample, out of one of its components.
+    """Labels that are read from a component of each sample.
 
     Args:
         place: "cls" or "json:NAME".
-        parse: the component's bytes -> an integer or a class name; LabelError says what is wrong with them.
+        parse: makes an integer or a class name from the component's bytes; raises LabelError if it cannot.
     """
 
     def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
@@ -193,7 +193,7 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 
 
 def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """What was searched last, and what it has there; a key that is called a.b comes before b within a."""
+    """Returns the innermost object searched and its value for the name; the key "a.b" takes precedence over b in a."""
     if not isinstance(content, dict):
         return content, None
     first, dot, rest = name.partition(".")
@@ -206,7 +206,7 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     table = shards.cls_labels
     missing = np.flatnonzero(table == NO_LABEL)
     in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
-    advice = 'All samples lie in folders, which label_from="folder" numbers; ' if in_folders else ""
+    advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
     _refuse(shards, missing, "lack a label: they have no .cls component", f"{advice}{_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
     if len(texts) and names.numbers:
@@ -215,13 +215,13 @@ def _from_cls(shards: ShardSet, names: _Names) -> Labels:
     _refuse(shards, texts, "have a .cls component that is not an integer in ASCII", advice)
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
-        _refuse(shards, outside, "have a label that is none of the classes", _explain_outside(names.limit))
+        _refuse(shards, outside, "have a label that is not one of the classes", _explain_outside(names.limit))
     return _Table("cls", table, names.names)
 
 
 def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
     folders = np.array([_folder(key) for key in shards.all_keys()])
-    _refuse(shards, np.flatnonzero(folders == ""), "lie in no folder")
+    _refuse(shards, np.flatnonzero(folders == ""), "are not in a folder")
     found, table = np.unique(folders, return_inverse=True)
     classes = tuple(str(name) for name in found)
     if given is None:
@@ -231,7 +231,7 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
         _refuse(
             shards,
             np.flatnonzero(np.isin(folders, unknown)),
-            "lie in unknown classes",
+            "are in folders of unknown classes",
             _explain_unknown(unknown, given),
         )
     numbered = np.array([numbers[name] for name in classes], np.int64)
@@ -239,7 +239,7 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
 
 
 def _folder(key: str) -> str:
-    """The folder that an image lies in, "" for none."""
+    """The folder of an image; "" if there is none."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return "" if folder == "." else folder
 
@@ -247,14 +247,14 @@ def _folder(key: str) -> str:
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     listed = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
     if not listed or not all(isinstance(name, str) for name in listed):
-        raise ConfigError(f"classes={classes!r}: allowed is a list of the classes' names, label i naming the i-th")
+        raise ConfigError(f"classes={classes!r}: allowed is a list of class names, entry i for label i")
     if twice := [name for name, count in Counter(listed).items() if count > 1]:
         raise ConfigError(f"classes: {', '.join(map(repr, twice[:3]))} occurs twice: each label needs its own name")
     return listed
 
 
 def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
-    """The names that were given, or those beside the shards."""
+    """The names that are given, or else those beside the shards."""
     if given is not None:
         return _Names(dict(enumerate(given)), {name: label for label, name in enumerate(given)}, len(given))
     name_of = find_class_names(shards)
@@ -263,12 +263,12 @@ def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
 
 
 def find_class_names(shards: ShardSet) -> dict[int, str]:
-    """label -> name by the `classes.json` of all folders of the shards.
+    """Returns label -> name from the `classes.json` of all folders of the shards.
 
-    Nothing where a folder has none or is on a store, nor, with a warning, where one cannot be read.
+    It is empty if a folder has no such file or is on a store; if a file cannot be read, it also logs a warning.
 
     Raises:
-        DataError: two name a label differently.
+        DataError: two files name a label differently.
     """
     parents = [shard.parent if isinstance(shard, Path) else None for shard, _ in shards.indexes]
     names: dict[int, str] = {}
@@ -277,16 +277,17 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
         try:
             its_names = {} if folder is None else read_class_names(folder)
         except DataError as error:
-            _log.warning("the labels' names are not known: %s", error)
+            _log.warning("the names of the classes are not known: %s", error)
             its_names = {}
         if folder is None or not its_names:
             return {}
         for label, name in its_names.items():
             if names.setdefault(label, name) != name:
                 raise DataError(
-                    f"the label {label} is {names[label]!r} by {said_in[label] / CLASSES_FILE} and {name!r} by "
-                    f"{folder / CLASSES_FILE}: make a loader for each folder, or number them alike by `gpuloader pack "
-                    f"--classes`; where labels mean nothing, give label_from=None; if a file is wrong, classes=[...]"
+                    f"the label {label} is {names[label]!r} in {said_in[label] / CLASSES_FILE}, but {name!r} in "
+                    f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
+                    f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
+                    f"use classes=[...]"
                 )
             said_in.setdefault(label, folder)
     return names
@@ -295,8 +296,8 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
     near = difflib.get_close_matches(names[0], listed, n=3)
-    those = f"near it are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
-    return f"{', '.join(map(repr, names[:3]))} is none of the {len(listed)} classes, {those}"
+    those = f"similar are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
+    return f"{', '.join(map(repr, names[:3]))} is not one of the {len(listed)} classes, {those}"
 
 
 def _explain_outside(limit: int) -> str:

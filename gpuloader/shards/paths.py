@@ -1,4 +1,4 @@
-"""The `tar` argument -> the list of shards."""
+"""Resolves the `tar` argument to a list of shards."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
 Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
-"""A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or several of those; or URLs."""
+"""A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these; or URLs."""
 
 Shard: TypeAlias = Path | RemoteShard
 
 
 def resolve_shards(tar: Tar) -> list[Shard]:
-    """The shards in their order: as listed, as the braces count, by name within a folder or glob.
+    """Returns the shards in order: as listed, as the braces count, and by name within a folder or glob.
 
     Raises:
-        ShardNotFoundError: nothing is there, with what to do about it.
-        ConfigError: a URL or a pattern that cannot be read, or a shard that is named twice.
-        RemoteError: a store that cannot be asked what matches.
-        DataError: a folder that may not be read, or a path that the system refuses.
+        ShardNotFoundError: there is no such shard; the message says what to do.
+        ConfigError: a URL or a pattern is invalid, or a shard is named twice.
+        RemoteError: a store cannot list what matches.
+        DataError: a folder may not be read, or the system refuses a path.
     """
     sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
     if not all(isinstance(source, (str, os.PathLike)) for source in sources):
-        raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of those")
+        raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of these")
     shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
     seen: set[Shard] = set()
     for shard in shards:
         if shard in seen:
-            raise ConfigError(f"the shard {shard} is named twice: name it once, every sample counts once in an epoch")
+            raise ConfigError(f"the shard {shard} is named twice: name it once; each sample counts once in an epoch")
         seen.add(shard)
     return shards
 
 
 def resolve_local(tar: Tar) -> list[Path]:
-    """The same where all shards must lie on a disk.
+    """Like `resolve_shards`, for code that needs all shards on a disk.
 
     Raises:
-        ConfigError: one is on a store.
+        ConfigError: a shard is on a store.
     """
     shards = resolve_shards(tar)
     paths = [shard for shard in shards if isinstance(shard, Path)]
     if len(paths) < len(shards):
         [on_store, *_] = [shard for shard in shards if not isinstance(shard, Path)]
-        raise ConfigError(f"{on_store} is on a store: this reads local shards, so download it first")
+        raise ConfigError(f"{on_store} is on a store, but only local shards can be used here: download it first")
     return paths
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """A path, with the home folder that a `~` or `~user` at its beginning stands for.
+    """Returns a path, with `~` or `~user` at its beginning replaced by the home folder.
 
     Raises:
         ConfigError: there is no such user.
     """
     try:
         return Path(path).expanduser()
-    except (RuntimeError, ValueError):  # the latter where the name has a null byte
+    except (RuntimeError, ValueError):  # ValueError if the name has a null byte
         user = Path(path).parts[0]
         raise ConfigError(
-            f"{os.fspath(path)}: no home folder is known that {user} stands for: write the folder out, or ./{user} for "
-            f"one of that name"
+            f"{os.fspath(path)}: the home folder of {user} is not known: write the folder out, or ./{user} for a "
+            f"folder of that name"
         ) from None
 
 
@@ -83,10 +83,10 @@ def _find(source: str) -> list[Shard]:
         return _expand(source)
     except GPULoaderError:
         raise
-    except OSError as error:  # of a folder that may not be read, and of a name that is too long
+    except OSError as error:  # the folder may not be read, or the name is too long
         where = source if error.filename is None else error.filename
         raise DataError(
-            f"{where} cannot be read ({error.strerror}): check the path and the rights to read it, or name the shards "
+            f"{where} cannot be read ({error.strerror}): check the path and your permissions, or name the shards "
             f"in a list"
         ) from None
 
@@ -97,16 +97,16 @@ def _expand(source: str) -> list[Shard]:
     source = source.removeprefix("file://")
     if not source:
         raise ConfigError(
-            "tar='': allowed is a path, a URL, a folder, a pattern, or a list of those; '.' is this folder"
+            "tar='': allowed is a path, a URL, a folder, a pattern, or a list of these; '.' is the current folder"
         )
     path = user_path(source)
     mode, unseen = 0, None
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError) as error:  # also of braces, whose text may be longer than any name
+    except (OSError, ValueError) as error:  # a brace pattern may be longer than any file name
         unseen = error
     if stat.S_ISDIR(mode):
-        # Where the folder may not be read, `glob` would find nothing.
+        # If the folder may not be read, this raises, while `glob` would find nothing.
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
@@ -129,9 +129,9 @@ def _expand_url(source: str, protocol: str) -> list[Shard]:
         return [shard for part in _braces(source) for shard in _expand(part)]
     folder = source.endswith("/")
     if protocol in ("http", "https"):
-        if folder or "*" in source:  # the question mark begins a query, and brackets may stand in names
+        if folder or "*" in source:  # a question mark begins a query, and brackets may be part of names
             raise ConfigError(
-                f"{without_secrets(source)}: {protocol}:// cannot list: name the shards, in braces or a list"
+                f"{without_secrets(source)}: {protocol}:// cannot list objects: name the shards, in braces or a list"
             )
     elif folder or glob.has_magic(source):
         shards = [shard for shard in list_shards(f"{source}*.tar" if folder else source) if not _is_index(shard.name)]
@@ -161,15 +161,15 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
 
 
 def _advice_on_images(folder: Path) -> str | None:
-    """How to make shards of a folder, where it has images, or class folders of them; None where it has not."""
+    """How to make shards from a folder, if it has images or class folders with images; otherwise None."""
     for depth in ("*", "*/*", "*/*/*"):
         for file in folder.glob(depth):
             if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file():
                 if depth == "*":
                     command = f"tar -cf images.tar -C {shlex.quote(str(folder))} ."
-                    return f"`{command}` makes a shard of them; then give tar='images.tar' and label_from=None"
+                    return f"`{command}` makes a shard of them; then use tar='images.tar' and label_from=None"
                 classes = shlex.quote(str(file.parent.parent))
-                return f"`gpuloader pack {classes} shards` makes shards of its class folders; then give tar='shards'"
+                return f"`gpuloader pack {classes} shards` makes shards of its class folders; then use tar='shards'"
     return None
 
 
@@ -177,4 +177,4 @@ def _hint(path: Path) -> str:
     if not path.parent.is_dir():
         return f" (there is no folder {path.parent} either)"
     near = difflib.get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=3)
-    return f"; near that name are {', '.join(sorted(near))}" if near else f"; the folder {path.parent} has no such name"
+    return f"; similar names are {', '.join(sorted(near))}" if near else f"; the folder {path.parent} has no such name"

@@ -1,8 +1,8 @@
-"""The quarantine's file: images that are known to be bad, as JSON Lines.
+"""The quarantine's file: known bad images, as JSON Lines.
 
     {"shard": "train-0003.tar", "key": "n01440764_10026", "offset": 1536, "cause": "a JPEG that is cut: ..."}
 
-The shard is named without its folder, so that the file is good wherever the shards lie; the offset is that of the
+The shard is named without its folder, so that the file stays valid if the shards are moved. The offset is that of the
 image's bytes in the shard.
 """
 
@@ -20,18 +20,18 @@ from gpuloader.shards.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
 
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
-_MOST_BYTES = 256 << 20  # a line takes some 150
+_MOST_BYTES = 256 << 20  # a line takes about 150
 
 
 def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> None:
-    """Writes bad samples with their causes, in the order of their ids, over the file that is there at once.
+    """Writes bad samples with their causes, in the order of their ids; an existing file is replaced in one step.
 
     Raises:
-        ConfigError: a folder or device is there, such as /dev/null, which must not be replaced.
+        ConfigError: the path is a folder or device, such as /dev/null, which must not be replaced.
     """
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path}: a folder or device is there; name a file")
-    path = path.resolve()  # a link stays one
+        raise ConfigError(f"{path} is a folder or device: name a file")
+    path = path.resolve()  # a link stays a link
     lines = []
     for sample, cause in sorted(bad.items()):
         place = shards.place(sample)
@@ -42,10 +42,10 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
 
 
 def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
-    """The samples that a file names, with their causes.
+    """Reads the samples that a file names, with their causes.
 
     Raises:
-        DataError: the file cannot be read, or a line of it names no sample of these shards.
+        DataError: the file cannot be read, or a line names no sample of these shards.
     """
     try:
         lines = read_regular(path, _MOST_BYTES).decode().splitlines()
@@ -57,8 +57,8 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
     for number, (name, key, offset, cause) in enumerate(entries, start=1):
         if (name, key, offset) not in samples:
             raise DataError(
-                f"{path}, line {number}: no shard {describe(name)} has an image of the key {describe(key)} at byte "
-                f"{offset}: the file is of other shards, or of these before they changed"
+                f"{path}, line {number}: no shard {describe(name)} has an image with the key {describe(key)} at byte "
+                f"{offset}: the file belongs to other shards, or these have changed"
             )
         found |= dict.fromkeys(samples[name, key, offset], cause)
     return found
@@ -73,14 +73,14 @@ def _entry(line: str, where: str) -> tuple[str, str, int, str]:
         if not 0 <= entry["offset"] < 2**63:
             raise ValueError(f"its offset is {describe(entry['offset'])}")
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: {line[:100]!r} is no entry of a quarantine: {error}") from None
+        raise DataError(f"{where}: {line[:100]!r} is not an entry of a quarantine: {error}") from None
     return entry["shard"], entry["key"], entry["offset"], entry["cause"]
 
 
 def _samples_at(
     shards: ShardSet, entries: Sequence[tuple[str, str, int, str]]
 ) -> Mapping[tuple[str, str, int], list[int]]:
-    """The samples by their shard's name, key and offset, of those at which an entry may be."""
+    """Maps (shard's name, key, offset) to samples, for all samples to which an entry may refer."""
     offsets: dict[str, set[int]] = {}
     for name, _, offset, _ in entries:
         offsets.setdefault(name, set()).add(offset)

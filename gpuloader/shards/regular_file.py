@@ -1,4 +1,4 @@
-"""Reading files that others may have written: only regular ones, and none that is larger than it can be."""
+"""Reads files that others may have written: only regular files, and only up to a maximum size."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 Read: TypeAlias = Callable[[int, int], bytes]
-"""(count, offset) -> that many bytes of a file or of a part of one, fewer at its end, as `os.pread` does."""
+"""Reads like `os.pread`: (count, offset) -> that many bytes of a file or a part of one, fewer at its end."""
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file, to be read.
+    """Opens a regular file for reading, and returns its descriptor.
 
     Raises:
         OSError: it cannot be opened, or is a pipe, socket, device or folder.
     """
-    check_regular(path)  # before: some devices do something when they are opened
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a pipe waits for a writer
+    check_regular(path)  # first, because opening some devices has side effects
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # otherwise opening a pipe waits for a writer
     try:
         _check_regular(os.fstat(fd), path)
     except OSError:
@@ -30,7 +30,7 @@ def open_regular(path: Path) -> int:
 
 
 def check_regular(path: Path) -> None:
-    """Sees that a path leads to a regular file.
+    """Checks that a path leads to a regular file.
 
     Raises:
         OSError: it leads nowhere, or to a pipe, socket, device or folder.
@@ -38,19 +38,19 @@ def check_regular(path: Path) -> None:
     try:
         _check_regular(path.stat(), path)
     except ValueError:
-        raise OSError(errno.EINVAL, "no path has a null byte in it", str(path)) from None
+        raise OSError(errno.EINVAL, "a path cannot have a null byte in it", str(path)) from None
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file of at most that many bytes.
+    """Reads a regular file of at most `most_bytes` bytes.
 
     Raises:
-        OSError: it cannot be opened, is a pipe, device or folder, or is larger; nothing of it was read then.
+        OSError: it cannot be opened, is a pipe, device or folder, or is larger; then nothing was read.
     """
     with os.fdopen(open_regular(path), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > most_bytes:
-            raise OSError(errno.EFBIG, f"{size_bytes} bytes, where at most {most_bytes} are read", str(path))
+            raise OSError(errno.EFBIG, f"{size_bytes} bytes, more than the {most_bytes} allowed", str(path))
         return file.read(size_bytes)
 
 

@@ -1,4 +1,4 @@
-"""From a tar to its index: headers, labels and image sizes are read once, in the tar's order."""
+"""Makes the index of a tar: reads headers, labels and image sizes once, in the tar's order."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def scan(shard: Path) -> ShardIndex:
     """Reads a tar's headers, labels and image sizes.
 
     Raises:
-        TarError: at the first byte that is not a plain tar.
-        ShardChangedError: the file changed meanwhile.
-        DataError: it cannot be opened, or is no regular file.
+        TarError: the file is not a plain tar; names the first byte that does not fit.
+        ShardChangedError: the file changed during the scan.
+        DataError: it cannot be opened, or is not a regular file.
     """
     return _whole(shard, *scan_to_damage(shard))
 
 
 def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
-    """The same of the members before the first byte that is not a plain tar, with the error; None where all is."""
+    """Indexes the members before the first byte that does not fit a plain tar; returns that error, too, or None."""
     try:
         fd = open_regular(shard)
     except OSError as error:
         kind = ShardNotFoundError if isinstance(error, FileNotFoundError) else DataError
         raise kind(
-            f"the shard {shard} cannot be read ({error.strerror}): allowed is a file that this user may read; leave it "
-            f"out, or put it right"
+            f"the shard {shard} cannot be read ({error.strerror}): it must be a file that this user may read; leave it "
+            f"out, or repair it"
         ) from None
     try:
         before = os.fstat(fd)
@@ -54,12 +54,12 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     finally:
         os.close(fd)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ShardChangedError(f"{shard} was written to while it was indexed: wait until it is complete")
+        raise ShardChangedError(f"{shard} was written to while it was being indexed: wait until it is complete")
     return found
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
-    """As `scan`, of a tar that `read` reads and `shard` names."""
+    """Like `scan`, for a tar that `read` reads; `shard` names it in errors."""
     return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
@@ -75,7 +75,7 @@ def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Shard
 
 
 def _whole(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
-    """The index of a shard without damage, with a warning of what is in no sample."""
+    """Returns the index of an undamaged shard, and warns of members that are in no sample."""
     if damage is not None:
         raise damage
     if index.left_out_count:
@@ -91,15 +91,15 @@ def _whole(shard: Path | str, index: ShardIndex, damage: TarError | None) -> Sha
 
 
 class _Gathered:
-    """Members on their way to samples. It keeps numbers, not objects: a tar may have millions of members."""
+    """Collects members into samples. It keeps numbers, not objects, because a tar may have millions of members."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        self._has: list[int] = []  # for each key, which extensions it has, as bits
-        self._components = array("q")  # for each: key, extension, offset, size; and height, width, or a label
-        self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have capitals
+        self._has: list[int] = []  # for each key, its extensions as bits
+        self._components = array("q")  # for each: key, extension, offset, size, and height, width (or a label)
+        self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0
 
@@ -139,7 +139,7 @@ class _Gathered:
 
     def _image_size(self, image: Member) -> tuple[int, int]:
         def read(count: int, offset: int) -> bytes:
-            count = max(0, min(count, image.size - offset))  # a broken header may point behind the image
+            count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
             if offset + count <= len(image.head):
                 return image.head[offset : offset + count]
             return self._read(count, image.offset + offset)

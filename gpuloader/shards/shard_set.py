@@ -1,4 +1,4 @@
-"""`ShardSet`: many indexed shards as one row of samples 0 .. N-1, and reading them."""
+"""`ShardSet`: many indexed shards as samples 0 .. N-1, and reading these."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from gpuloader.shards.remote import (
 )
 
 EncodedImage: TypeAlias = NDArray[np.uint8]
-"""The bytes of an image as a shard has them, (n,): those of a file, or of an array."""
+"""The bytes of an image in a shard, (n,): a file or an array."""
 
 _Row: TypeAlias = "tuple[tuple[int, int, int], EncodedImage]"
-"""(shard, offset, size), and where the bytes go."""
+"""(shard, offset, size), and the memory for the bytes."""
 
 _MOST_OPEN_FILES = 256
 _SIDES = ("height", "width")
 
 
 class Arena:
-    """Memory that encoded images are read into, used again for one batch after another."""
+    """Memory into which encoded images are read; it is reused batch after batch."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
 
     def views(self, sizes: Sequence[int]) -> list[EncodedImage]:
-        """One view for each size in bytes, one behind the other. Views of an earlier call are overwritten."""
+        """Returns a view for each size in bytes, one after the other. They overwrite those of earlier calls."""
         ends = np.cumsum(sizes, dtype=np.int64).tolist()
         total = ends[-1] if ends else 0
         if len(self._buffer) < total:
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
 
 class ShardSet:
-    """Ordered shards as samples with ids [0, N). Owns every open file, within a bound on descriptors.
+    """Ordered shards as samples with ids [0, N). It owns all open files, and limits their number.
 
     Threads may share it; they read one after the other.
     """
@@ -86,7 +86,7 @@ class ShardSet:
     ) -> None:
         self._shards = list(shards)
         self._indexes = list(indexes)
-        self._entries = dict(entries or {})  # of the shards on stores
+        self._entries = dict(entries or {})  # for the shards on stores
         self._cache = cache
         self._warned = False
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
@@ -111,7 +111,7 @@ class ShardSet:
         """Opens the indexes of the shards, makes those that are missing, and checks that there are samples.
 
         Args:
-            cache: the folder for shards on stores, `cache_bytes` the most that they take there; see `ShardCache`.
+            cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
         """
         local = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Path)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
@@ -134,12 +134,12 @@ class ShardSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the data: 32 hex digits of the shards' content as indexed, in order; where they are does not count."""
+        """Identifies the data: 32 hex digits of the shards' indexed content, in order, wherever they are."""
         return hashlib.blake2b(b"".join(self.digests), digest_size=16).hexdigest()
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
-        """Each shard's content as indexed."""
+        """A digest of each shard's indexed content."""
         return tuple(index.digest() for index in self._indexes)
 
     @cached_property
@@ -149,23 +149,23 @@ class ShardSet:
 
     @cached_property
     def decoded(self) -> bool:
-        """Whether the images are arrays, decoded already.
+        """Whether the images are arrays, which need no decoding.
 
         Raises:
-            DataError: some are, and others are not.
+            DataError: some are arrays, and others are not.
         """
         decoded = np.concatenate([index.decoded() for index in self._indexes])
         if decoded.any() and not decoded.all():
             places = [self.place(int(np.argmax(decoded == kind))) for kind in (True, False)]
             raise DataError(
                 f"{decoded.sum()} of {len(self)} images are decoded (.npy), such as {places[0].key!r} in "
-                f"{places[0].shard}, the others are not, such as {places[1].key!r} in {places[1].shard}: make a loader "
-                f"for each kind, and a MixedLoader of them"
+                f"{places[0].shard}, but the others are not, such as {places[1].key!r} in {places[1].shard}: make a "
+                f"loader for each kind, and a MixedLoader of them"
             )
         return bool(decoded[0])
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
-        """(height, width) of the largest of the images that have at most so many pixels; (0, 0) where none is known."""
+        """(height, width) of the largest image with at most `most_pixels` pixels; (0, 0) if none is known."""
         heights, widths = (np.concatenate([getattr(index, side) for index in self._indexes]) for side in _SIDES)
         pixels = heights.astype(np.int64) * widths
         row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
@@ -173,7 +173,7 @@ class ShardSet:
 
     @cached_property
     def too_large(self) -> dict[int, str]:
-        """The samples whose images have more bytes than an image may have, with the cause: they are not read."""
+        """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
         sizes = np.concatenate([index.image_size for index in self._indexes])
         causes = (
             (sample, cause_in_bytes(sizes[sample])) for sample in np.flatnonzero(sizes > MAX_ENCODED_BYTES).tolist()
@@ -181,7 +181,7 @@ class ShardSet:
         return {sample: cause for sample, cause in causes if cause}
 
     def place(self, sample: int) -> Place:
-        """Where a sample is."""
+        """The place of a sample."""
         shard, row = self._locate(sample)
         index = self._indexes[shard]
         return Place(str(self._shards[shard]), index.key(row), int(index.image_offset[row]))
@@ -196,7 +196,7 @@ class ShardSet:
         return [key for index in self._indexes for key in index.all_keys()]
 
     def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """The ids of the samples that lack a component."""
+        """The ids of the samples without a component of that extension."""
         return np.concatenate(
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
@@ -204,12 +204,12 @@ class ShardSet:
     def read_images(
         self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
     ) -> list[EncodedImage]:
-        """The encoded images of some samples, as views into the arena; nothing of those that are `too_large`.
+        """Reads the encoded images of samples, as views into the arena; for those `too_large` the view is empty.
 
         Raises:
-            InterruptedError: they are not `wanted` any more; it is asked before each.
-            ShardChangedError: a shard is gone, cut or not the one that was indexed.
-            RemoteError: a store does not give a shard.
+            InterruptedError: they are no longer `wanted`; this is checked before each image.
+            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
+            RemoteError: a store does not deliver a shard.
         """
         shards = self._shards_of(samples)
         rows = (samples - self._starts[shards]).tolist()
@@ -228,7 +228,7 @@ class ShardSet:
                 if shard not in checked:
                     self._check_unchanged(shard, self._file(shard))
                     checked.add(shard)
-                if size:  # 0 would be all that follows
+                if size:  # a size of 0 would mean the rest of the file
                     os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
             for (shard, offset, size), view in rows:
                 check_wanted(wanted)
@@ -236,10 +236,10 @@ class ShardSet:
         return views
 
     def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
-        """The bytes of a sample's component, None where it has none; raises what `read_images` does.
+        """Reads a sample's component; None if it has none with that extension. Raises the errors of `read_images`.
 
         Raises:
-            DataError: it has more bytes than an image may have.
+            DataError: it exceeds the number of bytes allowed for an image.
         """
         shard, row = self._locate(sample)
         place = self._indexes[shard].component(row, extension)
@@ -257,7 +257,7 @@ class ShardSet:
         return view.tobytes()
 
     def ahead(self, plan: Plan) -> Ahead | None:
-        """What downloads the shards on stores before the plan needs them; None where all shards are local."""
+        """Makes the `Ahead` that downloads the shards on stores before the plan needs them; None if all are local."""
         if self._cache is None:
             return None
         need = Need(plan, self._shards_of, self._entries)
@@ -267,15 +267,15 @@ class ShardSet:
         return Ahead(need, self._cache)
 
     def cache_stats(self) -> CacheStats | None:
-        """What the cache of shards on stores did; None where all shards are local."""
+        """What the cache of shards on stores did; None if all shards are local."""
         return None if self._cache is None else self._cache.stats()
 
     def renew_lock(self) -> None:
-        """For a forked child: the thread that held the lock may not be there any more."""
+        """Replaces the lock in a forked child, in which the thread that held it may not exist."""
         self._lock = Lock()
 
     def close(self) -> None:
-        """Closes the files; reading opens them again."""
+        """Closes the files; reading again opens them again."""
         with self._lock:
             while self._files:
                 self._close_oldest()
@@ -292,7 +292,7 @@ class ShardSet:
         return np.searchsorted(self._starts, samples, side="right") - 1
 
     def _read_from_stores(self, cache: ShardCache, rows: list[_Row], wanted: Wanted) -> list[_Row]:
-        """Reads what is on stores, one shard after the other, as the cache may hold no two; gives the other rows."""
+        """Reads the rows on stores, shard by shard, because the cache may not hold two; returns the other rows."""
         stored = sorted((row for row in rows if row[0][0] in self._entries), key=_shard_of)
         for shard, its_rows in groupby(stored, key=_shard_of):
             fd = cache.open_for_batch(self._entries[shard], wanted)
@@ -310,12 +310,12 @@ class ShardSet:
             raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
 
     def _check_unchanged(self, shard: int, fd: int) -> None:
-        """Guards against pixels from another file than the indexed one; a deleted but open file is still that file."""
+        """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
         index = self._indexes[shard]
         stat = os.fstat(fd)
         if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
             raise ShardChangedError(
-                f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), it was indexed "
+                f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), but it was indexed "
                 f"with ({index.shard_bytes}, {index.shard_mtime_ns}): {_CHANGED}"
             )
 
@@ -326,14 +326,14 @@ class ShardSet:
                 self._close_oldest()
             try:
                 check_regular(Path(str(self._shards[shard])))
-                file = self._files[shard] = FileIO(str(self._shards[shard]))  # in C: no interrupt loses it
+                file = self._files[shard] = FileIO(str(self._shards[shard]))  # in C, so that no interrupt loses it
             except OSError as error:
                 raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files.move_to_end(shard)
         return file.fileno()
 
     def _close_oldest(self) -> None:
-        """Closes a file before it forgets it: after an interrupt between the two, it is closed again."""
+        """Closes the oldest file and then forgets it. After an interrupt between the two, it is closed again."""
         shard, file = next(iter(self._files.items()))
         file.close()
         del self._files[shard]
@@ -343,4 +343,4 @@ def _shard_of(row: _Row) -> int:
     return row[0][0]
 
 
-_CHANGED = "it changed since this loader was made. Make a new loader when the shard is as it should be"
+_CHANGED = "it changed after this loader was created. Make a new loader once the shard is final"

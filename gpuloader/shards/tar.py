@@ -1,20 +1,20 @@
-"""A strict scan of a tar file: every byte is explained, or the scan says where it stopped understanding.
+"""Scans a tar file strictly: it accounts for every byte, or names the first byte that it does not understand.
 
 A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to whole blocks:
 
-    bytes      field      here
-    0-99       name       to the first NUL; overruled by GNU `L` and PAX `path`
-    124-135    size       octal text, or base-256 if the first bit is set; overruled by PAX `size`
-    148-155    checksum   of the header's bytes, unsigned or signed, this field taken as spaces
+    bytes      field      meaning
+    0-99       name       up to the first NUL; GNU `L` and PAX `path` override it
+    124-135    size       octal text, or base-256 if the first bit is set; PAX `size` overrides it
+    148-155    checksum   sum of the header's bytes, unsigned or signed, with this field counted as spaces
     156        type       0, NUL and 7: a file; 5: a directory; 1, 2: links; 3, 4, 6: devices and pipes;
-                          x, g: PAX records for the next member, for all that follow; L, K: GNU long name, long link;
+                          x, g: PAX records for the next member, for all later members; L, K: GNU long name, long link;
                           S: GNU sparse
     257-262    magic      "ustar" and NUL allow a prefix; GNU's "ustar  " does not
-    345-499    prefix     stands before the name, with a slash
+    345-499    prefix     the beginning of the name, followed by a slash
 
-Two blocks of zeros end the archive; only zeros may follow. `webdataset` and `tar` write all of this except sparse
-members, which are passed over and reported. An archive without the end blocks may have been cut between two members:
-it is read to its end, and a last member of kind MISSING_END says so.
+Two blocks of zeros end the archive; only zeros may follow. `webdataset` and `tar` write all of these except sparse
+members, which are skipped and reported. An archive without the end blocks may have been cut between two members: it is
+read to its end, and then a last member of kind MISSING_END is returned.
 
 References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 """
@@ -43,19 +43,19 @@ _OTHERS = {
     b"\xff\xd8\xff": f"a JPEG: {_PACKED} a folder of class folders",
     b"\x89PNG": f"a PNG: {_PACKED} a folder of class folders",
     b"PK\x03\x04": f"a ZIP archive: unpack it, then {_PACKED} its class folders",
-    b"PAR1": f"a Parquet file: {_PACKED} what Dataset.save_to_disk of Hugging Face's datasets wrote",
+    b"PAR1": f"a Parquet file: {_PACKED} a folder written by Dataset.save_to_disk of Hugging Face's datasets",
 }
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
-_EMPTY_BYTES = 10_240  # of a tar without members, as tar writes it
+_EMPTY_BYTES = 10_240  # the size of a tar without members, as tar writes it
 
 
 class Member(NamedTuple):
     """One member of a tar.
 
     Attributes:
-        name: as the tar says it; bytes that are not UTF-8 are kept as surrogates.
-        kind: "file", or what else it is ("directory", "symbolic link", "sparse file", ...).
+        name: as in the tar; bytes that are not UTF-8 are kept as surrogates.
+        kind: "file", or another kind ("directory", "symbolic link", "sparse file", ...).
         offset: byte offset of its data.
         size: bytes of its data.
         head: the first bytes of its data, min(size, 1536) of them.
@@ -69,10 +69,10 @@ class Member(NamedTuple):
 
 
 def members(read: Read, total: int, shard: str) -> Iterator[Member]:
-    """The members of a tar of `total` bytes, in their order; `shard` names it in errors.
+    """The members of a tar of `total` bytes, in order; `shard` names it in errors.
 
     Raises:
-        TarError: at the first byte that is not as described above.
+        TarError: at the first byte that does not fit the format described above.
     """
     if total < BLOCK_BYTES:
         _check_others(read(total, 0), shard)
@@ -91,7 +91,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
         if header == _ZEROS:
             _check_end(read, shard, position, total)
             if position == 0 and total > _EMPTY_BYTES:
-                raise TarError(shard, 0, "nothing but zeros, as a full disk or a power cut leaves them; found")
+                raise TarError(shard, 0, "nothing but zeros, as after a full disk or a power cut; found")
             break
         _check_header(header, shard, position)
         kind_byte = header[156:157]
@@ -109,7 +109,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
         position_of_next = offset + -(-size // BLOCK_BYTES) * BLOCK_BYTES
         if extended:
             if size > MAX_EXTENDED_HEADER_BYTES:
-                raise TarError(shard, position, f"an extended header of {size} bytes is not believable")
+                raise TarError(shard, position, f"an extended header of {size} bytes, which is too large")
             data = chunk[offset - start : offset - start + size]
             if len(data) < size:
                 data = read(size, offset)
@@ -132,14 +132,14 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
             raise TarError(shard, total, "truncated: the last member's padding is cut")
         yield Member("", MISSING_END, total, 0, b"")
     if records or long_name is not None:
-        raise TarError(shard, position, "truncated: the member of the extended header before is missing")
+        raise TarError(shard, position, "truncated: the member after the extended header is missing")
 
 
 def _check_header(header: bytes, shard: str, position: int) -> None:
     stored = header[148:156]
     text = stored.strip(b"\0 ")
     if text and not text.strip(b"01234567"):
-        # The field counts as spaces. Writers add up the bytes as unsigned, a few old ones as signed.
+        # The field counts as spaces. Most writers sum the bytes as unsigned, a few old ones as signed.
         wrong = int(text, 8) - _sum(header) + _sum(stored) - 8 * ord(" ")
         if wrong % _MODULUS == 0 or (wrong + 256 * len(header.translate(None, _ASCII))) % _MODULUS == 0:
             return
@@ -153,26 +153,26 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
 
 
 def _check_others(beginning: bytes, shard: str) -> None:
-    """Raises where a file begins as what is often given in the place of a tar."""
+    """Raises TarError if a file begins like a format that people often use in place of a tar."""
     for magic, advice in _OTHERS.items():
         if beginning.startswith(magic):
             raise TarError(shard, 0, f"not a tar, but {advice}; found")
 
 
 def _sum(data: bytes) -> int:
-    """The sum of the bytes modulo 65521: Adler-32's lower half, less one (RFC 1950). In C."""
+    """The sum of the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950). Computed in C."""
     return (adler32(data) & 0xFFFF) - 1
 
 
 def _check_end(read: Read, shard: str, position: int, total: int) -> None:
-    """Only zeros may stand behind the first block of zeros."""
+    """Checks that only zeros follow the first block of zeros."""
     while position < total:
         chunk = read(1 << 20, position)
         if rest := chunk.lstrip(b"\0"):
             raise TarError(
                 shard,
                 position + len(chunk) - len(rest),
-                "data behind the end of the archive (tars put one behind another? join them with `tar -A`)",
+                "data after the end of the archive (were tars concatenated? join them with `tar -A`)",
             )
         if not chunk:
             break
@@ -228,7 +228,7 @@ def _decimal(text: str, shard: str, position: int) -> int:
 
 
 def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
-    """Records of the form "LENGTH KEY=VALUE\\n", LENGTH counting the whole record."""
+    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts the whole record."""
     records = {}
     start = 0
     while start < len(data):

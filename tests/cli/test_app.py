@@ -132,7 +132,7 @@ def test_what_may_not_be_read_or_written_is_said_before_the_work(tmp_path: Path)
     (tmp_path / "read-only").mkdir(mode=0o555)
     closed, read_only, shards = tmp_path / "closed", tmp_path / "read-only", tmp_path / "shards"
     for arguments, message in [
-        (("index", closed), f"error: {closed} cannot be read (Permission denied): check the path and the rights"),
+        (("index", closed), f"error: {closed} cannot be read (Permission denied): check the path and your permissions"),
         (
             ("check", shards, "--quarantine", read_only / "bad.jsonl"),
             f"error: {read_only}/bad.jsonl cannot be written;",

@@ -33,8 +33,8 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ({"num_workers": 8}, "num_workers: no worker processes here: decoder=Decoder(num_threads=)"),
-        ({"pin_memory": True}, "pin_memory: not needed here, leave it out: batches are on loader.device already"),
+        ({"num_workers": 8}, "num_workers: there are no worker processes here: set decoder=Decoder(num_threads=)"),
+        ({"pin_memory": True}, "pin_memory: not needed here, leave it out: batches are already on loader.device"),
         ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
         ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),
         ({"collate_fn": list}, 'collate_fn: use fields={extension: collator} with output="dict"'),
@@ -82,7 +82,7 @@ def test_the_cpu_has_torchs_names(shards: list[Path], device: object) -> None:
 def test_a_gpu_has_torchs_names(shards: list[Path], device: object) -> None:
     with pytest.raises(DeviceError) as caught:
         loader(shards, device_id=device)
-    assert str(caught.value) == f"device_id={device!r} but no CUDA device; use device_id=None for the CPU"
+    assert str(caught.value) == f"device_id={device!r} but there is no CUDA device; use device_id=None for the CPU"
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:-1", torch.device("meta"), -1, 1.0, True])
@@ -126,7 +126,7 @@ def test_a_loader_has_no_items_and_is_no_iterator_and_says_so(shards: list[Path]
     with loader(shards) as batches:
         with pytest.raises(LoaderError, match="no items by number: loop over it"):
             batches[0]
-        with pytest.raises(LoaderError, match=r"is no iterator: loop over it, or call next\(\) on one"):
+        with pytest.raises(LoaderError, match=r"is not an iterator: loop over it, or call next\(\) on epoch"):
             next(batches)
         with pytest.raises(LoaderError, match="do not put it into a DataLoader"):
             next(iter(DataLoader(batches)))  # type: ignore[arg-type]
@@ -159,7 +159,9 @@ def test_a_loader_in_torchs_workers_gives_each_sample_once(
 
 
 def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Path]) -> None:
-    with pytest.raises(ConfigError, match=r"in worker 0 of 2 of a torch DataLoader, and each of them would give all"):
+    with pytest.raises(
+        ConfigError, match=r"in worker 0 of 2 of a torch DataLoader, and each of them would deliver all"
+    ):
         list(DataLoader(InWorkers(shards, shared=False), None, num_workers=2))
 
 
@@ -189,7 +191,7 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
 ) -> None:
     with loader(shards, 16, world={"rank": 0, "world_size": world_size}, **kwargs) as batches:
         assert (len(batches.sampler), batches.batch_sampler) == (samples, None)
-        with pytest.raises(LoaderError, match=r"the sampler of a GPULoader gives no ids: with output=\"dict\""):
+        with pytest.raises(LoaderError, match=r"the sampler of a GPULoader gives no ids: use output=\"dict\""):
             list(batches.sampler)
 
 

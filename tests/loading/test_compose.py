@@ -277,7 +277,7 @@ def test_from_torchvision_takes_options_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("images", "error", "message"),
     [
-        ([], ConfigError, "images: found 0, 0 of them bytes: give arrays, or bytes, at least one"),
+        ([], ConfigError, "images: found 0, 0 of them bytes: give at least one, all arrays or all bytes"),
         ([ARRAYS[0], FILES[0]], ConfigError, "images: found 2, 1 of them bytes"),
         (ARRAYS[0][..., 0], ConfigError, r"image 0 is uint8 of shape \(60, 80\): allowed is uint8"),
         ([ARRAYS[0], ARRAYS[0][..., :1]], ConfigError, r"image 1 is uint8 of shape \(60, 80, 1\)"),

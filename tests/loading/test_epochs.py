@@ -65,7 +65,7 @@ def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]
         next(older)
         newer = iter(batches)
         next(newer)
-        with pytest.raises(LoaderError, match="a newer one was begun"):
+        with pytest.raises(LoaderError, match="a newer one began"):
             next(older)
         assert len(list(newer)) == 4
 

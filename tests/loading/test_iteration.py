@@ -13,7 +13,7 @@ import pytest
 
 from gpuloader import GPULoader, LoaderError, MixedLoader
 
-SAID = "two threads are in this loader at once: give each a loader of its own, or guard it by a lock"
+SAID = "two threads are in this loader at once: give each thread its own loader, or use a lock"
 SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}
 
 

@@ -193,7 +193,7 @@ def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]
             if iterator is newer:
                 next(newer)
             else:
-                with pytest.raises(LoaderError, match="this iterator is over: a newer one was begun"):
+                with pytest.raises(LoaderError, match="this iterator is over: a newer one began"):
                     next(iterator)
         assert len(list(newer)) == len(batches) - 1
         assert list(newer) == []
@@ -204,7 +204,7 @@ def test_a_loader_that_is_used_beside_the_loop_is_an_error(shards: list[Path]) -
         epoch = iter(batches)
         next(epoch)
         next(iter(batches.loaders["a"]))
-        with pytest.raises(LoaderError, match="a newer one was begun"):
+        with pytest.raises(LoaderError, match="a newer one began"):
             next(epoch)
 
 
@@ -344,7 +344,7 @@ def test_a_state_of_other_loaders_is_refused(shards: list[Path], other: dict[str
         ({"step": -1}, "the state has step=-1 in epoch 0"),
         ({"step": 5}, r"the state has step=5 in epoch 0: allowed is an integer in \[0, 4\]"),
         ({"step": True}, "step=True"),
-        ({"loaders": {}}, "loader 'a': this is no state of a GPULoader: it lacks dataset"),
+        ({"loaders": {}}, "loader 'a': this is not a state of a GPULoader: it lacks dataset"),
     ],
 )
 def test_a_state_that_cannot_be_meant_is_refused(shards: list[Path], change: dict[str, Any], message: str) -> None:
@@ -355,9 +355,11 @@ def test_a_state_that_cannot_be_meant_is_refused(shards: list[Path], change: dic
         state = batches.state_dict()
         with pytest.raises(StateError, match=message):
             batches.load_state_dict({**state, **change})
-        with pytest.raises(StateError, match="no state of a MixedLoader: it lacks lengths, loaders, step, stop, strat"):
+        with pytest.raises(
+            StateError, match="not a state of a MixedLoader: it lacks lengths, loaders, step, stop, strat"
+        ):
             batches.load_state_dict(batches.loaders["a"].state_dict())
-        with pytest.raises(StateError, match="no state of a MixedLoader but None: pass what its state_dict"):
+        with pytest.raises(StateError, match="not a state of a MixedLoader but None: pass what its state_dict"):
             batches.load_state_dict(None)  # type: ignore[arg-type]
         with pytest.raises(StateError, match="the state's loaders are None: they must be states by name"):
             batches.load_state_dict({**state, "loaders": None})
@@ -445,7 +447,10 @@ def test_arguments_that_cannot_be_meant_are_refused(
 
 
 def test_one_loader_under_two_names_is_refused(shards: list[Path]) -> None:
-    with loader(shards) as one, pytest.raises(ConfigError, match="one is there under two names: make one for each"):
+    with (
+        loader(shards) as one,
+        pytest.raises(ConfigError, match="one loader has two names: make a separate loader for each name"),
+    ):
         MixedLoader({"a": one, "b": one})
 
 

@@ -130,10 +130,10 @@ def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
 
 # --- the cause
 
-DECODING = "Decoding is behind: give it more cores"
-DELIVERING = "Most of that goes into handing batches out"
+DECODING = "Decoding is too slow: give it more cores"
+DELIVERING = "Most of that is spent on delivering batches"
 READING = "Reading the shards takes nearly all of the time: put them on a faster disk"
-FIELDS = "Labels or fields take nearly all of the time: ask for fewer `fields`"
+FIELDS = "Labels or fields take nearly all of the time: use fewer `fields`"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from gpuloader import (
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"device_id": 0}, DeviceError, "device_id=0 but no CUDA device; use device_id=None for the CPU"),
+        ({"device_id": 0}, DeviceError, "device_id=0 but there is no CUDA device; use device_id=None for the CPU"),
         ({"device_id": -1}, ConfigError, "device_id=-1: allowed are a GPU's number"),
         ({"device_id": "gpu"}, ConfigError, "device_id='gpu': allowed are"),
         ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
@@ -53,7 +53,7 @@ from gpuloader import (
         ({"sampling": {"steps_per_epoch": 2.0}}, ConfigError, "steps_per_epoch=2.0: allowed is 1 to 5"),
         ({"world": {"rank": "0", "world_size": "1"}}, ConfigError, "rank='0', world_size='1'"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
-        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of those"),
+        ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
         ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
         ({"preset": {"imagenet_train": 3}}, PresetError, "overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
@@ -73,7 +73,7 @@ from gpuloader import (
         ({"decoder": {"num_threads": 0}}, ConfigError, r"num_threads=0\): allowed is an integer from 1 to 1024"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
         ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
-        ({"fields": ["key"], "output": "dict"}, ConfigError, "key stands for something else"),
+        ({"fields": ["key"], "output": "dict"}, ConfigError, "key is already the name of another entry"),
         ({"world": {"rank": 1}}, ConfigError, "world_size is missing; give all of rank, world_size"),
         ({"world": {"rank": 2, "world_size": 2}}, ConfigError, "0 <= rank < world_size"),
         ({"label_from": "txt"}, ConfigError, "label_from='txt': allowed are"),
@@ -95,7 +95,7 @@ def test_numpys_integers_are_integers(shards: list[Path]) -> None:
 
 
 def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: list[Path]) -> None:
-    with pytest.raises(ShardNotFoundError, match=r"no such file.*near that name are train-0000.tar"):
+    with pytest.raises(ShardNotFoundError, match=r"no such file.*similar names are train-0000.tar"):
         loader(shards[0].with_name("train-000.tar"))
     with pytest.raises(ShardNotFoundError, match="no file matches"):
         loader(str(tmp_path / "*.tar"))

@@ -139,14 +139,14 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 @pytest.mark.parametrize(
     ("subset", "message"),
     [
-        ([], "subset: it has none of the 40 samples"),
-        (slice(40, None), "subset: it has none of the 40 samples"),
-        (lambda columns: columns["label"] > 9, "subset: it has none of the 40 samples"),
+        ([], "subset: it selects none of the 40 samples"),
+        (slice(40, None), "subset: it selects none of the 40 samples"),
+        (lambda columns: columns["label"] > 9, "subset: it selects none of the 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
-        ([3, 4, 3], "subset: it names samples twice: name each once, and use Sampling"),
+        ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
         ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
-        ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero makes ids of bools"),
+        ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero turns bools into ids"),
         ({1, 2}, r"found object of shape \(\)"),
         (
             [1, "000002"],
@@ -154,26 +154,29 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         ),
         (
             "cat/*",
-            "subset: no key matches 'cat/\\*'; text is a pattern .* the first here are '000000', '000001', '000002'",
+            "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001', '000002'",
         ),
         (
             ["000001", "a", "b", "c", "d"],
             r"subset: 4 of 5 keys are not in the data: 'a', 'b', 'c' \.\.\.\. A key is the",
         ),
         (["000001.jpg"], "1 of 1 keys are not in the data: '000001.jpg'. .* the first here are '000000', '000001'"),
-        (["000001", "000001"], "subset: it names samples twice"),
+        (["000001", "000001"], "subset: some samples occur twice"),
         (
             Path("nowhere/keys"),
             r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a file",
         ),
-        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* text that does not end in \.txt is a pattern of keys"),
+        (
+            "nowhere.txt",
+            r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern of keys",
+        ),
         (
             lambda columns: columns["lable"] == 3,
             "no column 'lable': allowed are label, height, width, size_bytes, shard; ",
         ),
         (lambda columns: columns["lable"] == 3, "did you mean 'label'"),
         (lambda columns: columns[3] == 3, r"the index has no column 3: allowed are label, height, width, .*shard$"),
-        ([[1], [2, 3]], "subset: numpy makes no array of it"),
+        ([[1], [2, 3]], "subset: numpy cannot make an array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
         (lambda columns: True, r"gave bool of shape \(\)"),
     ],
@@ -309,32 +312,38 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
         ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
         ({"sampling": {"weights": [*[1] * 39, float("nan")]}}, "from nan to nan: allowed are finite numbers"),
-        ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy makes no array of it: could not convert"),
+        ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         (
             {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
             r"no weight for the labels \[9\]: give one for each label",
         ),
         ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, r"no weight for the labels \[0, 1, 2"),
         ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
-        ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy makes no array of it"),
+        ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy cannot make an array of it"),
         ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
         (
             {"sampling": {"weights": "equal"}},
             "weights='equal': allowed are a number for each sample, {label: weight} and",
         ),
-        ({"sampling": {"weights": "balanced"}, "label_from": None}, "go by label here, but label_from=None gives none"),
-        ({"sampling": {"weights": {1: 2}}, "label_from": None}, "go by label here, but label_from=None gives none"),
+        (
+            {"sampling": {"weights": "balanced"}, "label_from": None},
+            "weights are by label, but label_from=None gives no labels",
+        ),
+        (
+            {"sampling": {"weights": {1: 2}}, "label_from": None},
+            "weights are by label, but label_from=None gives no labels",
+        ),
         ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
         (
             {"sampling": {"weights": HALVES}, "shuffle": rolled},
-            "weights and a function as shuffle do not go together: give one of them",
+            "weights and a function as shuffle cannot be combined: give one of them",
         ),
-        ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset do not go together"),
-        ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset do not go together'),
-        ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" do not go together'),
-        ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset do not go together"),
-        ({"sampling": {"weights": HALVES}, "several": True}, "several sources and weights do not go together"),
-        ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle do not go together"),
+        ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
+        ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
+        ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
+        ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset cannot be combined"),
+        ({"sampling": {"weights": HALVES}, "several": True}, "several sources and weights cannot be combined"),
+        ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle cannot be combined"),
         (
             {"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21},
             "20 samples are fewer than one step",
@@ -361,7 +370,7 @@ def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> 
 
 def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
     assert isinstance(sampling(shards, shuffle=rolled), Custom)
-    with pytest.raises(ConfigError, match="ids from 0 to 39: allowed is 0 to 19"):
+    with pytest.raises(ConfigError, match="ids 0 to 39: allowed is 0 to 19"):
         loader(shards[0], shuffle=rolled)
 
 

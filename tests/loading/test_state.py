@@ -65,10 +65,14 @@ def test_the_transform_that_differs_is_named(three: list[Path], saved: Compose, 
 @pytest.mark.parametrize(
     ("saved", "now", "says"),
     [
-        ([0, 1, 2], [0, 2], "it had 3 shards, this loader has 2; missing or changed here are its numbers 1, counted"),
+        (
+            [0, 1, 2],
+            [0, 2],
+            "it had 3 shards, this loader has 2; missing or changed here are the saved shards 1, counted",
+        ),
         ([0, 1], [0, 1, 2], "it had 2 shards, this loader has 3; new or changed here are {2}"),
-        ([0, 1], [0, 2], "numbers 1, counted from 0; new or changed here are {2}"),
-        ([0, 1, 2], [0, 2, 1], "the same shards in another order; at other places are {2}, {1}"),
+        ([0, 1], [0, 2], "saved shards 1, counted from 0; new or changed here are {2}"),
+        ([0, 1, 2], [0, 2, 1], "the same shards in another order; moved are {2}, {1}"),
     ],
 )
 def test_the_shard_that_differs_is_named(three: list[Path], saved: list[int], now: list[int], says: str) -> None:
@@ -81,7 +85,7 @@ def test_a_shard_that_was_packed_again_is_named(tmp_path: Path) -> None:
     first, second = write_samples(tmp_path, 8)
     state = state_of([first, second])
     write_samples(tmp_path / "new", 4, shards=1, seed=9)[0].replace(second)
-    assert f"numbers 1, counted from 0; new or changed here are {second}" in refusal(state, [first, second])
+    assert f"saved shards 1, counted from 0; new or changed here are {second}" in refusal(state, [first, second])
 
 
 def test_a_state_goes_on_where_the_shards_were_moved(three: list[Path], tmp_path: Path) -> None:
@@ -94,7 +98,7 @@ def test_a_state_goes_on_where_the_shards_were_moved(three: list[Path], tmp_path
 @pytest.mark.parametrize("state", [None, 3, "state.pt", [("epoch", 0)]])
 def test_what_is_no_state_is_refused(three: list[Path], state: object) -> None:
     assert refusal(state, three) == (
-        f"this is no state of a GPULoader but {state!r}: pass what its state_dict() returned"
+        f"this is not a state of a GPULoader but {state!r}: pass what its state_dict() returned"
     )
 
 
@@ -258,6 +262,6 @@ def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[
 def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quarantine: object) -> None:
     with (
         loader(shards) as same,
-        pytest.raises(StateError, match=r"no list of \[sample, cause\] with samples among the 40"),
+        pytest.raises(StateError, match=r"not a list of \[sample, cause\] with samples among the 40"),
     ):
         same.load_state_dict({**same.state_dict(), "quarantine": quarantine})

@@ -196,9 +196,9 @@ def test_a_replacement_brings_its_label_into_the_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"batch_size": 7}, "batch_size=7: the recipe mixes neighbours, so allowed are even numbers"),
-        ({"last_batch": "partial"}, 'last_batch="partial" would part neighbours .*: use "drop" or "pad"'),
-        ({"label_from": None}, "the recipe mixes samples, and label_from=None gives no labels to mix"),
+        ({"batch_size": 7}, "batch_size=7: the recipe mixes neighbours, so it must be even"),
+        ({"last_batch": "partial"}, 'last_batch="partial" would separate neighbours .*: use "drop" or "pad"'),
+        ({"label_from": None}, "the recipe mixes samples, but label_from=None gives no labels to mix"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:

@@ -490,7 +490,7 @@ def test_torchvision_datasets_that_are_not_there(
         ("gone", PackError, "no such source: gone (relative to "),
         ("gone/*.tar", DataError, "no file matches gone/*.tar"),
         ("notes.txt", PackError, "notes.txt is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
-        ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store: this reads local shards"),
+        ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store, but only local shards can be used here"),
     ],
 )
 def test_a_source_that_is_not_there(

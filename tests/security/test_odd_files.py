@@ -185,12 +185,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "~nobody_such/a.tar",
             ConfigError,
-            "no home folder is known that ~nobody_such stands for: write the folder out",
+            "the home folder of ~nobody_such is not known: write the folder out",
         ),
         ("~nobody\0such/a.tar", ConfigError, r"~nobody\x00such stands for"),
-        (Path("~nobody_such/a.tar"), ConfigError, "~nobody_such/a.tar: no home folder"),
-        (["train-0000.tar", "~nobody_such/{a,b}.tar"], ConfigError, "no home folder is known"),
-        ({"tar": "~nobody_such/a.tar"}, ConfigError, "no home folder is known"),
+        (Path("~nobody_such/a.tar"), ConfigError, "~nobody_such/a.tar: the home folder of"),
+        (["train-0000.tar", "~nobody_such/{a,b}.tar"], ConfigError, "the home folder of ~nobody_such is not known"),
+        ({"tar": "~nobody_such/a.tar"}, ConfigError, "the home folder of ~nobody_such is not known"),
     ],
     ids=lambda value: repr(value)[:40],
 )

@@ -32,7 +32,7 @@ def test_there_need_not_be_any(tmp_path: Path) -> None:
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),  # deeper than Python's stack
-        ("3", "allowed are a list of the classes' names, and {name: label}"),
+        ("3", "allowed are a list of class names, and {name: label}"),
         ("null", "allowed are a list"),
         ('"cat"', "allowed are a list"),
         ("[1]", "allowed are a list"),

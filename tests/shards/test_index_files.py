@@ -188,7 +188,7 @@ def test_an_index_that_cannot_be_written_whole_is_used_and_leaves_nothing_behind
     )
     result = warm().run(work, shard)
     assert result.stdout.strip() == scan(shard).digest().hex()
-    assert "could not be kept, it will be made again next time" in result.stderr
+    assert "cannot be saved, so it will be made again next time" in result.stderr
     assert names_in(shard.parent) == ["train-0000.tar"]
 
 
@@ -200,7 +200,7 @@ def test_a_cache_that_cannot_be_used_is_no_error(
     assert open_index(read_only).digest() == scan(read_only).digest()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"the index of {read_only} could not be kept" in record.getMessage()
+    assert f"the index of {read_only} cannot be saved" in record.getMessage()
 
 
 def test_a_copy_of_shard_and_index_needs_no_scan(shard: Path, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_auto_takes_what_the_data_has(
     ("samples", "says"),
     [
         ([{"cls": b"3"}, {"__key__": "cat/1"}], "1 of 2 samples lack a label: they have no .cls component"),
-        ([{"__key__": "cat/1"}, {"__key__": "2"}], "1 of 2 samples lie in no folder"),
+        ([{"__key__": "cat/1"}, {"__key__": "2"}], "1 of 2 samples are not in a folder"),
     ],
 )
 def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str, bytes | str]], says: str) -> None:
@@ -99,11 +99,11 @@ def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str
 
 
 def test_samples_in_folders_without_cls_are_pointed_to_the_folders(tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match='All samples lie in folders, which label_from="folder" numbers'):
+    with pytest.raises(LabelError, match='All samples are in folders, which label_from="folder" numbers'):
         make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "dog/1"}), "cls")
     with pytest.raises(LabelError, match="they have no") as caught:
         make_labels(shard_set(tmp_path, {"__key__": "cat/1"}, {"__key__": "2"}), "cls")  # not all do
-    assert "All samples lie in folders" not in str(caught.value)
+    assert "All samples are in folders" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_samples_without_a_label_in_cls_are_named(
     assert ("'k3' in " in text) == (count >= 3)
     assert "'k4' in " not in text
     assert (", and more" in text) == more
-    assert '"folder" (the folder that the image lies in)' in text  # what else one could ask for
+    assert '"folder" (the folder of the image)' in text  # what else one could ask for
 
 
 # json.
@@ -257,7 +257,7 @@ def test_the_folder_that_an_image_lies_in_is_its_class(
 
 @pytest.mark.parametrize("key", ["1", "./1", "/1"])
 def test_an_image_in_no_folder_is_an_error(tmp_path: Path, key: str) -> None:
-    with pytest.raises(LabelError, match=f"1 of 2 samples lie in no folder: '{key}' in "):
+    with pytest.raises(LabelError, match=f"1 of 2 samples are not in a folder: '{key}' in "):
         make_labels(shard_set(tmp_path, {"__key__": "a/1"}, {"__key__": key}), "folder")
 
 
@@ -325,7 +325,7 @@ def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are
     shards = two_folders(tmp_path, ["cat", "dog"], ["cat", "emu"])
     with pytest.raises(DataError) as caught:
         make_labels(shards, "cls")
-    assert f"the label 1 is 'dog' by {tmp_path}/one/classes.json and 'emu' by {tmp_path}/other/classes.json" in str(
+    assert f"the label 1 is 'dog' in {tmp_path}/one/classes.json, but 'emu' in {tmp_path}/other/classes.json" in str(
         caught.value
     )
     assert make_labels(shards, None) is None
@@ -341,7 +341,7 @@ def test_another_file_of_that_name_does_not_keep_labels_from_being_read(
         labels = make_labels(shard_set(named(tmp_path, {"0": "cat"}), {"cls": b"0"}), "cls")
     assert labels is not None
     assert labels.classes is None
-    assert "the labels' names are not known" in caplog.text
+    assert "the names of the classes are not known" in caplog.text
     assert f"{tmp_path}/classes.json" in caplog.text
 
 
@@ -387,9 +387,13 @@ def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("label_from", "bad", "says"),
     [
-        ("cls", {"cls": b"dgo"}, "the .cls component of 'x/k1' in {b} has an unknown class: 'dgo' is none of the 4 "),
-        ("cls", {"cls": b"dgo"}, "near it are 'dog'"),
-        ("cls", {"cls": b"zzzzzz"}, "is none of the 4 classes, such as 'cat', 'dog', 'emü'"),
+        (
+            "cls",
+            {"cls": b"dgo"},
+            "the .cls component of 'x/k1' in {b} has an unknown class: 'dgo' is not one of the 4 ",
+        ),
+        ("cls", {"cls": b"dgo"}, "similar are 'dog'"),
+        ("cls", {"cls": b"zzzzzz"}, "is not one of the 4 classes, such as 'cat', 'dog', 'emü'"),
         ("cls", {"cls": b""}, "unknown class: '' is none"),
         ("cls", {"cls": b"\xff"}, "is neither an integer nor a class name in UTF-8"),
         ("cls", {}, "they have no .cls component"),
@@ -397,7 +401,11 @@ def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) 
         ("json:a", {"json": b'{"a": 4}'}, "has the label 4: there are 4 classes, numbered from 0"),
         ("json:a", {"json": b'{"a": -1}'}, "has the label -1: there are 4 classes"),
         ("json:a", {"json": b'{"a": null}'}, "found None"),
-        ("folder", {}, "1 of 2 samples lie in unknown classes: 'x/k1' in {b}. 'x' is none of the 4 classes"),
+        (
+            "folder",
+            {},
+            "1 of 2 samples are in folders of unknown classes: 'x/k1' in {b}. 'x' is not one of the 4 classes",
+        ),
     ],
 )
 def test_a_label_that_is_none_of_the_classes_is_an_error_that_names_the_sample(
@@ -413,7 +421,7 @@ def test_a_label_that_is_none_of_the_classes_is_an_error_that_names_the_sample(
 def test_integers_outside_of_the_given_classes_are_named_at_the_start(tmp_path: Path) -> None:
     shards = shard_set(tmp_path, {"cls": b"0"}, {"cls": b"2"}, {"cls": b"-1"})
     with pytest.raises(
-        LabelError, match=r"2 of 3 samples have a label that is none of the classes: 'k1' in .*there are"
+        LabelError, match=r"2 of 3 samples have a label that is not one of the classes: 'k1' in .*there are"
     ):
         make_labels(shards, "cls", ["cat", "dog"])
 
@@ -431,12 +439,12 @@ def test_names_that_nothing_numbers_say_what_to_give(tmp_path: Path, content: ob
 @pytest.mark.parametrize(
     ("label_from", "classes", "says"),
     [
-        ("cls", "cat", "classes='cat': allowed is a list of the classes' names, label i naming the i-th"),
+        ("cls", "cat", "classes='cat': allowed is a list of class names, entry i for label i"),
         ("cls", [], "allowed is a list"),
         ("cls", 10, "allowed is a list"),
         ("cls", ["cat", 1], "allowed is a list"),
         ("folder", ["cat", "dog", "cat"], "classes: 'cat' occurs twice: each label needs its own name"),
-        (None, ["cat"], "label_from=None gives none: leave one of the two out"),
+        (None, ["cat"], "label_from=None gives none: leave one of them out"),
     ],
 )
 def test_classes_that_are_no_names_are_refused(

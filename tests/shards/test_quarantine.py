@@ -48,7 +48,7 @@ def test_what_is_no_file_is_not_replaced(shards: ShardSet, tmp_path: Path) -> No
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(ConfigError, match="a folder or device is there"):
+        with pytest.raises(ConfigError, match="is a folder or device"):
             write_quarantine(path, shards, BAD)
     assert pipe.is_fifo()
 
@@ -64,11 +64,11 @@ ENTRY = {"shard": "train-0000.tar", "key": "000003", "offset": 0, "cause": "cut"
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "line 1: '' is no entry of a quarantine"),
-        ("{", "line 1: '{' is no entry of a quarantine"),
+        ("", "line 1: '' is not an entry of a quarantine"),
+        ("{", "line 1: '{' is not an entry of a quarantine"),
         ("[]", "it needs shard (str), key (str), offset (int), cause (str)"),
         (json.dumps({**ENTRY, "offset": "3"}), "it needs shard"),
-        (json.dumps(ENTRY), "no shard 'train-0000.tar' has an image of the key '000003' at byte 0"),
+        (json.dumps(ENTRY), "no shard 'train-0000.tar' has an image with the key '000003' at byte 0"),
         (json.dumps({**ENTRY, "shard": "other.tar"}), "no shard 'other.tar'"),
     ],
 )

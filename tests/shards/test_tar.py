@@ -424,7 +424,7 @@ def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: b
         (forged() + forged()[:-1] + b"x" + END, 512, "checksum is wrong"),
         (forged(size=9) + padded(b"123456789") + b"\0" * 511 + b"x", 1024, "checksum is wrong"),  # zeros, but for one
         (forged() + END + forged() + END, 1536, "join them with `tar -A`"),  # two tars put one behind the other
-        (forged() + END + bytes(5 << 20) + b"x", 1536 + (5 << 20), "data behind the end"),
+        (forged() + END + bytes(5 << 20) + b"x", 1536 + (5 << 20), "data after the end"),
         (forged(size=b"\xff" * 12), 0, "negative size"),
         (forged(size=b"00000000-05"), 0, "not octal"),
         (forged(size=b"00000000009"), 0, "not octal"),

@@ -122,7 +122,7 @@ def test_folders_are_classes_where_they_are_asked_for(tmp_path: Path) -> None:
     info = describe_shards(tar, label_from="folder")
     assert info.classes == (ClassCount(0, "cat", 2), ClassCount(1, "dog", 1))
     assert info.without_label == 0
-    with pytest.raises(LabelError, match="lie in no folder"):
+    with pytest.raises(LabelError, match="are not in a folder"):
         describe_shards(labelled(tmp_path, b"1"), label_from="folder")
 
 

@@ -22,7 +22,7 @@ from gpuloader.transforms import CenterCrop
 LARGE = 5 << 30  # more than one read gives
 CAUSE = "it has 5,368,709,120 bytes, more than 268,435,456"
 TOO_LARGE = (
-    "its header says 10000x9999 pixels, more than the recipe's 50,000,000: allow `max_pixels: 99990000` there (up to "
+    "its header says 10000x9999 pixels, more than the recipe's 50,000,000: set `max_pixels: 99990000` in it (up to "
     "100,000,000), or make the image smaller"
 )
 MOST_MIB = 64

@@ -1,4 +1,4 @@
-"""Shards on stores (S3, Google Cloud Storage, HTTP, Hugging Face): into a local cache, before they are needed."""
+"""Shards on stores (S3, Google Cloud Storage, HTTP, Hugging Face), downloaded to a cache before they are needed."""
 
 from gpuloader.shards.remote.ahead import Ahead, Need, warn_of_repeats
 from gpuloader.shards.remote.cache import CacheStats, ShardCache, close_shard

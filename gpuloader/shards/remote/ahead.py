@@ -1,7 +1,7 @@
 """Downloads shards before they are needed.
 
-The plan says which samples come when, for all ranks: so which shards are needed from any place on, in which order. As
-many of those as the cache holds are `coming`: they are downloaded, in that order, and removed last.
+The plan gives the order of the samples for all ranks, and so the order in which shards are needed from any place on.
+The next shards that fit in the cache together are `coming`: they are downloaded in this order, and removed last.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.store import Entry
 
 _DOWNLOADS = 4
-_LOOKED_AHEAD = 64  # chunks: steps, or 1/1024 of an epoch if that is more
+_LOOKED_AHEAD = 64  # chunks; a chunk is a step, or 1/1024 of an epoch if that is more
 _CHUNKS = 1024
-_COUNTED = 32  # chunks at least
-_MOST_COUNTED = 1 << 22  # positions: a cache that lasts for so many is large enough
+_COUNTED = 32  # chunks, at least
+_MOST_COUNTED = 1 << 22  # positions; a cache that is not full after these is large enough
 _OFTEN = 2.0
 _log = logging.getLogger("gpuloader")
 
@@ -35,12 +35,12 @@ ShardsOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Need:
-    """What a run needs from stores.
+    """The shards that a run needs from stores.
 
     Attributes:
-        plan: says which samples come when.
-        shards_of: the shards of samples.
-        entries: the shards that are on stores, by number.
+        plan: gives the order of the samples.
+        shards_of: returns the shards of samples.
+        entries: the shards on stores, by number.
     """
 
     plan: Plan
@@ -48,15 +48,15 @@ class Need:
     entries: Mapping[int, Entry]
 
     def shards(self, epoch: int, start: int, end: int) -> list[int]:
-        """The shards that the positions of an epoch from `start` to before `end` need, in the order that they do."""
+        """The shards that an epoch's positions need, from `start` to before `end`, in the order of their first use."""
         positions = np.arange(start, min(end, self.plan.epoch_samples))
         found, first = np.unique(self.shards_of(self.plan.ids(epoch, positions)), return_index=True)
         return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
 
     def times_downloaded(self, limit_bytes: int) -> float:
-        """How often a shard has to be downloaded in an epoch, about, if the cache holds so many bytes.
+        """Estimates how often a shard is downloaded in an epoch if the cache holds `limit_bytes`.
 
-        Goes through the epoch until the cache is full, counts from there, and stops when it has seen enough.
+        It goes through the epoch until the cache is full, counts from there, and stops after enough positions.
         """
         sizes = {shard: entry.version.size_bytes for shard, entry in self.entries.items()}
         held: OrderedDict[int, int] = OrderedDict()
@@ -80,23 +80,23 @@ class Need:
 
     @property
     def chunk_samples(self) -> int:
-        """The positions that are looked at together: those of whole steps."""
+        """The positions that are examined together: those of whole steps."""
         return self.plan.global_batch * max(1, self.plan.steps() // _CHUNKS)
 
 
 class Ahead:
-    """Downloads what is needed next, in threads; `reach` says from where on that is."""
+    """Downloads the shards that are needed next, in threads; `reach` moves the place from which on they are needed."""
 
     def __init__(self, need: Need, cache: ShardCache) -> None:
         self._need = need
         self._cache = cache
-        self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # where each ends, and its shards
+        self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # the end and the shards of each
         self._requested: set[int] = set()
         download = partial(_download, cache, self._requested)
         self._threads: FedThreads[tuple[int, Entry]] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
 
     def reach(self, cursor: Cursor) -> None:
-        """Requests the shards that are coming from the step at the cursor on."""
+        """Requests the shards that are needed next from the step at the cursor on."""
         if self._chunks and _is_before(cursor, self._chunks[0][0]):
             return
         entries = self._need.entries
@@ -128,18 +128,18 @@ class Ahead:
         return fitting
 
     def close(self) -> None:
-        """Ends the threads, and what they download. Garbage collection and the process's end do so too."""
+        """Ends the threads and their downloads. Garbage collection and the process's end do this, too."""
         self._threads.close()
 
 
 def warn_of_repeats(need: Need, limit_bytes: int) -> None:
-    """Logs a warning where the order goes through more shards at a time than the cache holds."""
+    """Logs a warning if the order uses more shards at a time than the cache holds."""
     if (times := need.times_downloaded(limit_bytes)) > _OFTEN:
-        by_shard = "" if need.plan.shuffle == "shards" else ', or shuffle="shards", which needs each for a while alone'
+        by_shard = "" if need.plan.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
         total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
         _log.warning(
-            "the order goes through more shards at a time than the cache holds: each is downloaded about %.0f times in "
-            "an epoch. Give the cache more than its %d bytes, best all %d of the shards (Cache(max_bytes=...))%s",
+            "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
+            "an epoch. Give the cache more than its %d bytes, ideally all %d of the shards (Cache(max_bytes=...))%s",
             times,
             limit_bytes,
             total_bytes,

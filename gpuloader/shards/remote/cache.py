@@ -1,18 +1,19 @@
-"""`ShardCache`: a folder of shards from stores, no larger than it may be, that all processes of a machine share.
+"""`ShardCache`: a folder of shards from stores, with a size limit, shared by all processes of a machine.
 
-    KEY.tar           a shard, whole and checked; its time of access is that of its last use, its time of change is 0
-    KEY.SIZE.part     one that is being downloaded, or was when its process ended: SIZE bytes are set aside for it
-    KEY.gpuidx        a shard's index, as it was scanned
-    KEY.given.gpuidx  one that lay beside the shard on the store
-    lock              held while files appear and go; it names the machine's start since which they did
+    KEY.tar           a shard, whole and checked; its access time is that of its last use, its modification time is 0
+    KEY.SIZE.part     a partial download, in progress or left by a process that ended; SIZE bytes are reserved for it
+    KEY.gpuidx        a shard's index, from a scan
+    KEY.given.gpuidx  a shard's index, from beside the shard on the store
+    lock              held while files are added or removed; it names the machine's start in which this was last done
 
-KEY is a hash of the shard's URL, size and tag, so another version is another file. Who reads a shard holds a shared
-lock on it, who downloads one an exclusive lock (flock, which ends with its process); neither is removed meanwhile.
-Nobody waits for room while they hold a lock on a shard, so none waits for another without end. Files of other names are
-somebody else's: they do not count, and stay.
+KEY is a hash of the shard's URL, size and tag, so another version is another file. A process that reads a shard holds a
+shared lock on it; one that downloads a shard holds an exclusive lock (flock, which ends with its process). Locked files
+are not removed. Nobody waits for space while holding a lock on a shard, so there are no deadlocks. Files with other
+names do not belong to the cache: they do not count and are not changed.
 
-A process that ends leaves what it wrote, a machine that stops may not: partial files from before its last start go. A
-shard whose size or time of change is another one was changed here: it is downloaded again.
+If a process ends, what it wrote stays; if the machine stops, this may be lost. So partial files from before the
+machine's last start are removed. If a shard's size or modification time is wrong, something changed it here, and it is
+downloaded again.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class CacheStats:
     """What the cache of shards from stores did for a loader.
 
     Attributes:
-        hits: how often a batch found a shard that it needs in the cache.
-        misses: how often a batch had to wait until a shard was downloaded.
-        downloaded_bytes: by this process, since the loader was made.
-        held_bytes: what the folder holds or has set aside, for all processes.
+        hits: how often a batch found a shard in the cache.
+        misses: how often a batch had to wait for a shard's download.
+        downloaded_bytes: by this process, since the loader was created.
+        held_bytes: what the folder holds or has reserved, for all processes.
     """
 
     hits: int
@@ -64,14 +65,14 @@ class CacheStats:
 
 
 class ShardCache:
-    """See the module's text. Threads may share it.
+    """The cache that the module's docstring describes. Threads may share it.
 
     Args:
-        folder: None for a folder in the user's cache.
-        limit_bytes: the most that shards may take; None for half of what is free there, with what it holds already.
+        folder: None uses a folder in the user's cache.
+        limit_bytes: the most that shards may take; None uses half of the free space and of what the folder holds.
 
     Attributes:
-        coming: keys of the shards that are needed next: the last ones to be removed.
+        coming: keys of the shards that are needed next; they are removed last.
 
     Raises:
         ConfigError: the folder cannot be used.
@@ -93,45 +94,45 @@ class ShardCache:
             self.limit_bytes = limit_bytes
         self.coming: frozenset[str] = frozenset()
         self._hits = self._misses = self._downloaded_bytes = 0
-        self._expected: dict[str, bytes] = {}  # by key, what a loader's index says of the content
+        self._expected: dict[str, bytes] = {}  # by key, the digest of the content in a loader's index
         self._checked: set[str] = set()
 
     def expect(self, entry: Entry, index: ShardIndex) -> None:
-        """From now on the shard is opened only if it is what this index says."""
+        """Requires that the shard's content matches this index whenever it is opened."""
         self._expected[entry.key] = index.digest()
         self._checked.discard(entry.key)
 
     def check_fits(self, entry: Entry) -> None:
-        """Raises ConfigError where a shard is larger than the cache may be."""
+        """Raises ConfigError if a shard is larger than the cache may be."""
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
-                f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: allowed is "
-                f"at least the size of the largest shard, and better that of all, in a folder with room for it "
+                f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: give it at "
+                f"least the size of the largest shard, ideally that of all shards, in a folder with enough space "
                 f"(Cache(folder=...))"
             )
 
     def index_file(self, entry: Entry) -> Path:
-        """Where the index is kept that was made by scanning."""
+        """The path of the index made by a scan."""
         return self.folder / f"{entry.key}.gpuidx"
 
     def given_index_file(self, entry: Entry) -> Path:
-        """Where the index is kept that lay beside the shard."""
+        """The path of the index that was beside the shard."""
         return self.folder / f"{entry.key}.given.gpuidx"
 
     def held_bytes(self) -> int:
-        """What shards take in the folder, those included that are not whole yet."""
+        """The size of all shards in the folder, including partial ones."""
         return sum(held.size_bytes for held in self._list_held())
 
     def stats(self) -> CacheStats:
-        """What it did so far."""
+        """What the cache has done so far."""
         return CacheStats(self._hits, self._misses, self._downloaded_bytes, self.held_bytes())
 
     def has(self, entry: Entry) -> bool:
-        """Whether the shard is there."""
+        """Whether the cache has the shard."""
         return self._path(entry).exists()
 
     def open_for_batch(self, entry: Entry, wanted: Wanted) -> int:
-        """As `open`, and counts whether it was there."""
+        """Like `open`, but counts whether the cache had the shard."""
         if self.has(entry):
             self._hits += 1
         else:
@@ -139,26 +140,26 @@ class ShardCache:
         return self.open(entry, wanted)
 
     def open(self, entry: Entry, wanted: Wanted) -> int:
-        """A descriptor of the shard for reading: it stays in the cache until `close_shard`. Downloads it if need be.
+        """Opens the shard for reading, after downloading it if necessary. It stays in the cache until `close_shard`.
 
         Raises:
-            InterruptedError: it is not `wanted` any more.
-            RemoteError: the store does not give it.
+            InterruptedError: it is no longer `wanted`.
+            RemoteError: the store does not deliver it.
             ShardChangedError: the store has another version.
-            DataError: what was downloaded is no tar, or not as its index or checksum says.
-            ConfigError: a file cannot be written in the folder, or something else is in its place.
+            DataError: the download is not a tar, or does not match its index or checksum.
+            ConfigError: a file cannot be written in the folder, or its path is not a regular file.
         """
         tell_at = time.monotonic() + TELL_SECONDS
         while (fd := self._fetch(entry, wanted, only_room_to_spare=False)) is None:
             if time.monotonic() > tell_at:
                 tell_at += TELL_SECONDS
                 here = _size(self._part(entry))
-                _log.info("waiting for %s: %d of %d bytes are here", entry.shard, here, entry.version.size_bytes)
+                _log.info("waiting for %s: %d of %d bytes are downloaded", entry.shard, here, entry.version.size_bytes)
             pause(POLL_SECONDS, wanted)
         return fd
 
     def fetch(self, entry: Entry, wanted: Wanted) -> None:
-        """Downloads the shard, unless another one does, or there is only room in place of those that are `coming`."""
+        """Downloads the shard, unless another process does so, or there is only space in place of `coming` shards."""
         if not self.has(entry) and (fd := self._fetch(entry, wanted, only_room_to_spare=True)) is not None:
             close_shard(fd)
 
@@ -175,10 +176,12 @@ class ShardCache:
         except FileNotFoundError:
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH)  # who removes it holds it for a moment; an open file is read on even so
+            fcntl.flock(
+                fd, fcntl.LOCK_SH
+            )  # a process that removes it has the lock briefly; an open file stays readable
             found = os.fstat(fd)
             if (found.st_size, found.st_mtime_ns) == (entry.version.size_bytes, NO_TIME):
-                if entry.key not in self._checked:  # others may have downloaded it, for another index
+                if entry.key not in self._checked:  # another process may have downloaded it for another index
                     index = load_index(self.index_file(entry), entry)
                     self._check_content(entry, index if index is not None else scan_descriptor(fd, entry))
                 os.utime(fd, ns=(time.time_ns(), NO_TIME))
@@ -186,13 +189,13 @@ class ShardCache:
         except BaseException:
             close_shard(fd)
             raise
-        _log.warning("%s was changed in the cache, by something else (%s): it is downloaded again", entry.shard, path)
+        _log.warning("%s was changed in the cache by something else (%s): it is downloaded again", entry.shard, path)
         path.unlink(missing_ok=True)
         close_shard(fd)
         return None
 
     def _fetch(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
-        """The descriptor of the shard; None where another one downloads it, or there is no room now."""
+        """Returns the shard's descriptor; None if another process downloads it, or if there is no space now."""
         if (fd := self._try_open(entry)) is not None:
             return fd
         if (fd := self._begin_download(entry, wanted, only_room_to_spare)) is None:
@@ -207,7 +210,7 @@ class ShardCache:
         return fd
 
     def _begin_download(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
-        """The partial file, locked, with room set aside; None where another one downloads it, or there is no room."""
+        """Returns the partial file, locked, with space reserved; None if another process has it, or without space."""
         part = self._part(entry)
         with _Locked(self.folder / "lock", wanted):
             if self.has(entry) or not (part.exists() or self._make_room(entry.version.size_bytes, only_room_to_spare)):
@@ -230,10 +233,10 @@ class ShardCache:
             except DataError:
                 if not here_bytes:
                     raise
-                file.truncate(0)  # what was here may be to blame
+                file.truncate(0)  # the cause may be the part from before
                 self._complete(entry, file, wanted)
         except (InterruptedError, RemoteError):
-            raise  # the next one goes on from here
+            raise  # the next download continues from here
         except DataError:
             with _Locked(self.folder / "lock", lambda: True):
                 part.unlink()
@@ -255,20 +258,20 @@ class ShardCache:
         os.fsync(file.fileno())
 
     def _check_content(self, entry: Entry, index: ShardIndex) -> None:
-        """Raises IndexFileError where this loader's index is not that of what is in the cache."""
+        """Raises IndexFileError if this loader's index does not match the content in the cache."""
         expected = self._expected.get(entry.key)
         if expected is not None and expected != index.digest():
             for path in (self.index_file(entry), self.given_index_file(entry)):
                 path.unlink(missing_ok=True)
             raise IndexFileError(
-                f"{entry.shard} is not what its index says. If the store has one, "
-                f"{entry.shard.beside(INDEX_SUFFIX)} is the index of another shard: delete it on the store, or make it "
+                f"{entry.shard} does not match its index. If the store has an index beside it, "
+                f"{entry.shard.beside(INDEX_SUFFIX)} belongs to another shard: delete it on the store, or make it "
                 f"again with `gpuloader index` where the shard was written, and upload it. Then make the loader again"
             )
         self._checked.add(entry.key)
 
     def _forget_before_start(self) -> None:
-        """Removes partial files from before the machine's start: what was not synced of them may be lost."""
+        """Removes partial files from before the machine's start, because their unsynced parts may be lost."""
         with _Locked(self.folder / "lock", lambda: True) as lock:
             start = _BOOT.read_bytes() if _BOOT.exists() else os.urandom(16)
             if os.pread(lock, len(start) + 1, 0) != start:
@@ -282,7 +285,7 @@ class ShardCache:
         self._downloaded_bytes += count
 
     def _make_room(self, size_bytes: int, only_to_spare: bool) -> bool:
-        """Removes what was used longest ago and nobody uses, until there is room; what is needed next at last."""
+        """Removes unused shards, least recently used first and `coming` ones last, until there is enough space."""
         held = self._list_held()
         free = self.limit_bytes - sum(each.size_bytes for each in held)
         for each in sorted(held, key=lambda each: (each.key in self.coming, each.used_ns)):
@@ -300,13 +303,13 @@ class ShardCache:
                     try:
                         found.append(_Held.of(file, name))
                     except FileNotFoundError:
-                        continue  # it was renamed or removed meanwhile
+                        continue  # it has just been renamed or removed
         return found
 
 
 def close_shard(fd: int) -> None:
-    """Gives a shard back that `ShardCache.open` opened."""
-    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+    """Closes a shard that `ShardCache.open` opened, and releases its lock."""
+    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor, too
     os.close(fd)
 
 
@@ -325,7 +328,7 @@ class _Held:
 
 
 class _Locked:
-    """Holds an exclusive lock on a file for a block; waiting for it ends once it is not wanted any more."""
+    """Holds an exclusive lock on a file during a block; waiting for it ends when it is no longer wanted."""
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self._path = path
@@ -349,7 +352,7 @@ class _Locked:
 
 
 def _remove(path: Path) -> bool:
-    """Removes a file unless somebody has a lock on it."""
+    """Removes a file, unless a process has a lock on it; returns whether it is gone."""
     try:
         fd = _open_file(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -365,18 +368,18 @@ def _remove(path: Path) -> bool:
 
 
 def _check_owner(folder: Path, found: os.stat_result) -> None:
-    """Others who may write to the folder could put links, or shards of their own, in the place of its files."""
+    """Checks that only you can write to the folder; others could replace its files by links or by other shards."""
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in (os.geteuid(), 0) or mode & 0o022:
         raise ConfigError(
-            f"Cache(folder={str(folder)!r}) has owner {found.st_uid} and mode {mode:o}: allowed is a folder that only "
-            f"you (user {os.geteuid()}) may write to, as after `chmod go-w`. Name one, or one that is not there yet, "
-            f"such as {str(folder / 'shards')!r}: it is made so"
+            f"Cache(folder={str(folder)!r}) has owner {found.st_uid} and mode {mode:o}: allowed is a folder to which "
+            f"only you (user {os.geteuid()}) may write, as after `chmod go-w`. Name such a folder, or one that does "
+            f"not exist yet, such as {str(folder / 'shards')!r}: it is created that way"
         )
 
 
 def _open_file(path: Path, flags: int) -> int:
-    """A descriptor of a file, never of what a link points to; made for its owner alone where `flags` say so."""
+    """Opens a regular file, never through a link; a new file, if `flags` create one, is for its owner only."""
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -398,7 +401,7 @@ def _size(path: Path) -> int:
 
 
 def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
-    """Compares with what the store says, or the first word of URL.sha256, as `sha256sum` writes it."""
+    """Compares with the store's checksum, or with the first word of URL.sha256, as `sha256sum` writes it."""
     stated = entry.version.checksum
     if stated is None:
         beside = entry.shard.beside(".sha256").read_small(_CHECKSUM_FILE_BYTES, wanted) or b""
@@ -414,6 +417,6 @@ def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
         found.update(block)
     if found.hexdigest() != expected:
         raise DataError(
-            f"{entry.shard}: what was downloaded has the {name} {found.hexdigest()}, it should have {expected}: the "
+            f"{entry.shard}: the download has the {name} {found.hexdigest()}, but it should have {expected}: the "
             f"object is damaged, or its checksum is that of another version: upload both again"
         )

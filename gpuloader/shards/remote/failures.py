@@ -1,4 +1,4 @@
-"""What the errors mean that the libraries of stores raise, each those of its own."""
+"""What the errors of the stores' libraries mean; each library raises its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from gpuloader.internals import fsspec as internals
 from gpuloader.shards.remote.urls import without_secrets
 
-_LONGEST_PAUSE_SECONDS = 120.0  # that a store may ask for
+_LONGEST_PAUSE_SECONDS = 120.0  # a store may not ask for more
 _FORBIDDEN = (401, 403)
 _MISSING = (404, 410)
 _NO_SUCH_RANGE = 416
 _WORTH_A_RETRY = (408, 425, 429)
-# Trying again changes nothing.
+# For these errors, another try does not help.
 _FINAL = (PermissionError, IsADirectoryError, NotImplementedError, ValueError, TypeError)
 _FINAL_OF_PACKAGES = (("aiohttp", "NonHttpUrlClientError"), ("botocore.exceptions", "NoCredentialsError"))
 
 
 def without_frames(error: Exception) -> Exception:
-    """What happened, less the frames in which it did."""
+    """The error without the frames in which it was raised, so that it does not hold them."""
     return internals.what_happened(error).with_traceback(None)
 
 
@@ -32,19 +32,19 @@ def is_missing(error: Exception) -> bool:
 
 
 def is_forbidden(error: Exception) -> bool:
-    """Whether the store refuses."""
+    """Whether the store refuses access."""
     return isinstance(error, PermissionError) or status_of(error) in _FORBIDDEN
 
 
 def is_beyond_the_end(error: Exception) -> bool:
-    """Whether the object has none of the bytes that were asked for."""
+    """Whether the object ends before the requested bytes."""
     return status_of(error) == _NO_SUCH_RANGE
 
 
 def is_final(error: Exception) -> bool:
-    """Whether trying again changes nothing."""
+    """Whether another try would not help."""
     status = status_of(error)
-    # What is not imported raised nothing.
+    # A package that is not imported raised nothing.
     of_packages = tuple(getattr(sys.modules[name], kind) for name, kind in _FINAL_OF_PACKAGES if name in sys.modules)
     if isinstance(error, (*_FINAL, *of_packages)):
         return True
@@ -52,14 +52,14 @@ def is_final(error: Exception) -> bool:
 
 
 def explain(error: Exception, url: str) -> str:
-    """An error's words in one line, without secrets."""
+    """The error's message in one line, without secrets."""
     status, message = status_of(error), getattr(error, "message", None)
     said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
     return " ".join(without_secrets(said.replace(url, without_secrets(url))).split())
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status, wherever the store's library keeps it."""
+    """The HTTP status, from wherever the store's library keeps it; None if there is none."""
     for holder in _holders(error):
         for name in ("status", "status_code", "code"):
             if isinstance(found := getattr(holder, name, None), int) and found:
@@ -70,7 +70,7 @@ def status_of(error: Exception) -> int | None:
 
 
 def requested_pause_seconds(error: Exception) -> float:
-    """The seconds for which a store asks by Retry-After, as far as they are obeyed."""
+    """The seconds that a store asks for with Retry-After, up to a limit."""
     found = (getattr(holder, "headers", None) or _boto(holder).get("HTTPHeaders") for holder in _holders(error))
     headers = {str(name).lower(): value for each in found for name, value in (each or {}).items()}
     text = str(headers.get("retry-after", "0")).strip()
@@ -86,7 +86,7 @@ def requested_pause_seconds(error: Exception) -> float:
 
 
 def _holders(error: Exception) -> list[Any]:
-    """What may know about an answer that is an error: s3fs raises errors of its own from those of boto."""
+    """The objects that may hold an HTTP error's answer; s3fs raises its own errors, caused by those of boto."""
     return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
 
 

@@ -1,8 +1,8 @@
-"""The index of a shard on a store, from what is on the store and from what was downloaded of it.
+"""The index of a shard on a store: from a file beside it, from range requests, or from the downloaded shard.
 
-The store may have one beside the shard, `URL.gpuidx`, made where the shard was written. It is bound to the shard by
-size alone: times are not kept when files are copied to a store. So it is taken on trust until the shard is downloaded,
-as is one that was made by range requests: what was downloaded is scanned, and must be what the loader's index says.
+The store may have one beside the shard, `URL.gpuidx`, made where the shard was written. Only its size must match the
+shard's, because copying files to a store does not keep their times. So this index, like one made by range requests, is
+trusted only until the shard is downloaded: then the shard is scanned, and must match the loader's index.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from gpuloader.shards.remote.waiting import Wanted
 from gpuloader.shards.scan import scan_bytes
 
 _REQUEST_BYTES = 64 << 10
-_FIRST_BYTES = 1 << 20  # after so much it is seen whether reading parts pays
-_SPARED = 16  # it does where one in so many bytes has to be read
-MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: some 600,000 samples
+_FIRST_BYTES = 1 << 20  # after this many, it checks whether reading parts is worthwhile
+_SPARED = 16  # it is worthwhile if at most one in this many bytes has to be read
+MOST_GIVEN_BYTES = 64 << 20  # of an index on a store: about 600,000 samples
 NO_TIME = 0
-"""The time of shards in the cache, in ns: their names say which version they are."""
+"""The time of shards in the cache, in ns; their names identify the version."""
 
 _log = logging.getLogger("gpuloader")
 
 
 def load_index(path: Path, entry: Entry) -> ShardIndex | None:
-    """The index in a file of the cache; None where there is no right one."""
+    """Reads an index from a file of the cache; None if it is missing or not valid."""
     try:
         return _check_fits(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
     except FileNotFoundError:
         return None
     except (IndexFileError, OSError) as error:
-        _log.info("%s; it is passed over", error)
+        _log.info("%s; the file is ignored", error)
         return None
 
 
 def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
-    """Keeps an index in a file of the cache."""
+    """Writes an index to a file of the cache."""
     try:
         index.save(path)
     except OSError as error:
-        _log.warning("the index of %s could not be kept, it will be made again next time: %s", entry.shard, error)
+        _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", entry.shard, error)
 
 
 def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
-    """The index beside the shard on the store; None where there is no right one."""
+    """Reads the index beside the shard on the store; None if it is missing or not valid."""
     beside = entry.shard.beside(INDEX_SUFFIX)
     data = beside.read_small(MOST_GIVEN_BYTES, wanted)
     if data is None:
@@ -58,7 +58,7 @@ def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
     try:
         return _check_fits(ShardIndex.parse(data, str(beside)), str(beside), entry)
     except IndexFileError as error:
-        _log.info("%s; it is passed over", error)
+        _log.info("%s; the file is ignored", error)
         return None
 
 
@@ -72,7 +72,7 @@ def _check_fits(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
 
 
 def scan_parts(entry: Entry, wanted: Wanted) -> ShardIndex | None:
-    """What a scan by range requests finds; None where too much would have to be read, or the store gives no parts."""
+    """Makes an index by range requests; None if they would read too much, or if the store does not support them."""
     if not entry.version.ranges or entry.version.size_bytes <= _FIRST_BYTES:
         return None
     parts = _Parts(entry, wanted)
@@ -87,7 +87,7 @@ class _DoesNotPayError(Exception):
 
 
 class _Parts:
-    """Reads forward, some more than is asked for."""
+    """Reads forwards, more than is asked for, in few requests."""
 
     def __init__(self, entry: Entry, wanted: Wanted) -> None:
         self._entry = entry
@@ -114,9 +114,9 @@ class _Parts:
 
 
 def scan_descriptor(fd: int, entry: Entry) -> ShardIndex:
-    """What a scan of the downloaded shard finds.
+    """Makes the index of a downloaded shard.
 
     Raises:
-        TarError: it is no plain tar.
+        TarError: it is not a plain tar.
     """
     return scan_bytes(partial(os.pread, fd), os.fstat(fd).st_size, NO_TIME, str(entry.shard))

@@ -1,4 +1,4 @@
-"""Opens shards on stores: which version is there, and its index, for many in parallel."""
+"""Opens shards on stores: finds their versions and indexes, for many in parallel."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOWN = 100
 def open_remote(
     shards: Sequence[RemoteShard], cache: ShardCache, progress: bool = False
 ) -> list[tuple[Entry, ShardIndex]]:
-    """What the stores have of the shards, with the indexes; with progress bars on stderr where that takes long.
+    """Finds the shards' versions and indexes; shows progress bars on stderr if that takes long.
 
     Raises:
-        ShardNotFoundError: a shard is not there.
+        ShardNotFoundError: a shard does not exist.
         RemoteError: a store does not answer.
-        TarError: a shard is no plain tar.
+        TarError: a shard is not a plain tar.
         ConfigError: a shard is larger than the cache may be.
     """
     forget_listings(shard.url for shard in shards)
@@ -45,7 +45,7 @@ def open_remote(
     for entry, _ in found:
         cache.check_fits(entry)
     missing = [number for number, (_, index) in enumerate(found) if index is None]
-    Random().shuffle(missing)  # processes that start together share the work: each looks again before it scans
+    Random().shuffle(missing)  # processes that start together share the work: each checks again before it scans
     entries = [found[number][0] for number in missing]
     made = _each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(found)}, **dict(zip(missing, made))}
@@ -56,7 +56,7 @@ def open_remote(
 
 
 def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
-    """The version that is there, and its index if that is known already."""
+    """Finds the current version of a shard, and its index if there is one already."""
     entry = Entry(shard, shard.version(wanted))
     index = _load_kept(entry, cache)
     if index is None and (index := index_beside(entry, wanted)) is not None:
@@ -77,7 +77,7 @@ def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
     else:
         fd = cache.open(entry, wanted)
         try:
-            index = load_index(cache.index_file(entry), entry)  # downloading it makes that
+            index = load_index(cache.index_file(entry), entry)  # the download makes it
             index = index if index is not None else scan_descriptor(fd, entry)
         finally:
             close_shard(fd)
@@ -88,7 +88,7 @@ def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
 def _each(
     items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
-    """The work's results for all items, in their order. Once one fails, or Ctrl-C comes, the others are given up."""
+    """The results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
     if not items:
         return []
     given_up: list[bool] = []

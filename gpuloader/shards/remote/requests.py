@@ -1,7 +1,7 @@
-"""Requests to stores, through fsspec: each has a time limit, ends when it is not wanted, and reads no more than it may.
+"""Requests to stores, through fsspec. Each has time and size limits, and ends when it is no longer wanted.
 
-An answer on HTTP or S3 is read as it comes. The other stores are asked for blocks, since their libraries give no answer
-before it is whole.
+Answers on HTTP or S3 are read as a stream. Other stores are asked for blocks, because their libraries return only whole
+answers.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted
 Answer = TypeVar("Answer")
 
 REQUEST_SECONDS = 60.0
-SLOWEST_BYTES_PER_SECOND = 10_000  # a server that sends less, seen over REQUEST_SECONDS, is given up
-_SILENT_SECONDS = 30.0  # and so is one that sends nothing for so long
+SLOWEST_BYTES_PER_SECOND = 10_000  # a slower answer, measured over REQUEST_SECONDS, is given up
+_SILENT_SECONDS = 30.0  # so is an answer of which nothing comes for this long
 _BUFFER_BYTES = 256 << 10
 _PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
 
 @lru_cache
 def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
-    """fsspec's file system for a protocol, in a process."""
-    import fsspec  # here, so that who reads local shards need not wait for it
+    """fsspec's file system for a protocol, one in each process."""
+    import fsspec  # here, so that loaders of local shards do not wait for it
 
-    # Its own would be one for each thread, and would keep what it listed: see `forget_listings`.
+    # fsspec's default is one for each thread, which keeps its listings: see `forget_listings`.
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
         fsspec.get_filesystem_class(protocol)
@@ -47,21 +47,21 @@ def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
             own = {"timeout": limits, "trust_env": True, "auto_decompress": False, "read_bufsize": _BUFFER_BYTES}
             options["client_kwargs"] = {**own, **given}
     except ImportError as error:
-        raise ConfigError(f"{protocol}:// needs packages that are not here: pip install 'gpuloader[remote]'") from error
+        raise ConfigError(f"{protocol}:// needs packages that are missing: pip install 'gpuloader[remote]'") from error
     return fsspec.filesystem(protocol, **options)
 
 
 def forget_listings(urls: Iterable[str]) -> None:
-    """Has the stores asked again what is there; that of Hugging Face keeps what it listed, whatever it is told."""
+    """Makes the stores list their objects again; Hugging Face's file system keeps listings in spite of the options."""
     for protocol in set(map(protocol_of, urls)):
         file_system(protocol, os.getpid()).invalidate_cache()
 
 
 class Requests:
-    """What can be asked about the object of a URL, for as long as that is `wanted`. Each raises its library's errors.
+    """Requests for the object of a URL, for as long as it is `wanted`. Each raises the errors of the store's library.
 
     Attributes:
-        streams: whether an answer is read as it comes.
+        streams: whether answers are read as a stream.
     """
 
     def __init__(self, url: str, wanted: Wanted) -> None:
@@ -75,34 +75,34 @@ class Requests:
         self.streams = protocol in ("http", "https", "s3")
 
     def info(self) -> Mapping[str, Any]:
-        """What the store says of the object."""
+        """What the store says about the object."""
         info: Mapping[str, Any] = self._ask("info")
         return info
 
     def match(self) -> Mapping[str, Mapping[str, Any]]:
-        """The objects whose paths match that of the URL, a glob; by path, with what the store says of each."""
+        """The objects whose paths match the URL, a glob: path -> what the store says about it."""
         found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
         return found
 
     def read_block(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`."""
-        check_wanted(self._wanted)  # a store that is not asynchronous never looks
+        """Reads the bytes from `start` to before `end`."""
+        check_wanted(self._wanted)  # a file system that is not asynchronous does not check it
         data: bytes = self._ask("cat_file", start=start, end=end) or b""
         check_size(len(data), end - start)
         return data
 
     def read_beginning(self, size: int) -> bytes:
-        """The first bytes, as many as there are up to that size."""
+        """Reads the first bytes of the object, at most `size`."""
         try:
             return self._ask("cat_file", start=0, end=size) or b""
         except OSError as error:
-            if is_beyond_the_end(error):  # it is empty
+            if is_beyond_the_end(error):  # the object is empty
                 return b""
             raise
 
     @contextmanager
     def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
-        """The answer with the bytes from `start` to before `end`; with all where no end is named, or by its status."""
+        """The answer with the bytes from `start` to before `end`, or with all; its status tells which."""
         part = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
         answer = self._await(self._get(self._store, self._path, {**_PLAIN, **part}), REQUEST_SECONDS)
         try:
@@ -111,13 +111,13 @@ class Requests:
             self._store.loop.call_soon_threadsafe(answer.close)
 
     def read_chunks(self, answer: internals.Answer, most_bytes: int | None = None) -> Iterator[bytes]:
-        """What comes, as it comes; OSError where it is more than was asked for, or comes too slowly."""
+        """Yields the answer's bytes as they arrive; raises OSError if there are too many, or if they are too slow."""
         since, total_bytes, counted_bytes = time.monotonic(), 0, 0
         while chunk := self._await(answer.read(_BUFFER_BYTES), _SILENT_SECONDS):
             check_wanted(self._wanted)
             total_bytes += len(chunk)
             if most_bytes is not None and total_bytes > most_bytes:
-                raise OSError(f"more bytes come than the {most_bytes} that were asked for")
+                raise OSError(f"the answer has more than the {most_bytes} bytes that were asked for")
             yield chunk
             if (seconds := time.monotonic() - since) > REQUEST_SECONDS:
                 if total_bytes - counted_bytes < SLOWEST_BYTES_PER_SECOND * seconds:
@@ -133,7 +133,7 @@ class Requests:
         return getattr(self._store, what)(self._path, **options)
 
     def _await(self, request: Coroutine[Any, Any, Answer], seconds: float) -> Answer:
-        """What a request gives that runs in fsspec's thread; it is cancelled when it is not wanted any more."""
+        """Waits for a request, which runs in fsspec's thread; cancels it when it is no longer wanted."""
         answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         task = asyncio.run_coroutine_threadsafe(_await_answer(request, seconds, answers), self._store.loop)
         try:
@@ -154,9 +154,9 @@ class Requests:
 
 
 def check_size(found: int, expected: int) -> None:
-    """Raises OSError where fewer or more bytes come than were asked for."""
+    """Raises OSError if the answer has not exactly the requested number of bytes."""
     if found != expected:
-        raise OSError(f"{found} bytes come in place of the {expected} that were asked for")
+        raise OSError(f"{found} bytes came in place of the {expected} that were asked for")
 
 
 async def _await_answer(
@@ -166,5 +166,5 @@ async def _await_answer(
         answers.put((await asyncio.wait_for(request, seconds), None))
     except (asyncio.TimeoutError, TimeoutError):
         answers.put((None, TimeoutError("it takes too long to answer")))
-    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+    except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
         answers.put((None, error))

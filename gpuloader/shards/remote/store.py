@@ -1,7 +1,7 @@
-"""One object on a store: which version of it is there, and its bytes; what goes wrong is tried again.
+"""One object on a store: its version and its bytes; failed requests are tried again.
 
-A version is told by size and tag: the store's ETag, or what else it has that changes with the content. What comes of an
-object is written as it comes, and a broken download goes on where it was, unless a server does not know ranges.
+A version is identified by its size and tag: the store's ETag, or another value that changes with the content. Data is
+written as it arrives. A broken download resumes where it was, unless the server does not support ranges.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gpuloader.shards.remote.waiting import Wanted, check_wanted, pause
 
 Result = TypeVar("Result")
 
-FIRST_PAUSE_SECONDS = 0.5  # twice as long before each further try
-PROGRESS_BYTES = 4 << 20  # tries are counted again once so much has come
-FIRST_BLOCK_BYTES = 512 << 10  # twice as many in each further one, so that a slow or bad connection gets on too
+FIRST_PAUSE_SECONDS = 0.5  # doubled before each further try
+PROGRESS_BYTES = 4 << 20  # after this many new bytes, tries are counted from 1 again
+FIRST_BLOCK_BYTES = 512 << 10  # doubled for each further block, so that a slow or bad connection also makes progress
 BLOCK_BYTES = 8 << 20
 _MOST_TRIES = 5
 _TOLD_PAUSE_SECONDS = 10.0
@@ -40,13 +40,13 @@ _log = logging.getLogger("gpuloader")
 
 @dataclass(frozen=True)
 class Version:
-    """What an object was when the store was asked.
+    """A version of an object, as the store described it.
 
     Attributes:
-        size_bytes: of the object.
-        tag: changes with its content; "" where the store says nothing of the kind.
-        checksum: ("md5" or "sha256", hex digits) of the content, where the store says it.
-        ranges: whether a part of it may be asked for, as far as is known.
+        size_bytes: the size of the object.
+        tag: changes with the content; "" if the store has none.
+        checksum: ("md5" or "sha256", hex digits) of the content, if the store gives one.
+        ranges: whether parts can be requested, as far as is known.
     """
 
     size_bytes: int
@@ -59,7 +59,7 @@ class Version:
 class RemoteShard:
     """A shard on a store.
 
-    Shown without what may be secret in its URL: user, password and query.
+    It is shown without the parts of its URL that may be secret: user, password and query.
     """
 
     url: str
@@ -72,35 +72,35 @@ class RemoteShard:
 
     @property
     def name(self) -> str:
-        """The file's name, as that of a path."""
+        """The file's name, like that of a path."""
         return PurePosixPath(str(self)).name
 
     def beside(self, suffix: str) -> RemoteShard:
-        """The object whose name has a suffix more."""
+        """The object with a suffix added to its name."""
         path, question_mark, query = self.url.partition("?")
         return RemoteShard(path + suffix + question_mark + query)
 
     def version(self, wanted: Wanted) -> Version:
-        """The version that is there now.
+        """Asks the store for the current version.
 
         Raises:
-            ShardNotFoundError: there is none.
-            RemoteError: the store does not say, or not how large it is.
+            ShardNotFoundError: there is no such object.
+            RemoteError: the store does not answer, or does not say how large it is.
         """
         info = _try(self.url, Requests.info, wanted)
         size = info.get("size")
         if info.get("type") == "directory":
-            raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to take the *.tar in it")
+            raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to read the *.tar in it")
         if not isinstance(size, int):
             raise RemoteError(str(self), "the store does not say how large it is", tries=1)
         tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
         return Version(size, tag, _stated_checksum(info), info.get("partial") is not False)
 
     def read(self, version: Version, start: int, end: int, wanted: Wanted) -> bytes | None:
-        """The bytes from `start` to before `end`; None where the store gives no parts.
+        """Reads the bytes from `start` to before `end`; None if the store does not support ranges.
 
         Raises:
-            ShardChangedError: they are of another version.
+            ShardChangedError: the bytes are of another version.
         """
 
         def part(requests: Requests) -> bytes | None:
@@ -117,7 +117,7 @@ class RemoteShard:
         return _try(self.url, part, wanted)
 
     def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
-        """All of a small object; None where there is none, it may not be read, or it is larger than `most_bytes`."""
+        """Reads a small object; None if it does not exist, access is refused, or it is larger than `most_bytes`."""
 
         def whole(requests: Requests) -> bytes:
             if not requests.streams:
@@ -135,15 +135,15 @@ class RemoteShard:
         except (ShardNotFoundError, _ForbiddenError):
             return None
         if len(data) > most_bytes:
-            _log.info("%s has more than %d bytes; it is passed over", self, most_bytes)
+            _log.info("%s has more than %d bytes; the object is ignored", self, most_bytes)
             return None
         return data
 
     def download(self, version: Version, file: io.FileIO, wanted: Wanted, came: Callable[[int], None]) -> None:
-        """Writes what a file lacks of the object behind what it has; `came` is told of bytes as they come.
+        """Appends the missing bytes of the object to a file; calls `came` with the number of new bytes.
 
         Raises:
-            ShardChangedError: the object has another version than is asked for.
+            ShardChangedError: the object has a version other than `version`.
             DiskError: the file cannot be written.
         """
 
@@ -161,7 +161,7 @@ class RemoteShard:
         self.check_version(version, wanted)
 
     def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
-        """What the file lacks; all, and the file is emptied, where the server gives no parts."""
+        """The bytes that the file lacks. If the server does not support ranges: empties the file, and yields all."""
         start = file.seek(0, os.SEEK_END)
         if start == version.size_bytes:
             return
@@ -181,7 +181,7 @@ class RemoteShard:
             start, size = end, 2 * size
 
     def _check_answer(self, answer: Answer, version: Version, start: int, end: int) -> None:
-        """Raises ShardChangedError where an answer is of another version, OSError where it is of another part."""
+        """Raises ShardChangedError if an answer is of another version, OSError if it is of another part."""
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
         tag = answer.headers.get(name.lower(), "")
         if tag and version.tag and _strong(tag) != _strong(version.tag):
@@ -195,15 +195,15 @@ class RemoteShard:
             check_size(int(length), end - start)
 
     def check_version(self, version: Version, wanted: Wanted) -> None:
-        """Raises ShardChangedError where the store has another version now."""
+        """Raises ShardChangedError if the store has another version now."""
         forget_listings([self.url])
         if (now := self.version(wanted)) != version:
             raise self._changed_error(f"has (size, tag) {(now.size_bytes, now.tag)}", version)
 
     def _changed_error(self, found: str, version: Version) -> ShardChangedError:
         return ShardChangedError(
-            f"{self} {found}, it had (size, tag) {(version.size_bytes, version.tag)} when this loader was made. Make "
-            f"the loader again when the shard is as it shall be"
+            f"{self} {found}, but it had (size, tag) {(version.size_bytes, version.tag)} when this loader was created. "
+            f"Make the loader again once the shard is final"
         )
 
 
@@ -216,24 +216,24 @@ class Entry:
 
     @cached_property
     def key(self) -> str:
-        """What its files in the cache are called by."""
+        """The name of its files in the cache, without the suffixes."""
         names = "\0".join((self.shard.url, str(self.version.size_bytes), self.version.tag))
         return hashlib.blake2b(names.encode(), digest_size=16).hexdigest()
 
 
 class _ForbiddenError(RemoteError):
-    """The store refuses: the credentials are missing or do not suffice."""
+    """The store refuses access: the credentials are missing or not sufficient."""
 
 
 class DiskError(OSError):
-    """Writing here failed; the store is not to blame."""
+    """Writing to the local disk failed; the store is not the cause."""
 
 
 def list_shards(pattern: str) -> list[RemoteShard]:
-    """The objects that match a glob, by name.
+    """Lists the objects that match a glob, by name.
 
     Raises:
-        RemoteError: the store cannot be asked.
+        RemoteError: the store does not answer.
     """
     found = _try(pattern, Requests.match, lambda: True)
     files = sorted(path for path, info in found.items() if info.get("type") != "directory")
@@ -243,7 +243,7 @@ def list_shards(pattern: str) -> list[RemoteShard]:
 def _try(
     url: str, request: Callable[[Requests], Result], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
 ) -> Result:
-    """What a request to the store gives, tried again while that may help, and while more and more is here."""
+    """Returns the result of a request; tries again while this may help, or while more bytes keep arriving."""
     requests, shown = Requests(url, wanted), without_secrets(url)
     tries, counted_bytes = 0, here_bytes()
     while True:
@@ -253,7 +253,7 @@ def _try(
             return request(requests)
         except (InterruptedError, DataError, DiskError):
             raise
-        except Exception as error:  # noqa: BLE001 - each store has errors of its own
+        except Exception as error:  # noqa: BLE001 - each store has its own errors
             failure = failures.without_frames(error)
         if failures.is_missing(failure):
             raise ShardNotFoundError(f"no such object: {shown}")
@@ -267,12 +267,12 @@ def _try(
         own_seconds = FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1)
         seconds = max(own_seconds, failures.requested_pause_seconds(failure))
         if seconds > _TOLD_PAUSE_SECONDS:
-            _log.info("%s: %s: it is asked again in %.0f s", shown, said, seconds)
+            _log.info("%s: %s: trying again in %.0f s", shown, said, seconds)
         pause(seconds, wanted)
 
 
 def _strong(tag: str) -> str:
-    """An entity tag without the mark that says that it is a weak one: servers mark some answers only."""
+    """An entity tag without the mark of a weak tag, because servers mark only some answers."""
     return tag.removeprefix("W/")
 
 
@@ -286,7 +286,7 @@ def _write(file: io.FileIO, data: bytes) -> None:
 
 
 def _stated_checksum(info: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What Google Cloud Storage and Hugging Face say. S3's ETag is an MD5 only sometimes, and does not say when."""
+    """The checksum of Google Cloud Storage or Hugging Face; S3's ETag is only sometimes an MD5, without saying when."""
     if md5 := info.get("md5Hash"):
         return "md5", base64.b64decode(md5).hex()
     lfs = info.get("lfs")

@@ -1,4 +1,4 @@
-"""URLs of stores: which are read, and how they are shown."""
+"""URLs of stores: which ones are supported, and how they are shown."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ PROTOCOLS = ("s3", "gs", "gcs", "http", "https", "hf")
 
 
 def protocol_of(url: str) -> str:
-    """As fsspec reads it: that before the first :: or ://; "file" where there is none."""
+    """The protocol as fsspec reads it: the part before the first :: or ://; "file" if there is none."""
     first, *rest = re.split("::|://", url, maxsplit=1)
     return first if rest else "file"
 
 
 def remote_protocol(source: str) -> str | None:
-    """The protocol of a URL of a store, None for a local path.
+    """The protocol of a store's URL; None for a local path.
 
     Raises:
-        ConfigError: a URL that is not read.
+        ConfigError: the URL is not supported.
     """
     protocol = protocol_of(source)
     if protocol == "file":
@@ -27,12 +27,12 @@ def remote_protocol(source: str) -> str | None:
     if protocol not in PROTOCOLS or "::" in source:
         allowed = ", ".join(f"{each}://" for each in PROTOCOLS)
         raise ConfigError(
-            f"{without_secrets(source)}: {protocol}:// is not read: allowed are local paths and {allowed}"
+            f"{without_secrets(source)}: {protocol}:// is not supported: allowed are local paths and {allowed}"
         )
     return protocol
 
 
 def without_secrets(text: str) -> str:
-    """A text in which URLs have no user, password and query. On stores that can list, a ? may stand for a letter."""
+    """Removes user, password and query from URLs in a text. On stores that can list, ? may be a wildcard."""
     text = re.sub(r"(?<=://)[^/\s]*@", "", text)
     return re.sub(r"(https?://[^\s'\"?]*)\?[^\s'\"]*|\?[^\s'\"]*=[^\s'\"]*", r"\1", text)

@@ -1,4 +1,4 @@
-"""Waiting that ends when nobody wants its outcome any more."""
+"""Waiting that ends when nobody wants the result any more."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Wanted: TypeAlias = Callable[[], bool]
-"""Asked again and again while something takes long; once it says no, that ends with InterruptedError."""
+"""A function that is asked repeatedly during a long operation; when it returns False, InterruptedError ends this."""
 
 POLL_SECONDS = 0.05
 
 
 def check_wanted(wanted: Wanted) -> None:
-    """Raises InterruptedError where something is not wanted any more."""
+    """Raises InterruptedError if something is no longer wanted."""
     if not wanted():
         raise InterruptedError("reading was given up")
 
 
 def pause(seconds: float, wanted: Wanted) -> None:
-    """Sleeps, unless it is not wanted any more."""
+    """Sleeps; raises InterruptedError when it is no longer wanted."""
     end = time.monotonic() + seconds
     while True:
         check_wanted(wanted)

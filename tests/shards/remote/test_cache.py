@@ -219,7 +219,7 @@ def test_who_needs_room_waits_until_a_shard_is_given_back(entries: list[Entry], 
 def test_a_shard_larger_than_the_cache_is_an_error(entries: list[Entry], folder: Path, size: int) -> None:
     ShardCache(folder, size).check_fits(entries[0])
     with pytest.raises(
-        ConfigError, match=rf"Cache\(max_bytes={size - 1}\): .*train-0000\.tar has {size} bytes: allowed is at"
+        ConfigError, match=rf"Cache\(max_bytes={size - 1}\): .*train-0000\.tar has {size} bytes: give it at"
     ):
         ShardCache(folder, size - 1).check_fits(entries[0])
 
@@ -296,7 +296,9 @@ def test_a_folder_that_others_may_write_to_is_refused(
     if allowed:
         ShardCache(folder, ROOM)
     else:
-        with pytest.raises(ConfigError, match=rf"has owner \d+ and mode {mode:o}: .* Name one, or .*/cache/shards'"):
+        with pytest.raises(
+            ConfigError, match=rf"has owner \d+ and mode {mode:o}: .* Name such a folder, or .*/cache/shards'"
+        ):
             ShardCache(folder, ROOM)
         assert ShardCache(folder / "shards", ROOM).folder.is_dir()  # as the error advises
 
@@ -474,7 +476,7 @@ def test_who_waits_for_another_ones_download_says_so_and_can_give_up(
         fcntl.flock(part, fcntl.LOCK_EX)
         with pytest.raises(InterruptedError):
             cache.open(entries[0], lambda: "waiting for" not in caplog.text)
-    assert f"waiting for {entries[0].shard}: 100 of {size} bytes are here" in caplog.text
+    assert f"waiting for {entries[0].shard}: 100 of {size} bytes are downloaded" in caplog.text
 
 
 def test_a_store_that_dies_leaves_what_came(

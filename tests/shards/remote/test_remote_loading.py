@@ -200,7 +200,7 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
         for _ in range(2):
             next(iter(batches))
             batches.load_state_dict(batches.state_dict())
-    said = [record.getMessage() for record in caplog.records if "the order goes through" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "the order uses" in record.getMessage()]
     assert len(said) == (times is not None)
     for message in said:
         assert "(Cache(max_bytes=...))" in message

@@ -201,7 +201,7 @@ def test_a_server_that_asks_for_a_pause_gets_it(
     with caplog.at_level(logging.INFO, "gpuloader"):
         assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
     assert set(paused) == {33}
-    assert "/a.tar: HTTP 503 Service Unavailable: it is asked again in 33 s" in caplog.text
+    assert "/a.tar: HTTP 503 Service Unavailable: trying again in 33 s" in caplog.text
 
 
 # --- what goes wrong
@@ -216,8 +216,8 @@ def test_a_server_that_asks_for_a_pause_gets_it(
         ("401", "HTTP 401 Unauthorized", 1),
         ("400", "HTTP 400 Bad Request", 1),
         ("drop", "ClientPayloadError", 5),
-        ("less", "50000 bytes come in place of the 100000 that were asked for", 5),
-        ("long", "100100 bytes come in place of the 100000 that were asked for", 5),
+        ("less", "50000 bytes came in place of the 100000 that were asked for", 5),
+        ("long", "100100 bytes came in place of the 100000 that were asked for", 5),
         ("redirect file:///etc/passwd", "RedirectClientError", 1),
         ("redirect ftp://127.0.0.1/a.tar", "RedirectClientError", 1),
     ],
@@ -238,7 +238,7 @@ def test_an_object_that_does_not_come_is_an_error_that_says_why(
 def test_a_whole_download_that_is_short_is_an_error(server: Server, tmp_path: Path) -> None:
     server.ranges = "ignored"
     server.fault("a.tar", "less")
-    with pytest.raises(RemoteError, match="50000 bytes come in place of the 100000 that were asked for"):
+    with pytest.raises(RemoteError, match="50000 bytes came in place of the 100000 that were asked for"):
         downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
 
 
@@ -269,13 +269,13 @@ def test_more_than_was_asked_for_is_not_read(server: Server, tmp_path: Path, how
     server.fault("a.tar", "endless")
     shard = RemoteShard(f"{server.url}/a.tar")
     if how == "download":
-        with pytest.raises(RemoteError, match=r"more bytes come than the \d+ that were asked for"):
+        with pytest.raises(RemoteError, match=r"more than the \d+ bytes that were asked for"):
             downloaded(shard, tmp_path / "out")
         assert (tmp_path / "out").stat().st_size <= SIZE
     elif ranges == "ignored":
         assert shard.read(shard.version(always), 10, 20, always) is None
     else:
-        with pytest.raises(RemoteError, match="more bytes come than the 10 that were asked for"):
+        with pytest.raises(RemoteError, match="more than the 10 bytes that were asked for"):
             shard.read(shard.version(always), 10, 20, always)
     assert server.sent_bytes["a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
 
@@ -288,7 +288,7 @@ def test_a_small_object_that_is_not_small_is_none_and_not_read(
     server.fault("a.tar", "endless")
     with caplog.at_level(logging.INFO, "gpuloader"):
         assert shard.read_small(SIZE, always) is None
-    assert f"{shard} has more than {SIZE} bytes; it is passed over" in caplog.text
+    assert f"{shard} has more than {SIZE} bytes; the object is ignored" in caplog.text
     assert server.sent_bytes["a.tar"] < ENDLESS_BYTES / 2
 
 
@@ -351,11 +351,11 @@ S3_SHARD = RemoteShard("s3://bucket/a.tar")
     ("how", "fault", "says"),
     [
         ("read", "endless", "more bytes come than the 1000 that were asked for"),
-        ("download", "endless", r"more bytes come than the \d+ that were asked for"),
+        ("download", "endless", r"more than the \d+ bytes that were asked for"),
         ("read", "elsewhere", r"the part 'bytes 488-1487/100000' came in place of 'bytes 1000-1999/100000'"),
         ("download", "elsewhere", r"the part 'bytes 488-\d+/100000' came in place of 'bytes 1000-99999/100000'"),
         ("read", "less", "500 bytes come in place of the 1000 that were asked for"),
-        ("download", "long", "99100 bytes come in place of the 99000 that were asked for"),
+        ("download", "long", "99100 bytes came in place of the 99000 that were asked for"),
     ],
 )
 def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: str, fault: str, says: str) -> None:

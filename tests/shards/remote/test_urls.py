@@ -56,6 +56,6 @@ def test_each_protocol_has_its_file_system(url: str, module: str) -> None:
     ],
 )
 def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="is not read: allowed are local paths and s3://") as caught:
+    with pytest.raises(ConfigError, match="is not supported: allowed are local paths and s3://") as caught:
         remote_protocol(url)
     assert "hunter2" not in str(caught.value)
