@@ -30,7 +30,7 @@ _CHECKS = {"jpeg": cause_in_jpeg, "pnm": cause_in_pnm}
 def gate(
     encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
 ) -> tuple[int, int] | str:
-    """Returns (height, width) in pixels as stored, without EXIF rotation, if DALI may get the image; otherwise the cause.
+    """Returns (height, width) in pixels as stored, without EXIF rotation, if DALI may get the image; or the cause.
 
     Args:
         encoded: (bytes,) the whole file.
