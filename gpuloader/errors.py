@@ -167,7 +167,7 @@ class ShardNotFoundError(DataError, FileNotFoundError):
         ...     GPULoader("shard/", 8)
         ... except ShardNotFoundError as error:
         ...     print(error)
-        no such file: shard/; near that name are shards
+        no such file: shard/; similar names are shards
     """
 
 
@@ -273,7 +273,7 @@ class LabelError(DataError):
         ...     GPULoader("shards/", 8, label_from="folder")
         ... except LabelError as error:
         ...     print(str(error).partition(":")[0])
-        40 of 40 samples lie in no folder
+        40 of 40 samples are not in a folder
     """
 
 

@@ -1,4 +1,4 @@
-"""DALI graphs, and the gate that keeps from DALI what it would not survive. No files, YAML, rank or epoch."""
+"""DALI graphs, and the gate that protects DALI from images that would crash it. No files, YAML, rank or epoch."""
 
 from gpuloader.pipelines.admission import admit, admit_all
 from gpuloader.pipelines.drawn_source import drawn_source

@@ -1,4 +1,4 @@
-"""What DALI gets for an image: its file, if the gate lets it pass; of a JPEG 2000 what another process made of it."""
+"""Prepares an image for DALI: its file if the gate accepts it; for a JPEG 2000, the PNM that another process made."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpuloader.shards.image_checks import cause_in_bytes, cause_in_size
 def admit(
     encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
 ) -> tuple[NDArray[np.uint8], tuple[int, int]] | str:
-    """The file that DALI gets for an image, and its (height, width) as `gate` says it; or why there is none.
+    """Returns the file that DALI gets for an image, and its (height, width) as in `gate`; or why it is refused.
 
     Args:
         encoded: (bytes,) the whole file.
         max_pixels, formats: the recipe's.
 
     Raises:
-        LoaderError: JPEG 2000 cannot be decoded for a reason that is not the image's.
+        LoaderError: JPEG 2000 cannot be decoded, and the image is not the cause.
     """
     size = gate(encoded, max_pixels, formats)
     if not isinstance(size, str):
@@ -47,13 +47,13 @@ def admit(
 
 
 def admit_all(images: Sequence[bytes], preset: Preset) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """The files that DALI gets for images, all of which the recipe must let be decoded, and their sizes.
+    """Returns the files that DALI gets for images, and their sizes; the recipe must accept all of them.
 
     Returns:
         The files (bytes,) each; (n, 2) heights and widths.
 
     Raises:
-        DataError: it names the first image that cannot be decoded.
+        DataError: an image cannot be decoded; the message names the first one.
     """
     files, sizes = [], []
     for number, image in enumerate(images):

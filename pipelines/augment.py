@@ -25,19 +25,19 @@ def augment(
     channels_first: bool,
     erase_value: Rgb | Literal["random"],
 ) -> DataNode:
-    """Runs a program on an image, gives scale x + offset for its levels x, and erases a part of that.
+    """Runs a program on an image, computes scale x + offset for its levels x, and erases a part of the result.
 
     Args:
         image: uint8 (h, w, 3), RGB.
         ops: int32 (k,), the steps of `gpuloader.recipe.program`; k is at least 1.
         parameters: float32 (k, PARAMETERS).
-        erase: int32 (6,), top, left, height, width of the part that is erased, in pixels; what of it is outside of
-            the image is cut off; height 0 erases nothing. Then two words that say which noise to erase with.
-        like_output: (0, 3, h, w), or (0, h, w, 3) without `channels_first`; holds nothing.
+        erase: int32 (6,): top, left, height, width of the erased part in pixels; only its part inside the image counts,
+            and height 0 erases nothing. Then two words, the key of the noise.
+        like_output: (0, 3, h, w), or (0, h, w, 3) without `channels_first`; it is empty, only its shape counts.
         dtype: "float32", "float16", or "uint8", which needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
-        erase_value: what is put there by channel, in the output's values; or "random", which is standard normal noise,
-            another for each value, and not for uint8.
+        erase_value: the value for each channel, in the output's units; or "random" for standard normal noise, with a
+            different number for each value; not for uint8.
     """
     values = (0.0, 0.0, 0.0) if erase_value == "random" else erase_value
     return call_kernel(

@@ -1,4 +1,4 @@
-"""Whose fault it is that nothing can be decoded: a good JPEG tells."""
+"""Finds out whether the machine is the reason that nothing can be decoded, with the help of a good JPEG."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GOOD_SIZE = (48, 64)
 
 @cache
 def good_jpeg() -> NDArray[np.uint8]:
-    """A JPEG that any decoder takes, (bytes,)."""
-    from PIL import Image  # which no start needs
+    """A JPEG that any decoder can decode, (bytes,)."""
+    from PIL import Image  # here, because a normal start does not need it
 
     height, width = GOOD_SIZE
     rows, columns = np.mgrid[:height, :width]
@@ -30,10 +30,10 @@ def good_jpeg() -> NDArray[np.uint8]:
 
 
 def machine_error(message: str) -> DeviceError:
-    """For a decoder that fails on a good JPEG, with the error's message."""
+    """The error for a decoder that fails on a good JPEG, with the decoder's message."""
     said = decoder_cause(message) if is_decode_failure(message) else message
     return DeviceError(
-        f"the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images: "
-        f"{said or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; beside a GPU, "
-        f"device_id=None decodes on the CPU"
+        f"the decoder fails on a good JPEG, so the installation or the machine is the cause, not the images: "
+        f"{said or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
+        f"GPU, device_id=None decodes on the CPU"
     )

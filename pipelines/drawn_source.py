@@ -1,4 +1,4 @@
-"""What a recipe's pipeline takes: batches of images, and what is drawn for them."""
+"""A source for a recipe's pipeline: batches of images, and what is drawn for them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpuloader.recipe import Preset
 
 
 def drawn_source(jpegs: Sequence[bytes], preset: Preset, batch_size: int, seed: int = 0) -> Source:
-    """A source for `recipe_pipeline`: images at hand, in their order, and the random numbers of a run with that seed.
+    """Makes a source for `recipe_pipeline` from images in memory, in their order, with the draws of this seed.
 
-    It ends after each epoch with StopIteration, as DALI's iterators expect it; after their `reset()` the next epoch
-    comes. In an epoch, image n gets the draws of sample n, as `Compose(...)(jpegs, seed=seed, epoch=epoch)` gives them.
+    It ends each epoch with StopIteration, as DALI's iterators expect; after their `reset()` the next epoch begins.
+    Image n gets the draws of sample n, the same as in `Compose(...)(jpegs, seed=seed, epoch=epoch)`.
 
     Args:
-        jpegs: the files, of any format that the recipe has among its `formats`; at least one.
+        jpegs: the files, at least one, in any format of the recipe's `formats`.
         preset: the recipe.
         batch_size: images in a batch; the last one of an epoch may have fewer.
-        seed: in [0, 2**64).
+        seed: an integer in [0, 2**64).
 
     Raises:
-        DataError: it names the first image that cannot be decoded.
+        DataError: an image cannot be decoded; the message names the first one.
     """
     files, sizes = admit_all(jpegs, preset)
 

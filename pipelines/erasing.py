@@ -8,7 +8,7 @@ The noise at (row, column, channel) of an image `width` pixels wide, in 32-bit a
 
     hash(x): x ^= x >> 16;  x *= 0x7feb352d;  x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16
 
-which is normal with mean 0 and standard deviation 1 (Box and Muller); the hash is Wellons' "lowbias32".
+which is normal with mean 0 and standard deviation 1 (Box and Muller). The hash is Wellons' "lowbias32".
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LARGEST = 8192  # pixels of height and of width, as `Preset.size`
 
 
 def erase(image: DataNode, box_and_key: DataNode, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
-    """The image with its box filled. Must be traced by a pipeline with conditionals; an empty box costs nothing.
+    """Fills the image's box. It must be traced by a pipeline with conditionals; an empty box costs nothing.
 
     Args:
         image: float32 (DALI erases no float16 on a GPU), on either device, at most 8192 pixels high and wide.
-        box_and_key: (6,) int32, on the CPU: top, left, height and width in pixels, a height of 0 being an empty box;
+        box_and_key: (6,) int32, on the CPU: top, left, height and width in pixels (a height of 0 means an empty box),
             then the key's two words.
         value: the colour in the image's units, or "random" for noise.
-        layout: of the image.
+        layout: the image's layout.
     """
     box, key = box_and_key[0:4], fn.reinterpret(box_and_key[4:6], dtype=types.UINT32)
     if box[2] > 0:
@@ -53,7 +53,7 @@ def _fill(image: DataNode, box: DataNode, colour: Rgb) -> DataNode:
 
 
 def _noise_in(image: DataNode, box: DataNode, key: DataNode, layout: Layout) -> DataNode:
-    """Noise in the box and 0 around it, of the image's shape."""
+    """Noise in the box and 0 around it, in the image's shape."""
     first = layout.index("H")
     size = image.shape(dtype=types.INT32)[first : first + 2]
     width = fn.cast(size[1], dtype=types.UINT32)

@@ -1,10 +1,10 @@
 """The graph: a pure function of (encoded bytes, drawn arrays), the same for training and evaluation.
 
-    encoded, region -> decode -> for each view: resize, cut, pad, flip -> [change pixels] -> normalise -> [erase]
+    encoded, region -> decode -> for each view: resize, crop, pad, flip -> [change pixels] -> normalise -> [erase]
 
-What is in it depends on the recipe alone: a training crop is a drawn region, an evaluation crop the region that the
-centre needs, and an operation that the recipe lacks has no node. The region is decoded once for all views. On the CPU
-one kernel does all behind the decoder, or two where pixels are changed.
+Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
+an evaluation crop is the region that the centre needs. The region is decoded once for all views. On the CPU, one kernel
+does everything after the decoder, or two if pixels are changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpuloader.recipe import Preset
 from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
-"""Gives a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
+"""Returns a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
 
 LastStep: TypeAlias = Literal["decode", "resize", "all"]
 
@@ -58,24 +58,24 @@ def recipe_pipeline(
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
-    """A recipe as a pipeline of DALI's: it takes batches from `source`, and has one output for each view.
+    """Builds a recipe's DALI pipeline: it takes batches from `source`, and has one output for each view.
 
     Args:
         preset: the recipe.
-        source: such as that of `drawn_source`, called in the thread that runs the pipeline. It must not raise anything
-            but StopIteration, and what it gives must live until its batch is out.
-        batch_size: the largest batch; smaller ones are fine.
-        num_threads: that decode and transform.
+        source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
+            exception it may raise is StopIteration, and what it returns must live until its batch is done.
+        batch_size: the largest batch; smaller ones are allowed.
+        num_threads: the number of threads that decode and transform.
         device_id: a GPU; None for the CPU.
-        prefetch_queue_depth: batches that are worked on before they are asked for.
-        largest_image: (height, width) that the GPU decoder sets memory aside for at the start; 0 for none.
-        decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; those that are not
-            there are DALI's own.
-        region: whether only the region of an image is decoded; else all of it, and then it is cut to the region, which
-            gives the same pixels.
-        decoded: whether `source` gives images, uint8 HWC RGB, in place of encoded files.
-        last_step: where the graph ends, to measure what its steps cost: with "decode" or "resize" it gives one row of
-            each image there.
+        prefetch_queue_depth: the number of batches that are made ahead.
+        largest_image: (height, width) for which the GPU decoder reserves memory at the start; 0 for none.
+        decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; DALI's defaults
+            apply to missing ones.
+        region: whether only the region of an image is decoded; if False, the whole image is decoded and then cropped to
+            the region, which gives the same pixels.
+        decoded: whether `source` gives images, uint8 HWC RGB, instead of encoded files.
+        last_step: where the graph ends, to measure the cost of its steps: with "decode" or "resize" it returns one row
+            of each image at this step.
 
     Raises:
         ConfigError: a GPU cannot do what the recipe asks for.
@@ -95,7 +95,7 @@ def recipe_pipeline(
         num_threads=num_threads,
         device_id=device_id,
         prefetch_queue_depth=prefetch_queue_depth,
-        enable_conditionals=device_id is not None,  # the kernels of the CPU have none, and to look for them takes 0.5 s
+        enable_conditionals=device_id is not None,  # the CPU's kernels have none, and searching for them takes 0.5 s
     )
     return pipeline
 
@@ -111,7 +111,7 @@ def recipe_graph(
     decoded: bool,
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """The graph of `recipe_pipeline`, which has its arguments."""
+    """The graph of `recipe_pipeline`; see there for the arguments."""
     drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
     image, *rest = fn.external_source(
         source=source,
@@ -120,7 +120,7 @@ def recipe_graph(
         ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
         no_copy=True,
     )
-    if last_step != "all":  # DALI warns of inputs that nothing takes
+    if last_step != "all":  # DALI warns of unused inputs
         rest = [fn.copy(node, preserve=True) for node in rest]
     inputs: Nodes = dict(zip(drawn, rest))
     if not decoded:
@@ -133,7 +133,7 @@ def recipe_graph(
 
 @do_not_convert  # type: ignore[untyped-decorator]
 def _arrays_of_one(preset: Preset, whole: bool) -> Mapping[str, NDArray[Any]]:
-    """What the recipe draws for one sample: names, dtypes and dimensions are those of any other."""
+    """The recipe's arrays for one sample; names, dtypes and dimensions are the same for all samples."""
     one = np.ones(1, np.int64)
     return preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, whole)
 
@@ -161,6 +161,6 @@ _VIEWS = {
 
 
 def of_view(drawn: Nodes, number: int) -> Nodes:
-    """The inputs that belong to a view, by the names that they have there."""
+    """The inputs of a view, by their names without the view's number."""
     parts = (name.rpartition(".") for name in drawn)
     return {name: drawn[f"{name}.{number}"] for name, _, view in parts if view == str(number)}

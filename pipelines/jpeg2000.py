@@ -1,6 +1,6 @@
-"""JPEG 2000 to PNM in a process of its own: on a damaged file a decoder may end its process, or damage its memory.
+"""Translates JPEG 2000 to PNM in a separate process: damaged files may crash the decoder or corrupt its memory.
 
-This is the parent's side; `gpuloader.helpers.jpeg2000_process` is the process, and says what they tell each other.
+This is the parent's side. `gpuloader.helpers.jpeg2000_process` is the process, and describes the protocol.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ def is_jpeg2000(encoded: NDArray[np.uint8]) -> bool:
 
 
 def translate(encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
-    """A JPEG 2000 file, (bytes,), as PNM of 8 or 16 bits; its (height, width) where those are too many; or the cause.
+    """Translates a JPEG 2000 file, (bytes,), to PNM of 8 or 16 bits; returns (height, width) if it is too large, or the
+    cause if it cannot be decoded.
 
-    Threads take turns. The answer depends on the file alone, in what it may take of memory and time too.
+    Threads take turns. The answer depends only on the file, and so do the limits on memory and time.
 
     Raises:
-        LoaderError: the process does not begin, is killed, or does not answer.
+        LoaderError: the process does not start, is killed, or does not answer.
     """
     return server.translate(encoded, max_pixels)
 
 
 class _Server:
-    """The process that translates, as its parent sees it."""
+    """The process that translates, seen from its parent."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -56,15 +57,15 @@ class _Server:
         with self._lock:
             try:
                 answer = self._ask(encoded, max_pixels)
-                if answer is None:  # something ended it since the last image
+                if answer is None:  # the process ended since the last image
                     self.close()
                     answer = self._ask(encoded, max_pixels)
             except BaseException:
-                self.close()  # it may still answer, and that would be taken for the next image's
+                self.close()  # otherwise its late answer would be taken for that of the next image
                 raise
         if answer is None:
             self.close()
-            raise LoaderError("the process that decodes JPEG 2000 was ended twice: see whether memory is left")
+            raise LoaderError("the process that decodes JPEG 2000 was ended twice: check whether memory is full")
         said, content = answer
         if "error" in said:
             raise LoaderError(said["error"])
@@ -78,16 +79,16 @@ class _Server:
             end(process)
 
     def leave_to_the_parent(self) -> None:
-        """In a forked child, which starts one of its own: the parent's is to end when the parent does."""
+        """Forgets the parent's process in a forked child, which starts its own; the parent ends the other."""
         process, self.process, self._lock = self.process, None, Lock()
         if process is not None:
-            process.returncode = 0  # else Python waits for it, and warns
+            process.returncode = 0  # otherwise Python waits for it, and warns
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
 
     def _ask(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
-        """None where the process ended."""
+        """Sends an image and returns the answer; None if the process ended."""
         process = self.process = self.process or _begin()
         assert process.stdin is not None
         try:
@@ -101,12 +102,12 @@ class _Server:
 def _begin() -> subprocess.Popen[bytes]:
     process = start_python("-m", jpeg2000_process.__name__, is_ready=lambda process: _answer(process) is not None)
     if isinstance(process, str):
-        raise LoaderError("the process that decodes JPEG 2000 did not begin:", *process.splitlines())
+        raise LoaderError("the process that decodes JPEG 2000 did not start:", *process.splitlines())
     return process
 
 
 def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray] | None:
-    """The line and what follows it; None where the process ended."""
+    """Reads the line of an answer and the content after it; None if the process ended."""
     assert process.stdout is not None
     file, poll = process.stdout.fileno(), select.poll()
     poll.register(file, select.POLLIN)
@@ -134,6 +135,6 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray
     return said, content
 
 
-server = _Server()  # that of this process
+server = _Server()  # one in each process
 atexit.register(server.close)
 at_fork(server, _Server.leave_to_the_parent)

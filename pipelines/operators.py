@@ -1,4 +1,4 @@
-"""The graph's steps, each a function of DALI nodes. Names of inputs are those of `gpuloader.recipe`."""
+"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `gpuloader.recipe`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def decode_region(
     knobs: Mapping[str, Any] | None = None,
     by_decoder: bool = True,
 ) -> DataNode:
-    """Only the rows and columns asked for, RGB uint8 HWC, not turned by EXIF, like torchvision.
+    """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
 
-    The decoder itself leaves the others out, or else decodes all of the image, which is then cut. To resize a part of
-    it instead of cutting would give other pixels: at the part's border DALI's filter takes in those behind it.
+    Either the decoder decodes only the region, or it decodes the whole image, which is then cropped. The resize cannot
+    select the region instead: DALI's filter would also use pixels beyond the region's border, so pixels would differ.
     """
     options = {
         "device": "cpu" if device == "cpu" else "mixed",
@@ -62,12 +62,12 @@ def decode_region(
 
 
 def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
-    """The same of an image that is decoded already."""
+    """Cuts the region out of an image that is already decoded."""
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
 def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    """One view of a decoded region, by compiled kernels: one pass, and a second where pixels are changed."""
+    """Makes one view of a decoded region with compiled kernels: one pass, and a second one if pixels are changed."""
     image = place_on_cpu(region, drawn, view, preset)
     if view.in_one_pass:
         return image
@@ -84,7 +84,7 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
 
 
 def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    """Resized, cut, padded and flipped; finished where that is one pass, else uint8 HWC."""
+    """Resizes, crops, pads and flips; if all is done in one pass, the result is finished, otherwise uint8 HWC."""
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
     first = _finish(view, preset) if view.in_one_pass else levels
@@ -102,7 +102,7 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
 
 
 def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
-    """How the last pass leaves the image."""
+    """The format and scale of the image after the last pass."""
     scale, offset = _scale_and_offset(view, preset)
     return {"scale": scale, "offset": offset, "dtype": preset.dtype, "channels_first": preset.layout == "nchw"}
 
@@ -113,7 +113,7 @@ def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
 
 
 def _like_output(size: DataNode, channels_first: bool) -> DataNode:
-    """A tensor that holds nothing: its dimensions tell the kernels the output's."""
+    """An empty tensor whose shape tells the kernels the output's shape."""
     parts = ([0, 3], size) if channels_first else ([0], size, [3])
     shape = fn.cat(*(_constant(np.array(p, np.int32)) if isinstance(p, list) else p for p in parts))
     return fn.zeros(shape=shape, dtype=types.UINT8)
@@ -124,7 +124,7 @@ def _constant(values: NDArray[Any]) -> DataNode:
 
 
 def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    """One view of a decoded region, by DALI's operators."""
+    """Makes one view of a decoded region with DALI's operators."""
     image = place_on_gpu(region, drawn, view, preset)
     if view.pixels:
         image = run_steps(image, drawn["ops"], drawn["parameters"], view.choices)
@@ -136,16 +136,16 @@ def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
 
 
 def place_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    """Resized, cut, padded and flipped, uint8 HWC.
+    """Resizes, crops, pads and flips; the result is uint8 HWC.
 
-    DALI's filter repeats the border where PIL's and torch's cut it off.
+    At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
     """
     how, roi, size, placed = view.how_placed, drawn["roi"], drawn["size"], drawn["placed"]
     start, end = roi[0:2], roi[2:4]
     if len(preset.each_view) > 1:
         region, start, end = _own_part(region, start, end)
     resized, corner = placed[0:2], placed[2:4]
-    # Of what is resized, the part that the output shows; where padding repeats pixels, all of it.
+    # Resize only the part that the output shows; if padding repeats pixels, resize everything.
     constant = how.padding_mode == "constant"
     first = math.clamp(corner, 0, resized - 1) if constant else corner * 0
     behind = math.max(math.min(corner + size, resized), first + 1) if constant else resized
@@ -160,7 +160,7 @@ def place_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
     )
     if how.padding_mode == "edge":
         place = fn.cast(fn.stack(corner[1], corner[0]), dtype=types.FLOAT)
-        # Without a fill the border is repeated.
+        # Without a fill value, this repeats the border.
         image = fn.warp_affine(
             image,
             matrix=fn.transforms.translation(offset=place),
@@ -183,8 +183,9 @@ def place_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
 
 
 def _own_part(region: DataNode, start: DataNode, end: DataNode) -> tuple[DataNode, DataNode, DataNode]:
-    """What there is of a window in a region that several views share, and the window in it: DALI's filter would take in
-    what only the other views need.
+    """Returns the part of a shared region that belongs to a view's window, and the window's place in it.
+
+    Without this, DALI's filter would also use pixels that only other views need.
     """
     first = math.max(start, 0.0)
     behind = math.min(end, region.shape(dtype=types.INT32)[0:2])
@@ -195,7 +196,7 @@ def _own_part(region: DataNode, start: DataNode, end: DataNode) -> tuple[DataNod
 
 
 def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
-    """The image with as much more on each side as it is large, as the padding mode has it; and how much that is."""
+    """Extends the image on each side by a mirrored copy, as the padding mode says; returns by how much, too."""
     for axis in (0, 1):
         before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
         if padding_mode == "reflect":  # without repeating the border
@@ -205,7 +206,7 @@ def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[Dat
 
 
 def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str | None = None) -> DataNode:
-    """HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
+    """Converts HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
     scale, offset = _scale_and_offset(view, preset)
     return fn.crop_mirror_normalize(
         image,

@@ -1,7 +1,7 @@
-"""Which ways of decoding JPEGs work on a GPU: tried in a process of its own, as some versions of nvImageCodec end it.
+"""Tries which ways of decoding JPEGs work on a GPU, in a separate process, because some nvImageCodec versions crash it.
 
 The process, `python -m gpuloader.pipelines.probe DEVICE`, decodes good JPEGs in one way after the other, and writes a
-line of JSON for each: {"levels": the worst image's mean difference to Pillow's} or {"error": message}.
+line of JSON for each: {"levels": the largest mean difference of an image from Pillow's} or {"error": message}.
 """
 
 from __future__ import annotations
@@ -41,61 +41,61 @@ _SAMPLINGS = ("4:2:0", "4:4:4", "4:2:2", "gray")
 
 
 class Trial(NamedTuple):
-    """A way of decoding: whether the decoder leaves out what the region does not need; `hw_decoder_load`."""
+    """A way of decoding: whether the decoder decodes only the region, and `hw_decoder_load`."""
 
     region: bool
     hw_load: float
 
 
 TRIALS = (Trial(False, 0.0), Trial(False, 1.0), Trial(True, 0.0), Trial(True, 1.0))
-"""The safest first: behind one that ends the process, none is tried."""
+"""The safest comes first, because after one that ends the process, no more are tried."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of the trials.
+    """The results of the trials.
 
     Attributes:
-        problems: of each of `TRIALS`; empty where it works.
+        problems: one for each of `TRIALS`; empty if it works.
     """
 
     problems: tuple[str, ...]
 
     @property
     def hw_load(self) -> float:
-        """All or none: with a share between, an image's decoder depends on the others in its batch."""
+        """All or none, because with a share between 0 and 1, an image's decoder depends on the rest of its batch."""
         return 0.0 if self.problems[1] else 1.0
 
     def region(self, hw_load: float) -> bool:
-        """Whether regions are decoded right by all decoders that get a part of the batch."""
+        """Whether all decoders that get images at this load decode regions correctly."""
         return not ((hw_load < 1 and self.problems[2]) or (hw_load > 0 and self.problems[3]))
 
     def __str__(self) -> str:
-        engines = f"no engine: {self.problems[1]}" if self.problems[1] else "by engines, where there are any"
+        engines = f"no engine: {self.problems[1]}" if self.problems[1] else "by engines, if there are any"
         region = f"not regions: {self.problems[3 if self.hw_load else 2]}"
         return f"{'regions' if self.region(self.hw_load) else f'whole images, {region}'}; {engines}"
 
 
 def probe(device_id: int | None) -> Found:
-    """Tries all on a GPU, or on the CPU, which takes some seconds.
+    """Tries all ways on a GPU, or on the CPU; this takes a few seconds.
 
     Raises:
-        DeviceError: not even whole images can be decoded without engines, or memory is lacking.
+        DeviceError: even whole images cannot be decoded without engines, or there is not enough memory.
     """
     return decide(*_run(device_id))
 
 
 def decide(said: str, end: str) -> Found:
-    """What the lines of the process and its end tell; raises what `probe` does."""
+    """Returns the result from the lines of the process and its end; raises what `probe` raises."""
     lines = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
     problems = [_problem(line) for line in lines]
     problems += [f"it ends the process ({end})", *["not tried, as the process had ended"] * len(TRIALS)]
     lacking = [line["error"] for line in lines if is_out_of_memory(line.get("error", ""))]
     if problems[0] or lacking:
         raise DeviceError(
-            f"a process that decodes good JPEGs on the GPU, to find out how, fails: {[*lacking, problems[0]][0]} "
-            f"({describe_decoder_versions()}). See `gpuloader doctor`; Decoder(region=False, hw_load=0) goes "
-            f"without it, and device_id=None without the GPU"
+            f"a separate process, which tries how the GPU decodes good JPEGs, fails: {[*lacking, problems[0]][0]} "
+            f"({describe_decoder_versions()}). See `gpuloader doctor`; Decoder(region=False, hw_load=0) does not "
+            f"need it, and device_id=None does not use the GPU"
         )
     return Found(tuple(problems[: len(TRIALS)]))
 
@@ -107,7 +107,7 @@ def _problem(line: dict[str, Any]) -> str:
 
 
 def _run(device_id: int | None) -> tuple[str, str]:
-    """What the process writes, and how it ends."""
+    """Returns what the process writes, and how it ends."""
     said, status = b"", 0
 
     def waited(process: subprocess.Popen[bytes]) -> bool:
@@ -131,7 +131,7 @@ def _run(device_id: int | None) -> tuple[str, str]:
 
 def _serve(device_id: int | None) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries in C write is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of C libraries must not mix with the answers
     images = [_jpeg(number) for number in range(_IMAGES)]
     for trial in TRIALS:
         try:
@@ -142,8 +142,8 @@ def _serve(device_id: int | None) -> None:
 
 
 def _jpeg(number: int) -> NDArray[np.uint8]:
-    """A smooth picture with some texture, encoded."""
-    from PIL import Image  # in the process alone: no start needs it
+    """Encodes a smooth picture with some texture."""
+    from PIL import Image  # only in this process: a normal start does not need it
 
     rng = np.random.default_rng(number)
     (height, width), sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
@@ -159,7 +159,7 @@ def _jpeg(number: int) -> NDArray[np.uint8]:
 
 
 def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: int | None) -> float:
-    """The mean difference to what Pillow decodes, in levels, of the image for which it is largest."""
+    """The largest mean difference of an image from Pillow's result, in levels."""
     from PIL import Image
 
     whole = [np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.int16) for image in images]

@@ -7,7 +7,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.kernels.call import call_kernel
 
-_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # by the kernel's numbers
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # in the order of the kernel's numbers
 _PADDINGS = ("constant", "edge", "reflect", "symmetric")
 
 
@@ -26,14 +26,13 @@ def resample(
     dtype: str,
     channels_first: bool,
 ) -> DataNode:
-    """Resizes a part of an image, cuts the output out of that, pads and flips it, and gives scale x + offset.
+    """Resizes a part of an image, crops, pads and flips the result, and computes scale x + offset.
 
     Args:
         image: uint8 HWC, RGB, values x in [0, 255].
-        roi, placed: as `gpuloader.recipe.placement.Placement.arrays` has them.
-        like_output: uint8 of shape (0, 3, h, w) for CHW or (0, h, w, 3); it holds nothing, its dimensions are
-            the output's.
-        interpolation, antialias, padding_mode, fill: as a `Placement` has them.
+        roi, placed: as in `gpuloader.recipe.placement.Placement.arrays`.
+        like_output: uint8 of shape (0, 3, h, w) for CHW or (0, h, w, 3) for HWC; it is empty, only its shape counts.
+        interpolation, antialias, padding_mode, fill: as in a `Placement`.
         dtype: "float32", "float16", or "uint8", which rounds and needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
     """

@@ -1,7 +1,7 @@
-"""The steps of `gpuloader.recipe.program` in DALI's operators, on the device where the image is.
+"""The steps of `gpuloader.recipe.program` as DALI operators, on the image's device.
 
-Pure functions of their inputs, which a pipeline with conditionals must trace. What an operation does stands in
-`gpuloader.recipe.program`; where DALI's operators cannot do just that, its function says so.
+They are pure functions of their inputs, and must be traced by a pipeline with conditionals. `gpuloader.recipe.program`
+says what each operation does; if DALI's operators cannot do exactly this, the function here says so.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpuloader.recipe.program import NEAREST, Op
 
 _GRAY = [0.2989, 0.587, 0.114]
 _SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-_MOST_BLUR_TAPS = 171  # DALI's convolution on a GPU refuses windows of which half, times 3 channels, is 256 or more
+_MOST_BLUR_TAPS = 171  # on a GPU, DALI's convolution refuses windows if half of one, times 3 channels, is 256 or more
 _WHITE = types.Constant(255, dtype=types.UINT8)
 
 
 def check_for_gpu(preset: Preset) -> None:
-    """Sees that DALI's operators for a GPU take what the recipe asks for.
+    """Checks that DALI's operators for a GPU can do what the recipe asks for.
 
     Raises:
         ConfigError: a blur's kernel is too large for them.
@@ -34,21 +34,21 @@ def check_for_gpu(preset: Preset) -> None:
         for each in with_inner(view.pixels):
             if isinstance(each, GaussianBlur) and each.kernel_size > _MOST_BLUR_TAPS:
                 raise ConfigError(
-                    f"GaussianBlur's kernel_size {each.kernel_size}: allowed is up to {_MOST_BLUR_TAPS} on a GPU, "
-                    f"which DALI's blur can do; take a smaller kernel, or device_id=None for the CPU"
+                    f"GaussianBlur's kernel_size {each.kernel_size}: DALI's blur on a GPU allows up to "
+                    f"{_MOST_BLUR_TAPS}; use a smaller kernel, or device_id=None for the CPU"
                 )
 
 
 def run_steps(image: DataNode, ops: DataNode, parameters: DataNode, choices: Sequence[frozenset[Op]]) -> DataNode:
-    """The image after its steps. Each sample goes through the operation that was drawn for it, and no other.
+    """Returns the image after its steps. Each sample goes only through the operations that were drawn for it.
 
     Args:
         image: RGB, uint8 HWC, on either device.
         ops, parameters: a sample's rows of `Program`'s arrays: (k,) int32 and (k, PARAMETERS) float32, on the CPU.
-        choices: as in `Program`; only what they name gets nodes. One of MIX_BEGIN, MIX_ADD and MIX_END comes alone or
-            with IDENTITY.
+        choices: as in `Program`; only operations in it get nodes. A choice with one of MIX_BEGIN, MIX_ADD and MIX_END
+            has nothing else except IDENTITY.
     """
-    # DALI warns of inputs that nothing takes, and not every recipe looks at these.
+    # DALI warns of unused inputs, and not every recipe uses these.
     ops, parameters = fn.copy(ops, preserve=True), fn.copy(parameters, preserve=True)
     noted, total = image, None
     for step, possible in enumerate(choices):
@@ -77,7 +77,7 @@ def _unless_identity(op: DataNode, possible: frozenset[Op], changed: DataNode, i
 
 
 def _one_of(possible: list[Op], op: DataNode, image: DataNode, p: DataNode) -> DataNode:
-    """The image after the operation `op`, which is one of the `possible`; those are in their order."""
+    """Returns the image after the operation `op`, which is one of the `possible`, a sorted list."""
     if len(possible) == 1:
         return _OPERATIONS[possible[0]](image, p)
     half = len(possible) // 2
@@ -88,7 +88,7 @@ def _one_of(possible: list[Op], op: DataNode, image: DataNode, p: DataNode) -> D
 
 
 def _levels(values: DataNode) -> DataNode:
-    """Clamped and truncated: `cast` alone would round."""
+    """Clamped and truncated, because `cast` alone would round."""
     return fn.cast(math.floor(values), dtype=types.UINT8)
 
 
@@ -101,12 +101,12 @@ def _identity(image: DataNode, p: DataNode) -> DataNode:
 
 
 def _warp(image: DataNode, p: DataNode) -> DataNode:
-    """Bilinear where the program says bicubic, which DALI has not."""
+    """Uses bilinear if the program says bicubic, which DALI does not have."""
     matrix = fn.reshape(p[0:9], shape=[3, 3])
     affine = (p[6] == 0.0) & (p[7] == 0.0) & (p[8] == 1.0)
     nearest = p[9] == float(NEAREST)
     fill = p[10:13]
-    # The operators fill with one number for all: 0.
+    # The operators fill all channels with the same number: 0.
     warped = _warp_of(image - fill, matrix, affine, nearest)
     return fn.cast(warped + fill, dtype=types.UINT8)
 
@@ -139,13 +139,14 @@ def _saturation(image: DataNode, p: DataNode) -> DataNode:
 
 
 def _hue(image: DataNode, p: DataNode) -> DataNode:
-    """With v the largest, c the largest less the smallest channel and h the hue in sixths of a circle, a channel is
-    v - c max(0, min(k, 4 - k, 1)), k = (n + h) mod 6, n = 5, 3, 1 for red, green, blue (Wikipedia, "HSL and HSV",
-    "HSV to RGB alternative").
+    """A channel is v - c max(0, min(k, 4 - k, 1)), with k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue.
+
+    v is the largest channel, c the largest minus the smallest, and h the hue in sixths of a circle (Wikipedia, "HSL and
+    HSV", "HSV to RGB alternative").
     """
     value = fn.reductions.max(image, axes=2, keep_dims=True)
     chroma = value - fn.reductions.min(image, axes=2, keep_dims=True)
-    # The hue as each channel has it where it is the largest; where several are, they agree.
+    # For each channel, the hue if this channel is the largest; if several are, their hues agree.
     differences = fn.coord_transform(image, M=[0.0, 1.0, -1.0, -1.0, 0.0, 1.0, 1.0, -1.0, 0.0])
     hues = fn.coord_transform(differences / math.max(chroma, 1), T=[6.0, 2.0, 4.0])
     hue = fn.reductions.max((image == value) * hues, axes=2, keep_dims=True) + 6.0 * p[0]
@@ -157,7 +158,7 @@ def _hue(image: DataNode, p: DataNode) -> DataNode:
 
 def _sharpness(image: DataNode, p: DataNode) -> DataNode:
     image = fn.cast(image, dtype=types.FLOAT)
-    # Where the window leaves the image, the mean is far below 0.
+    # If the window reaches beyond the image, the mean is far below 0.
     outside = types.Constant(-1e6, dtype=types.FLOAT, device=image.device)
     smooth = fn.filter(image, types.Constant(_SMOOTHING, device=image.device), outside, border="constant")
     change = (1.0 - p[0]) * (math.floor(smooth + 0.5) - image)
@@ -188,10 +189,11 @@ def _autocontrast(image: DataNode, p: DataNode) -> DataNode:
 
 
 def _equalize(image: DataNode, p: DataNode) -> DataNode:
-    """To PIL a level's share is the pixels below it, of all but those at the highest level. DALI takes the pixels up to
-    it, of all but those at the lowest, both without the lowest: the same on the inverted image. PIL's 255th of all is a
-    whole number of pixels, which tells on small images; where it is 0, the channel stays. Both round: a level can
-    differ by 1.
+    """Differs from PIL by at most 1 level, because both round.
+
+    In PIL, a level's share is the number of pixels below it, divided by the number of pixels not at the highest level.
+    DALI counts the pixels up to a level, both times without those at the lowest: the same on the inverted image.
+    PIL divides the number by 255 and truncates, which matters for small images; if it is 0, the channel is unchanged.
     """
     below = image < fn.reductions.max(image, axes=[0, 1], keep_dims=True)
     pixels = fn.reductions.sum(fn.cast(below, dtype=types.FLOAT), axes=[0, 1], keep_dims=True) / 255.0
@@ -208,7 +210,7 @@ def _blur(image: DataNode, p: DataNode) -> DataNode:
     return fn.gaussian_blur(image, sigma=p[0], window_size=fn.cast(p[1], dtype=types.INT32))
 
 
-# From the image and the step's parameters to the image.
+# Each takes the image and the step's parameters, and returns the image.
 _OPERATIONS: dict[Op, Callable[[DataNode, DataNode], DataNode]] = {
     Op.IDENTITY: _identity,
     Op.WARP: _warp,

@@ -1,4 +1,4 @@
-"""Which samples of a batch DALI cannot decode. Its own error loses the whole batch and does not always name them."""
+"""Finds the samples of a batch that DALI cannot decode: its error loses the batch and does not always name them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
-"""Options of DALI's decoder, so that what failed in a batch fails again. A GPU's JPEG engine gets a part of a batch
-alone: it might decode an image which in its batch went to another decoder, and failed there."""
+"""Options of DALI's decoder, so that an image that failed in a batch fails again. A GPU's JPEG engine decodes only some
+images of a batch: alone, it might decode an image that in its batch went to another decoder and failed there."""
 
 _CAUSE = "DALI's decoder fails on it"
 
@@ -40,21 +40,21 @@ def find_undecodable(
     decoder_options: Mapping[str, float] | None = None,
     region: bool = True,
 ) -> dict[int, str]:
-    """The rows whose regions cannot be decoded, with the cause.
+    """Returns the rows whose regions cannot be decoded, with the causes.
 
-    On the CPU nvImageCodec decodes the regions. It is DALI's own decoder, but says of each image whether that worked,
-    and needs no pipeline. Where it refuses none, and on a GPU, the recipe's graph decides. Before an image is blamed, a
-    good JPEG is decoded.
+    On the CPU nvImageCodec decodes the regions. DALI uses this decoder, too, but here it reports each image, and needs
+    no pipeline. If it refuses no image, and on a GPU, the recipe's graph decides. Before an image is blamed, a good
+    JPEG is decoded.
 
     Args:
-        images: encoded, which the gate let pass.
+        images: encoded images that the gate accepted.
         arrays: what the recipe drew for them.
-        num_threads: that decode, on the CPU.
-        decoder_options, region: those that the images failed with, as `recipe_pipeline` has them; no JPEG engine takes
-            part here.
+        num_threads: the number of decoding threads, on the CPU.
+        decoder_options, region: those with which the images failed, as for `recipe_pipeline`; JPEG engines are not used
+            here.
 
     Raises:
-        DeviceError: the good JPEG cannot be decoded, so no image is to blame.
+        DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
     refused = _find_refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
     return refused or _find_refused_by_graph(preset, images, arrays, device_id, decoder_options or {}, region)
@@ -65,7 +65,7 @@ def _find_refused_on_cpu(
 ) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
-    # As DALI asks for them; it makes 8 bits of any depth itself.
+    # The same settings as DALI's, which converts any depth to 8 bits itself.
     params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
     starts, ends = arrays["region_start"], arrays["region_start"] + arrays["region_shape"]
     windows = [
@@ -73,7 +73,7 @@ def _find_refused_on_cpu(
         for image, start, end in zip(images, starts, ends, strict=True)
     ]
     causes: dict[int, str] = {}
-    for first in range(0, len(windows), num_threads):  # a batch of decoded images at once would take its memory twice
+    for first in range(0, len(windows), num_threads):  # decoding the whole batch at once would double its memory
         decoded = decoder.decode(windows[first : first + num_threads], params=params)
         causes |= {first + row: _CAUSE for row, image in enumerate(decoded) if image is None}
     if causes and decoder.decode([CodeStream(good_jpeg())], params=params)[0] is None:
@@ -89,10 +89,10 @@ def _find_refused_by_graph(
     decoder_options: Mapping[str, float],
     region: bool,
 ) -> dict[int, str]:
-    """Runs the samples one by one through the recipe's graph up to the decoder: the rows that fail, with DALI's cause.
+    """Runs the samples one by one through the recipe's graph up to the decoder; returns failing rows, with causes.
 
-    On a GPU each has a pipeline of its own: nvJPEG's decoders may keep what they read of the image before. To trace the
-    whole graph for each would take seconds.
+    On a GPU each sample has its own pipeline, because nvJPEG's decoders may keep data of the image before. The graph
+    ends at the decoder, because tracing all of it for each sample would take seconds.
     """
     good, of_good = len(images), preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), *np.array([GOOD_SIZE]).T)
     images = [*images, good_jpeg()]
@@ -129,13 +129,13 @@ def _find_refused_by_graph(
                 raise
             causes[row] = cause_of(str(error))
             rows.appendleft(good)
-            pipeline = None  # DALI says that one which failed is no longer valid
+            pipeline = None  # according to DALI, a failed pipeline is no longer valid
         if device_id is not None:
             pipeline = None
     return causes
 
 
 def cause_of(message: str) -> str:
-    """What went wrong, out of DALI's message."""
+    """The cause of a decoder's failure, from DALI's message."""
     said = decoder_cause(message)
     return f"{_CAUSE}: {said}" if said else _CAUSE

@@ -1,4 +1,4 @@
-"""Whole images, decoded by DALI, or which of them it cannot decode: what damages any crop shows here."""
+"""Decodes whole images with DALI, or finds those that it cannot decode: damage anywhere in an image shows here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
 
 
 class WholeDecoder:
-    """Decodes all pixels of images that the gate lets pass.
+    """Decodes all pixels of images that the gate accepted.
 
     Args:
         batch_size: the most images at a time.
-        num_threads: that decode them.
+        num_threads: the number of decoding threads.
         device_id: a GPU; None for the CPU.
     """
 
@@ -33,7 +33,7 @@ class WholeDecoder:
         at_fork(self, WholeDecoder._leave_to_the_parent)
 
     def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]] | dict[int, str]:
-        """The images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
+        """Returns the images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
         outcome = self._run(images)
         if isinstance(outcome, str):
             return self.failures(images)
@@ -41,14 +41,14 @@ class WholeDecoder:
         return [np.array(decoded.at(row)) for row in range(len(images))]
 
     def failures(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        """The rows that fail, with DALI's cause.
+        """Returns the rows that fail, with DALI's cause.
 
-        DALI's error loses the batch and does not always name the image, so a batch that fails is halved. On a GPU its
-        images then come one by one, each into a new pipeline: nvJPEG's decoders may keep what they read of the image
-        before.
+        DALI's error loses the batch and does not always name the image, so a failed batch is halved and tried again. On
+        a GPU its images are tried one by one, each in a new pipeline, because nvJPEG's decoders may keep data of the
+        image before.
 
         Raises:
-            DeviceError: a good JPEG fails as well.
+            DeviceError: a good JPEG fails, too.
         """
         message = self._run(images) if images else None
         if not isinstance(message, str):
@@ -67,25 +67,25 @@ class WholeDecoder:
         """Decodes a good JPEG.
 
         Raises:
-            DeviceError: that fails, so no image is to blame.
+            DeviceError: this fails, so the images are not the cause.
         """
         message = self._run([good_jpeg()])
         if isinstance(message, str):
             raise machine_error(message)
 
-    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error's words
+    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error message
         if self._pipeline is None or (len(images) == 1 and not self._on_cpu):
             self._pipeline = _graph(self._on_cpu, **self._arguments)
         try:
             return self._pipeline.run(encoded=list(images))
         except RuntimeError as error:
-            self._pipeline = None  # one that failed is of no use any more
+            self._pipeline = None  # a failed pipeline cannot be used again
             if not is_decode_failure(str(error)):
                 raise
             return str(error)
 
     def _leave_to_the_parent(self) -> None:
-        """In a forked child, which makes its own."""
+        """Releases the parent's pipeline in a forked child, which makes its own."""
         if self._pipeline is not None:
             leak_after_fork(self._pipeline)
         self._pipeline = None

@@ -375,7 +375,7 @@ def test_fields_are_those_of_the_samples_of_the_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([3], "fields: 3 is not an extension: allowed are those of components, as 'json'"),
+        ([3], "fields: 3 is not an extension: allowed are extensions such as 'json'"),
         ({None: collators.as_json}, "fields: None is not an extension"),
         ({"json": "as_json"}, "fields: 'as_json' for 'json': allowed is a collator, see gpuloader.collators"),
         ({".KEY": collators.as_text}, "key is already the name of another entry of the batch"),

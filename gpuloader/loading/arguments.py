@@ -161,7 +161,7 @@ def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) 
     collators = {}
     for extension, collator in by_extension.items():
         if not isinstance(extension, str):
-            raise ConfigError(f"fields: {extension!r} is not an extension: allowed are those of components, as 'json'")
+            raise ConfigError(f"fields: {extension!r} is not an extension: allowed are extensions such as 'json'")
         name = extension.lower().removeprefix(".")
         if name in ENTRIES:
             raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")

@@ -48,8 +48,8 @@ def fill(
 ) -> tuple[Sequence[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]:
     """Repeats a batch's samples until it has the given number of rows.
 
-    The first batch of a pipeline tells nvImageCodec the most JPEGs of a batch that the GPU's engines decode. If that
-    batch were a short one, an image's decoder would depend on where the run was resumed.
+    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
+    were a short one, an image's decoder would depend on where the run was resumed.
     """
     again = np.resize(np.arange(len(images)), rows)
     return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}

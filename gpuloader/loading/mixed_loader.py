@@ -238,7 +238,7 @@ class MixedLoader(Generic[B_co]):
         bounds = np.cumsum(weights / weights.sum())
         for first in count(0, _AT_ONCE):
             steps = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE))
-            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # other numbers than those of the samples
+            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # not the numbers that samples get
             yield from (names[place] for place in np.searchsorted(bounds[:-1], uniform, side="right"))
 
     def _identity(self) -> dict[str, Any]:

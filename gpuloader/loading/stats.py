@@ -17,8 +17,8 @@ class Stats:
         samples: samples in them, padding included.
         elapsed_seconds: time spent in loops over the loader, the loop's body included.
         waiting_seconds: the part of it that the loop waited for the loader.
-        decoding_seconds: the part of the waiting that was spent on decoded images.
-        delivering_seconds: the part of the waiting that was spent on delivery: labels to the device, mixing.
+        decoding_seconds: the part of the waiting that was for decoded images.
+        delivering_seconds: the part of the waiting that was for delivery: labels to the device, mixing.
         reading_seconds: the reading thread's time for reading the bytes of these batches; it works beside the loop.
         gating_seconds: the reading thread's time for the gate, draws, labels and fields.
         ready_batches: batches that are read and wait to be decoded.

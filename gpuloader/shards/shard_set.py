@@ -343,4 +343,4 @@ def _shard_of(row: _Row) -> int:
     return row[0][0]
 
 
-_CHANGED = "it changed after this loader was created. Make a new loader once the shard is final"
+_CHANGED = "it changed since this loader was created. Make a new loader once the shard is final"

@@ -109,7 +109,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
         position_of_next = offset + -(-size // BLOCK_BYTES) * BLOCK_BYTES
         if extended:
             if size > MAX_EXTENDED_HEADER_BYTES:
-                raise TarError(shard, position, f"an extended header of {size} bytes, which is too large")
+                raise TarError(shard, position, f"an extended header of {size} bytes is too large")
             data = chunk[offset - start : offset - start + size]
             if len(data) < size:
                 data = read(size, offset)

@@ -1,1 +1,1 @@
-"""The CPU's kernels: what happens to pixels there, compiled."""
+"""The CPU's kernels: compiled functions that process pixels."""

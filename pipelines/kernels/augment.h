@@ -1,4 +1,4 @@
-// A program of gpuloader/recipe/program.py on an image, then normalising, layout and erasing.
+// Runs a program of gpuloader/recipe/program.py on an image; then normalises it, lays it out and erases a part.
 
 #pragma once
 
@@ -8,12 +8,12 @@
 
 enum { PARAMETERS = 14 };
 
-// As pipelines/augment.py has them.
+// The settings of pipelines/augment.py.
 struct finishing {
   float scale[3], offset[3], erase_value[3], noisy, channels_first, dtype;
 };
 
-// Target = the source after an operation that is neither IDENTITY nor one of those that mix.
+// Applies an operation to the source and writes the target. Not for IDENTITY or the operations that mix.
 static void apply(enum op op, const float *parameters, const uint8_t *source, uint8_t *target, int64_t height,
                   int64_t width) {
   int64_t pixels = height * width;
@@ -28,7 +28,7 @@ static void apply(enum op op, const float *parameters, const uint8_t *source, ui
   }
 }
 
-// An image and what its steps need beside it, taken when one first does; what a step makes is the next one's source.
+// An image and the memory for its steps, allocated at first use. The target of a step is the source of the next one.
 struct work {
   const uint8_t *source;
   uint8_t *target, *other, *noted;
@@ -87,14 +87,14 @@ static void finish(void *out, const uint8_t *source, int64_t pixels, const struc
   }
 }
 
-// lowbias32 of Chris Wellons ("Prospecting for Hash Functions").
+// The hash lowbias32 by Chris Wellons ("Prospecting for Hash Functions").
 static inline uint32_t hash(uint32_t x) {
   x = (x ^ x >> 16) * 0x7FEB352Du;
   x = (x ^ x >> 15) * 0x846CA68Bu;
   return x ^ x >> 16;
 }
 
-// A number of the standard normal distribution (Box and Muller) for a place and a key.
+// A standard normal number (Box and Muller) for a place and a key.
 static inline float make_noise(uint32_t place, const uint32_t *key) {
   const float per_word = 0x1p-32f, circle = (float)(2 * M_PI);
   float first = ((float)hash(place ^ key[0]) + 1) * per_word, second = (float)hash(place + key[1]) * per_word;
@@ -114,10 +114,10 @@ static void erase(void *out, int64_t height, int64_t width, const int32_t *box_a
       }
 }
 
-// Runs a program on an image, gives scale x + offset, and erases a part.
+// Runs a program on an image, computes scale x + offset, and erases a part.
 //
-// out: as many values as the image. image: HWC, RGB. ops, parameters: `steps` steps, as a `Program` has them for one
-// sample. box_and_key: top, left, height, width, and the noise's key, two words.
+// out: as many values as the image. image: HWC, RGB. ops, parameters: `steps` steps of a `Program`, for one sample.
+// box_and_key: top, left, height, width, and the noise's key, two words.
 static void augment_image(void *out, const uint8_t *image, int64_t height, int64_t width, const int32_t *ops,
                           const float *parameters, int64_t steps, const int32_t *box_and_key,
                           const struct finishing *how) {
@@ -125,7 +125,7 @@ static void augment_image(void *out, const uint8_t *image, int64_t height, int64
   for (int64_t step = 0; step < steps; step++) {
     int32_t op = ops[step];
     int begun = op <= MIX_BEGIN || work.noted;
-    if (op <= IDENTITY || op > MIX_END || !begun) continue; // a program of a recipe has none of the last two
+    if (op <= IDENTITY || op > MIX_END || !begun) continue; // a recipe's program never has the last two cases
     if (op == MIX_BEGIN || op == MIX_ADD)
       mix(&work, (enum op)op, parameters[PARAMETERS * step], CHANNELS * height * width);
     else

@@ -1,7 +1,7 @@
 """Compiles the kernels into a shared library beside them: python pipelines/kernels/build.py
 
-The compiler is CC with CFLAGS where CC is set, else Zig's, which is a Python package: pip install ziglang. It needs
-nothing else on the machine, and builds for others. Installing gpuloader runs this, by setup.py.
+If CC is set, it is the compiler, with CFLAGS. Otherwise it is Zig's, which is a Python package: pip install ziglang. It
+needs nothing else on the machine, and can build for other machines. Installing gpuloader runs this through setup.py.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 LIBRARY = FOLDER / "kernels.so"
 VARIANTS = {"x86_64": ("baseline", "v3", "v4"), "aarch64": ("baseline",)}
-# No contraction and no fast math: every variant gives the same bits.
+# No contraction and no fast math, so that every variant computes the same bits.
 _FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
 _FLAGS += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def compute_digest() -> str:
-    """A digest of the C files; of none where the package was installed without them."""
+    """A digest of the C files; empty if the package was installed without them."""
     sources = sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
 
 
 def is_current(library: Path = LIBRARY) -> bool:
-    """Whether a library is there and was built from the C files as they are."""
+    """Whether the library exists and was built from the current C files."""
     return library.exists() and compute_digest().encode() in library.read_bytes()
 
 
 def build(library: Path = LIBRARY, machine: str = "") -> None:
-    """Compiles kernels.c for each variant, all at once, and links them.
+    """Compiles kernels.c for each variant, all at the same time, and links them.
 
     Args:
-        library: the file to make; what is there is replaced.
-        machine: "x86_64" or "aarch64", for Zig alone; "" is this one.
+        library: the file to make; an existing one is replaced.
+        machine: "x86_64" or "aarch64", only with Zig; "" means this machine.
     """
     machine = machine or platform.machine()
     if machine not in VARIANTS:
-        raise SystemExit(f"gpuloader's kernels are written for {' and '.join(VARIANTS)}, not for {machine}")
+        raise SystemExit(f"gpuloader's kernels support {' and '.join(VARIANTS)}, not {machine}")
     compiler = _find_compiler(machine)
     print(f"compiling the kernels: {shlex.join(compiler)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        # Zig waits forever for a home that is not writable, so what it keeps does not go there.
+        # Zig waits forever if it cannot write to the home folder, so its cache is elsewhere.
         environment = {"ZIG_GLOBAL_CACHE_DIR": f"{folder}/zig", **os.environ}
         objects = {variant: f"{folder}/{variant}.o" for variant in VARIANTS[machine]}
         defined = {variant: [f"-DVARIANT={variant}"] for variant in objects}
@@ -58,7 +58,7 @@ def build(library: Path = LIBRARY, machine: str = "") -> None:
             for variant, path in objects.items()
         ]
         _run_all(compiling, environment)
-        made = library.with_suffix(f".{os.getpid()}")  # a process may use the one that is there
+        made = library.with_suffix(f".{os.getpid()}")  # a process may be using the existing library
         _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]], environment)
         made.replace(library)
 
@@ -80,10 +80,12 @@ def _run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str]) 
     try:
         running = [subprocess.Popen(command, cwd=FOLDER, env=environment) for command in commands]
     except OSError as error:
-        raise SystemExit(f"{error}: CC names the compiler of the kernels; without CC it is Zig's, of PyPI") from error
+        raise SystemExit(
+            f"{error}: CC names the compiler of the kernels; without CC, ziglang from PyPI is used"
+        ) from error
     statuses = [process.wait() for process in running]
     if any(statuses):
-        raise SystemExit("the kernels cannot be compiled; what the compiler says of it stands above")
+        raise SystemExit("the kernels cannot be compiled; see the compiler's messages above")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kernels as operators of the graph: they run in DALI's threads, without Python's lock."""
+"""The kernels as operators of the graph; they run in DALI's threads, without Python's GIL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nvidia.dali.data_node import DataNode
 from gpuloader.internals.dali import call_compiled
 from gpuloader.pipelines.kernels.library import address_of
 
-# The operator refuses to declare float16, so it is declared as the integers that hold its bits.
+# The operator does not accept float16 as an output type, so the output is declared as 16-bit integers with its bits.
 _DTYPES = {"float32": types.FLOAT, "float16": types.UINT16, "uint8": types.UINT8}
-_NUMBERS = {"float32": 0, "float16": 1, "uint8": 2}  # of vectors.h
+_NUMBERS = {"float32": 0, "float16": 1, "uint8": 2}  # as in vectors.h
 
 
 def call_kernel(
@@ -24,12 +24,12 @@ def call_kernel(
     like_output: DataNode,
     dtype: str,
 ) -> DataNode:
-    """An image of three dimensions by a kernel of kernels.c, "resample" or "augment".
+    """Calls a kernel of kernels.c, "resample" or "augment", which returns an image of three dimensions.
 
     Args:
-        inputs: what it takes, each with DALI's type and the number of dimensions.
-        settings: numbers that are the same for all samples; the dtype's is put behind them.
-        like_output: uint8, (0, a, b, c); holds nothing: its dimensions tell the kernel the output's, (a, b, c).
+        inputs: the kernel's inputs, each with DALI's type and the number of dimensions.
+        settings: numbers that are the same for all samples; the dtype's number is appended to them.
+        like_output: uint8, (0, a, b, c); it is empty, and its shape tells the kernel the output's shape (a, b, c).
         dtype: "float32", "float16", "uint8".
     """
     constants = types.Constant(np.array([*settings, _NUMBERS[dtype]], np.float32), device="cpu")

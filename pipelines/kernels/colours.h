@@ -1,13 +1,13 @@
-// The operations of gpuloader/recipe/program.py that look at one pixel at a time.
+// The operations of gpuloader/recipe/program.py that process each pixel by itself.
 //
-// An image is flat, RGB pixel by pixel; `target` is never `source`. Arithmetic is torch's: single precision, in its
-// order, with its fused additions, for the results are truncated.
+// An image is flat, RGB pixel by pixel; `target` is never `source`. The results are truncated, so the arithmetic is
+// exactly torch's: single precision, in the same order, with the same fused additions.
 
 #pragma once
 
 #include "vectors.h"
 
-// The numbers of gpuloader/recipe/program.py.
+// The same numbers as in gpuloader/recipe/program.py.
 enum op {
   IDENTITY,
   WARP,
@@ -29,12 +29,12 @@ enum op {
   MIX_END
 };
 
-// A whole number.
+// The gray value; a whole number.
 static inline float gray(uint8_t red, uint8_t green, uint8_t blue) {
   return (float)(int32_t)fused(fused((float)red * 0.2989f, green, 0.587f), blue, 0.114f);
 }
 
-// The level factor value + (1 - factor) other.
+// The level of factor value + (1 - factor) other.
 static inline uint8_t blend(float value, float other, float factor) {
   return level(fused(value * factor, other, 1 - factor));
 }
@@ -46,7 +46,7 @@ static float find_mean_gray(const uint8_t *source, int64_t pixels) {
   return (float)total / (float)pixels;
 }
 
-// 256 counts of each channel.
+// Counts the 256 levels of each channel.
 static void count_levels(const uint8_t *source, int64_t pixels, int64_t counts[CHANNELS][256]) {
   memset(counts, 0, CHANNELS * 256 * sizeof(int64_t));
   for (int64_t pixel = 0; pixel < pixels; pixel++, source += CHANNELS)
@@ -62,7 +62,7 @@ static void stretch(uint8_t *table, const int64_t *counts) {
   for (int x = 0; x < 256; x++) table[x] = level((float)(x - least) / scale);
 }
 
-// PIL's `ImageOps.equalize`.
+// The same as PIL's `ImageOps.equalize`.
 static void equalize(uint8_t *table, const int64_t *counts) {
   int greatest = 255;
   while (counts[greatest] == 0 && greatest > 0) greatest--;
@@ -76,7 +76,7 @@ static void equalize(uint8_t *table, const int64_t *counts) {
   }
 }
 
-// What becomes of a level; `mean` is for CONTRAST.
+// The new value of a level; `mean` is for CONTRAST.
 static uint8_t change_level(enum op op, int x, float factor, float mean) {
   switch (op) {
     case BRIGHTNESS: return level((float)x * factor);
@@ -88,7 +88,7 @@ static uint8_t change_level(enum op op, int x, float factor, float mean) {
   }
 }
 
-// The operations that are a table of levels, for some of them made from the whole image.
+// The operations that look up levels in a table; for some of them, the table depends on the whole image.
 static void apply_table(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, enum op op,
                         float factor) {
   uint8_t tables[CHANNELS][256];
@@ -119,7 +119,7 @@ static void saturate(const uint8_t *restrict source, uint8_t *restrict target, i
   }
 }
 
-// The steps of torchvision's `_rgb_to_hsv` and `_hsv_to_rgb`.
+// The same steps as torchvision's `_rgb_to_hsv` and `_hsv_to_rgb`.
 static void turn_hue(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, float turn) {
   const float per_level = (float)(1 / 255.0), levels = (float)(256 - 1e-3), sixth = (float)(1 / 6.0);
   for (int64_t pixel = 0; pixel < pixels; pixel++, source += CHANNELS, target += CHANNELS) {
@@ -135,7 +135,7 @@ static void turn_hue(const uint8_t *restrict source, uint8_t *restrict target, i
     sixths = (circles - floorf(circles)) * 6;
     float sector = floorf(sixths), part = chroma * (sixths - sector), pale = 1 - chroma;
     float p = pale * value, q = (1 - part) * value, t = (part + pale) * value;
-    // The sixth is the first again, where the circle's end was rounded up to.
+    // Sector 6 equals sector 0; rounding at the end of the circle can give it.
     red = sector == 1 ? q : sector == 2 || sector == 3 ? p : sector == 4 ? t : value;
     green = sector == 1 || sector == 2 ? value : sector == 3 ? q : sector == 4 || sector == 5 ? p : t;
     blue = sector == 2 ? t : sector == 3 || sector == 4 ? value : sector == 5 ? q : p;

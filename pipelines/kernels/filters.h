@@ -1,4 +1,4 @@
-// The operations of gpuloader/recipe/program.py that look at a pixel's neighbours.
+// The operations of gpuloader/recipe/program.py that use a pixel's neighbours.
 
 #pragma once
 
@@ -36,14 +36,14 @@ static void make_gaussian(float *weights, float deviation, int64_t radius) {
   }
 }
 
-// Where in [0, size) a place is that lies behind the border, which is a mirror, as often as it takes.
+// The place in [0, size) of a place beyond the border: it is reflected, several times if needed.
 static inline int64_t reflect(int64_t place, int64_t size) {
   int64_t period = size > 1 ? 2 * (size - 1) : 1;
   place = (place < 0 ? -place : place) % period;
   return place < period - place || size == 1 ? place : period - place;
 }
 
-// sums = the weighed sum of `count` values each, from each of the `taps` places in `rows` on.
+// sums = the weighted sum of rows of `count` values, one from each of the `taps` places in `rows`.
 static void weigh_places(float *sums, int64_t count, const float *rows, const int64_t *places, const float *weights,
                          int64_t taps) {
   int64_t value = 0;
@@ -61,7 +61,7 @@ static void weigh_places(float *sums, int64_t count, const float *rows, const in
   }
 }
 
-// Over so many pixels, an odd number, horizontally, then vertically: what is in between is kept as floats.
+// Blurs over `pixels` pixels, an odd number, horizontally and then vertically; the values in between are floats.
 static void blur(const uint8_t *restrict source, uint8_t *restrict target, int64_t height, int64_t width,
                  float deviation, float pixels) {
   int64_t radius = 0 < pixels && pixels <= MOST_TAPS_OF_BLUR ? (int64_t)pixels / 2 : 0;

@@ -25,7 +25,7 @@ EXPORTED(augment)(void *const *outs, const int64_t *const *out_shapes, const voi
   augment_image(outs[0], ins[0], in_shapes[0][0], in_shapes[0][1], ins[1], ins[2], in_shapes[1][0], ins[3], ins[4]);
 }
 
-// The output's shape: of the last input, which holds nothing, without its first dimension.
+// The output's shape is the shape of the last input, an empty one, without its first dimension.
 EXPORTED(setup)(int64_t *const *out_shapes, const void *out_dims, int32_t out_count, const int64_t *const *in_shapes,
                 const void *in_dims, int32_t in_count, int32_t samples) {
   for (int32_t sample = 0; sample < samples; sample++)

@@ -1,4 +1,4 @@
-"""The shared library of the CPU's kernels, which setup.py builds: its functions, for this processor."""
+"""The shared library of the CPU's kernels, built by setup.py: loads it, and chooses functions for this processor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuloader.errors import InstallationError
 from gpuloader.pipelines.kernels.build import LIBRARY, compute_digest
 
 _CPUINFO = Path("/proc/cpuinfo")
-# What the psABI's levels of x86-64 demand beside what every such processor has, in the words of /proc/cpuinfo.
+# The features that each psABI level of x86-64 adds to the baseline, by their names in /proc/cpuinfo.
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
@@ -22,7 +22,7 @@ def list_variants(cpuinfo: str, machine: str) -> Sequence[str]:
 
     Args:
         cpuinfo: the text of /proc/cpuinfo.
-        machine: as `platform.machine` says it.
+        machine: the value of `platform.machine`.
 
     Example:
         >>> list_variants("processor : 0\\nflags : fpu sse sse2\\n", "x86_64")
@@ -35,10 +35,10 @@ def list_variants(cpuinfo: str, machine: str) -> Sequence[str]:
 
 @cache
 def load() -> ctypes.CDLL:
-    """The library, once in a process.
+    """Loads the library, once in a process.
 
     Raises:
-        InstallationError: It is missing, cannot be loaded, or was built from other sources than those beside it.
+        InstallationError: It is missing, cannot be loaded, or was built from sources other than those beside it.
     """
     build_it = "In a source checkout, build it: pip install -e ."
     try:
@@ -60,11 +60,11 @@ def load() -> ctypes.CDLL:
 def runnable_variants() -> Sequence[str]:
     """The variants that this processor can run, the fastest first."""
     with _CPUINFO.open() as file:
-        return list_variants(file.read(8192), platform.machine())  # of hundreds of cores, the first few
+        return list_variants(file.read(8192), platform.machine())  # a machine may have hundreds of cores; one is enough
 
 
 @cache
 def address_of(name: str, variant: str | None = None) -> int:
-    """The address of a function, "resample", "augment" or "setup": of this processor's fastest variant, or another."""
+    """The address of a function, "resample", "augment" or "setup", in a variant; by default the fastest one."""
     variant = variant or runnable_variants()[0]
     return ctypes.cast(getattr(load(), f"{name}_{variant}"), ctypes.c_void_p).value or 0

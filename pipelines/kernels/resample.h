@@ -1,12 +1,12 @@
-// Resize, cut, pad, flip, normalise and lay out in one pass over the image.
+// Resizes, crops, pads, flips, normalises and lays out in one pass over the image.
 //
-// The filters are PIL's and torch's, widened by the scale where `antialias` is on, cut off at the image's border and
-// weighted again there (DALI's own resize repeats the border instead, which is up to a few levels off). Index
-// arithmetic is in double precision: single precision would misplace the pixels of wide images.
+// The filters are those of PIL and torch: widened by the scale if `antialias` is on, cut off at the image's border, and
+// their weights then normalised again. (DALI's resize repeats the border instead, and differs by up to a few levels.)
+// Indexes are computed in double precision, because single precision would misplace the pixels of wide images.
 //
-// Vertical first, then horizontal, four output rows at a time: a vector of 16 has a pixel of each of them, so a weight
-// that is loaded serves all. The rows in between stay in the processor's first caches. The image comes from main
-// memory, so its rows are asked for beforehand; the output goes there, past the caches.
+// The vertical pass comes first, then the horizontal one, for four output rows at a time. A vector of 16 has one pixel
+// of each row, so a weight is loaded once for all of them. The rows in between stay in the processor's first caches.
+// The image's rows are prefetched from main memory; the output is written to main memory, bypassing the caches.
 
 #pragma once
 
@@ -16,20 +16,20 @@ enum filter { NEAREST, BILINEAR, BICUBIC, LANCZOS };
 enum padding { CONSTANT, EDGE, REFLECT, SYMMETRIC };
 enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
 
-// As pipelines/resample.py has them.
+// The settings of pipelines/resample.py.
 struct resampling {
   float scale[3], offset[3], fill[3], antialias, filter, padding, channels_first, dtype;
 };
 
-// For each output pixel along one axis: the first source pixel, how many, and their weights, which add up to 1.
+// For each output pixel along one axis: the first source pixel, the number of pixels, and their weights, with sum 1.
 struct taps {
   int64_t *first, *count;
-  float *weights; // `most` of each pixel, 0 behind its count
+  float *weights; // `most` for each pixel; 0 after its count
   int64_t most, least_count;
 };
 
-// A filter's weight at a distance of x pixels, within its support.
-// The cubic is Keys' with a = -1/2, as in PIL, and in torch with antialiasing; torch without has a = -3/4.
+// A filter's weight at a distance of x pixels, within its support. The cubic filter is Keys' with a = -1/2, as in PIL
+// and in torch with antialiasing; in torch without antialiasing, a = -3/4.
 static double weigh_distance(enum filter filter, int antialias, double x) {
   x = fabs(x);
   if (filter == BILINEAR) return fmax(0, 1 - x);
@@ -42,7 +42,7 @@ static double weigh_distance(enum filter filter, int antialias, double x) {
   return x < 3 ? 3 * sin(M_PI * x) * sin(M_PI * x / 3) / ((M_PI * x) * (M_PI * x)) : 0;
 }
 
-// The pixel of a line of `size` that stands at a place outside of it; -1 for none.
+// The pixel of a line of `size` that is repeated at a place outside of the line; -1 for none.
 static int64_t find_unpadded(int64_t place, int64_t size, enum padding padding) {
   if (0 <= place && place < size) return place;
   if (padding == CONSTANT) return -1;
@@ -57,8 +57,8 @@ static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < most ? value : most;
 }
 
-// `start` to `end` becomes `resized` pixels, of which the output has `size` from `corner` on; padding has no taps, and
-// no pixel outside of `start` to `end` has a weight.
+// `start` to `end` is resized to `resized` pixels; the output has `size` of them, from `corner` on. Padding has no
+// taps, and pixels outside of `start` to `end` have no weight.
 static struct taps make_taps(double start, double end, int64_t source_size, int64_t resized, int64_t corner,
                              int64_t size, int mirror, const struct resampling *how) {
   int antialias = how->antialias != 0;
@@ -76,7 +76,7 @@ static struct taps make_taps(double start, double end, int64_t source_size, int6
     memset(weights, 0, room * sizeof(float));
     int64_t place = find_unpadded(corner + (mirror ? size - 1 - pixel : pixel), resized, (enum padding)how->padding);
     int64_t first = 0, count = 0;
-    if (place >= 0 && filter == NEAREST) { // halfway between two pixels the sum with `start` would round to either
+    if (place >= 0 && filter == NEAREST) { // halfway between two pixels, adding `start` could round to either
       first = clamp((int64_t)floor(start) + (int64_t)floor((place + 0.5) * scale), begin, behind - 1);
       count = 1;
       weights[0] = 1;
@@ -90,19 +90,19 @@ static struct taps make_taps(double start, double end, int64_t source_size, int6
         exact[tap - low] = counts ? weigh_distance(filter, antialias, (tap + 0.5 - centre) / stretch) : 0;
         total += exact[tap - low];
       }
-      for (int64_t tap = low; tap < high; tap++) // without antialiasing torch repeats the border's pixel
+      for (int64_t tap = low; tap < high; tap++) // without antialiasing, torch repeats the border's pixel
       {
         float *weight = weights + clamp(tap, begin, behind - 1) - first;
         *weight = (float)(*weight + exact[tap - low] / total);
       }
-      while (count > 1 && weights[count - 1] == 0) count--; // as where nothing is resized
+      while (count > 1 && weights[count - 1] == 0) count--; // for example if nothing is resized
     }
     taps.first[pixel] = first;
     taps.count[pixel] = count;
     if (count > taps.most) taps.most = count;
     if (count < taps.least_count) taps.least_count = count;
   }
-  for (int64_t pixel = 1; pixel < size; pixel++) // closer together, without the room that none needs
+  for (int64_t pixel = 1; pixel < size; pixel++) // moves the weights together, without unused space
     memmove(taps.weights + pixel * taps.most, taps.weights + pixel * room, taps.most * sizeof(float));
   free(exact);
   return taps;
@@ -114,7 +114,7 @@ static void free_taps(struct taps taps) {
   free(taps.weights);
 }
 
-// row = the weighed sum of `count` rows of `source`, each of so many values.
+// row = the weighted sum of `count` rows of `source` with `values` values each.
 SPECIALISED void weigh_rows(float *restrict row, const uint8_t *restrict source, int64_t values, int64_t count,
                             const float *restrict weights) {
   int64_t value = 0;
@@ -130,7 +130,7 @@ SPECIALISED void weigh_rows(float *restrict row, const uint8_t *restrict source,
   }
 }
 
-// The numbers are written out so that each is compiled for its own.
+// The counts are constants, so that a loop is compiled for each of them.
 static void make_row(float *row, const uint8_t *source, int64_t values, int64_t count, const float *weights) {
   switch (count) {
     case 1: weigh_rows(row, source, values, 1, weights); break;
@@ -144,7 +144,7 @@ static void make_row(float *row, const uint8_t *source, int64_t values, int64_t 
 #define QUARTER(a) 4 * a, 4 * a + 1, 4 * a + 2, 4 * a + 3
 #define QUARTERS(a, b, c, d) QUARTER(a), QUARTER(b), QUARTER(c), QUARTER(d)
 
-// Four rows into `pixels`, where each pixel has four floats of each row; the fourth is of no use.
+// Writes four rows to `pixels`: each pixel has four floats of each row; the fourth is unused.
 static inline void interleave(float *pixels, const float *rows, int64_t row, int64_t width) {
   for (int64_t x = 0; x < width; x += 4) {
     floats16 of_row[ROWS];
@@ -167,7 +167,8 @@ static inline void interleave(float *pixels, const float *rows, int64_t row, int
 #define IN_LANES(a, b, c, d)                                                                                           \
   a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
 
-// Of four rows four neighbouring pixels, to `lines`, whose rows are `line` floats long: planes of `stride`, or pixels.
+// Writes four neighbouring pixels of four rows to `lines`, with rows of `line` floats: as planes of `stride`, or
+// pixels.
 static inline void store_pixels(float *lines, int64_t line, int64_t stride, int64_t pixel, int channels_first,
                                 floats16 one, floats16 two, floats16 three, floats16 four) {
   if (channels_first) {
@@ -187,7 +188,7 @@ static inline void store_pixels(float *lines, int64_t line, int64_t stride, int6
   } else {
     floats16 each[] = {one, two, three, four};
     for (int row = 0; row < ROWS; row++)
-      for (int number = 0; number < 4; number++) // the float behind a pixel is the next one's, or of no use
+      for (int number = 0; number < 4; number++) // the float after a pixel is the next pixel's, or unused
         memcpy(lines + row * line + CHANNELS * (pixel + number), (float *)&each[number] + 4 * row, 16);
   }
 }
@@ -205,8 +206,8 @@ static inline floats16 clamp_levels(floats16 values) {
 
 struct columns {
   int64_t count;  // a multiple of four
-  int64_t *start; // where in the interleaved rows each begins
-  float *weights; // `taps` of each
+  int64_t *start; // the beginning of each in the interleaved rows
+  float *weights; // `taps` for each
   int64_t taps;
 };
 
@@ -226,7 +227,7 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
   }
 }
 
-// Four output rows, of four rows; compiled for the small numbers of taps that most images need.
+// Makes four output rows from four rows; compiled for each of the small numbers of taps that most images need.
 static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns, floats16 scale,
                        floats16 offset, int overshoots, int channels_first) {
   switch (overshoots ? 0 : columns->taps) {
@@ -245,7 +246,7 @@ static floats16 repeat_pixel(const float *rgb) {
   return load16(one);
 }
 
-// `count` floats to the output, from `place` on, as its dtype has them.
+// Writes `count` floats to the output in its dtype, from `place` on.
 static void write_run(void *restrict out, int64_t place, enum dtype dtype, const float *restrict from, int64_t count) {
   int64_t value = 0;
   if (dtype == FLOAT32) {
@@ -268,10 +269,10 @@ static void fill_padding(float *line, int64_t stride, int64_t width, const int64
         line[channels_first ? channel * stride + column : CHANNELS * column + channel] = fill[channel];
 }
 
-// Resizes `roi` of an image, cuts height x width out of that, pads and flips it, and gives scale x + offset.
+// Resizes `roi` of an image, crops height x width from the result, pads and flips it, and computes scale x + offset.
 //
 // out: height x width x 3 values. image: HWC, RGB.
-// roi, placed: as the operator `resample` of pipelines/resample.py has them.
+// roi, placed: as for the operator `resample` of pipelines/resample.py.
 static void resample_image(void *out, int64_t height, int64_t width, const uint8_t *image, int64_t image_height,
                            int64_t image_width, const double *roi, const int32_t *placed,
                            const struct resampling *how) {
@@ -290,7 +291,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
 
   int64_t row = values + LANES;
   float *rows_between = take(ROWS * row, sizeof(float));
-  // Taps that weigh 0 read behind the rows' end.
+  // Taps with weight 0 read beyond the rows' end.
   size_t pixels_count = 4 * ROWS * (image_width + across.most + 4);
   float *pixels = take(pixels_count, sizeof(float)), *lines = take(ROWS * line, sizeof(float));
   memset(rows_between, 0, ROWS * row * sizeof(float));

@@ -1,7 +1,7 @@
-// What all kernels are made of: vectors, levels, rounding and memory.
+// The parts that all kernels use: vectors, levels, rounding and memory.
 //
-// Every variant gives the same bits. So nothing here depends on the instruction set: additions and multiplications are
-// never contracted (the build says so), `fused` rounds once on each processor, and sums have one order.
+// Every variant computes the same bits, so nothing here depends on the instruction set: additions and multiplications
+// are never contracted (the build makes sure of it), `fused` rounds once on each processor, and sums have one order.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 #include <xmmintrin.h>
 #endif
 
-// For functions that are compiled for each constant that they are called with.
+// For functions that are compiled for each constant argument.
 #define SPECIALISED static inline __attribute__((always_inline))
 
 enum { CHANNELS = 3, LANES = 16 };
@@ -24,7 +24,7 @@ typedef float floats4 __attribute__((vector_size(16)));
 typedef float floats16 __attribute__((vector_size(64)));
 typedef uint8_t levels16 __attribute__((vector_size(16)));
 
-// memcpy, as the addresses are no multiples of a vector's size; it becomes one instruction.
+// Uses memcpy because the addresses are not multiples of a vector's size; it becomes one instruction.
 static inline floats4 load4(const float *from) {
   floats4 vector;
   memcpy(&vector, from, sizeof vector);
@@ -41,7 +41,7 @@ static inline floats16 load16(const float *from) {
 
 static inline void store16(float *to, floats16 vector) { memcpy(to, &vector, sizeof vector); }
 
-// Past the caches; `to` is a multiple of 64 bytes.
+// Stores past the caches; `to` is a multiple of 64 bytes.
 static inline void stream16(float *to, floats16 vector) {
 #if defined(__clang__)
   __builtin_nontemporal_store(vector, (floats16 *)to);
@@ -58,12 +58,12 @@ static inline floats16 load_levels16(const uint8_t *from) {
   return __builtin_convertvector(vector, floats16);
 }
 
-// total + value * factor, rounded once, as torch's vectorised operators compute it.
+// total + value * factor, rounded once, like torch's vectorised operators.
 static inline float fused(float total, float value, float factor) {
 #if defined(__FMA__) || defined(__aarch64__)
   return __builtin_fmaf(value, factor, total);
 #else
-  // The product is exact in double precision. The sum is rounded to odd there, so that the second rounding is right:
+  // The product is exact in double precision. The sum is rounded to odd, so that the second rounding is correct:
   // Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008.
   double product = (double)value * factor, sum = product + total, of_total = sum - product;
   double error = (product - (sum - of_total)) + (total - of_total);
@@ -81,10 +81,10 @@ static inline uint8_t level(float value) {
   return (uint8_t)(int32_t)(value < 255 ? value : 255);
 }
 
-// Memory for `count` items of `bytes` each, to be given to `free`; no more than that, so that sanitizers see its end.
+// Memory for `count` items of `bytes` each, to be freed with `free`; no more, so that sanitizers detect its end.
 static void *take(size_t count, size_t bytes) {
   void *memory = NULL;
-  if (posix_memalign(&memory, 64, count * bytes)) { // no way to raise an error through DALI
+  if (posix_memalign(&memory, 64, count * bytes)) { // DALI gives no way to raise an error
     fprintf(stderr, "gpuloader: no memory for %zu bytes of an image that is worked on; use a smaller batch\n",
             count * bytes);
     abort();

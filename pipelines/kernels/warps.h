@@ -1,20 +1,20 @@
 // The operation WARP of gpuloader/recipe/program.py.
 //
-// A row of the output at a time. Where its pixels come from, and what each of their neighbours weighs, is computed for
-// all of them first, in loops that become vectors. Coordinates are in single precision, as torch's are.
+// It makes one row of the output at a time. First it computes the source places and the weights of the neighbours of
+// all pixels, in loops that become vector instructions. Coordinates are in single precision, as in torch.
 
 #pragma once
 
 #include "vectors.h"
 
-// As `parameters` of WARP.
+// The `parameters` of WARP.
 struct warp {
   float matrix[9], interpolation, fill[3], weighed_again;
 };
 
 enum { WARP_NEAREST, WARP_BILINEAR, WARP_BICUBIC, MOST_TAPS = 4 };
 
-// Where in the input the pixels of the output's row y come from; its pixels' centres are whole numbers.
+// The input places of the pixels in the output's row y; the centres of input pixels are whole numbers.
 static inline void find_origins(float *xs, float *ys, int64_t width, int64_t y, const float *m) {
   float row = (float)y + 0.5f;
   for (int64_t x = 0; x < width; x++) {
@@ -34,7 +34,7 @@ static void warp_nearest(const uint8_t *restrict source, uint8_t *restrict targe
     find_origins(xs, ys, width, y, warp->matrix);
     for (int64_t x = 0; x < width; x++) {
       float column = rintf(xs[x]), row = rintf(ys[x]);
-      int inside = (column >= 0) & (column < width) & (row >= 0) & (row < height); // which NaN is not
+      int inside = (column >= 0) & (column < width) & (row >= 0) & (row < height); // false for NaN
       places[x] = inside ? CHANNELS * ((int64_t)row * width + (int64_t)column) : -1;
     }
     for (int64_t x = 0; x < width; x++, target += CHANNELS)
@@ -45,7 +45,7 @@ static void warp_nearest(const uint8_t *restrict source, uint8_t *restrict targe
   free(places);
 }
 
-// What the `tap`-th neighbour of a place weighs that lies `part` behind the middle ones' first.
+// The weight of neighbour `tap` for a place that is `part` after the first of the two middle neighbours.
 //
 // Linear, or cubic with a = -0.75 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
 SPECIALISED float weigh_tap(float part, int tap, int taps) {
@@ -56,11 +56,11 @@ SPECIALISED float weigh_tap(float part, int tap, int taps) {
   return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a;
 }
 
-// A row of the output along one axis.
+// The neighbours of one output row's pixels along one axis.
 struct neighbours {
-  int32_t *places[MOST_TAPS]; // of each pixel's
+  int32_t *places[MOST_TAPS]; // one for each pixel
   float *weights[MOST_TAPS];  // 0 outside of the input
-  float *share;               // their sum
+  float *share;               // the sum of the weights
 };
 
 static struct neighbours take_neighbours(int64_t width, int taps) {
@@ -84,7 +84,7 @@ SPECIALISED void find_neighbours(struct neighbours all, const float *origins, in
     float *restrict weights = all.weights[tap];
     for (int64_t x = 0; x < width; x++) {
       float before = floorf(origins[x]), part = origins[x] - before;
-      // A whole number in any case, NaN too, and far enough from the input for all neighbours to be outside.
+      // Always a whole number, also for NaN; far outside of the input it is limited, with all neighbours outside.
       before = before > -4 ? before : -4;
       before = before < (float)(size + 4) ? before : (float)(size + 4);
       int32_t place = (int32_t)before + 1 - taps / 2 + tap;
@@ -101,7 +101,7 @@ SPECIALISED void warp_weighed(const uint8_t *restrict source, uint8_t *restrict 
   int64_t values = CHANNELS * height * width, row = CHANNELS * width;
   float *xs = take(width, sizeof(float)), *ys = take(width, sizeof(float));
   struct neighbours columns = take_neighbours(width, taps), rows = take_neighbours(width, taps);
-  // One float more, for pixels are read and written as vectors of four.
+  // One float more, because pixels are read and written as vectors of four.
   float *image = take(values + 1, sizeof(float)), *line = take(row + 1, sizeof(float));
   int again = warp->weighed_again != 0;
   for (int64_t value = 0; value < values; value++) image[value] = source[value];

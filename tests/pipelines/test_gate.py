@@ -121,18 +121,18 @@ def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None
     ("data", "max_pixels", "formats", "cause"),
     [
         (GOOD, 60 * 80, ["jpeg"], None),
-        (GOOD, 60 * 80 - 1, ["jpeg"], "80x60 pixels, more than the recipe's 4,799: allow `max_pixels: 4800`"),
-        (jpeg(80, 60), 60 * 80 - 1, ["jpeg"], "60x80 pixels, more than the recipe's 4,799: allow `max_pixels: 4800`"),
+        (GOOD, 60 * 80 - 1, ["jpeg"], "80x60 pixels, more than the recipe's 4,799: set `max_pixels: 4800`"),
+        (jpeg(80, 60), 60 * 80 - 1, ["jpeg"], "60x80 pixels, more than the recipe's 4,799: set `max_pixels: 4800`"),
         # What no recipe can allow is said without it.
         (claiming(32_000, 32_000), 50, ["jpeg"], f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
-        (encoded(picture(60, 80), "PNG"), 5000, ["jpeg", "bmp"], "in the format png, and .* `formats` are jpeg, bmp"),
-        (encoded(picture(60, 80), "WEBP"), 5000, ["jpeg"], "in the format webp, and"),
-        (encoded(picture(60, 80), "TIFF"), 5000, ["jpeg"], "in the format tiff, and"),
-        (encoded(picture(60, 80), "BMP"), 5000, ["jpeg"], "in the format bmp, and"),
-        (encoded(picture(60, 80), "PPM"), 5000, ["jpeg"], "in the format pnm, and"),
-        (GOOD, 5000, ["png"], "in the format jpeg, and"),
+        (encoded(picture(60, 80), "PNG"), 5000, ["jpeg", "bmp"], "in the format png, but .* `formats` are jpeg, bmp"),
+        (encoded(picture(60, 80), "WEBP"), 5000, ["jpeg"], "in the format webp, but"),
+        (encoded(picture(60, 80), "TIFF"), 5000, ["jpeg"], "in the format tiff, but"),
+        (encoded(picture(60, 80), "BMP"), 5000, ["jpeg"], "in the format bmp, but"),
+        (encoded(picture(60, 80), "PPM"), 5000, ["jpeg"], "in the format pnm, but"),
+        (GOOD, 5000, ["png"], "in the format jpeg, but"),
         *(
-            (data, 5000, DEFAULT_FORMATS, "a JPEG 2000 image: recipes decode those only where `formats` names jpeg2000")
+            (data, 5000, DEFAULT_FORMATS, "a JPEG 2000 image: recipes decode these only if `formats` names jpeg2000")
             for data in (encoded(picture(60, 80), "JPEG2000"), encoded(picture(60, 80), "JPEG2000", no_jp2=True))
         ),
     ],

@@ -33,7 +33,7 @@ WIDE = Image.fromarray(np.asarray(GRAY, np.uint16) * 257)
 GOOD = encoded(PICTURE, "JPEG2000")
 STREAM = encoded(PICTURE, "JPEG2000", no_jp2=True)
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
-REFUSED = "a JPEG 2000 image: recipes decode those only where `formats` names jpeg2000"
+REFUSED = "a JPEG 2000 image: recipes decode these only if `formats` names jpeg2000"
 
 
 def admitted(data: bytes, max_pixels: int = 10_000) -> tuple[np.ndarray, tuple[int, int]] | str:
@@ -73,7 +73,7 @@ def test_it_becomes_pnm_of_the_same_pixels(image: Image.Image, kind: str, white:
         (STREAM[:4], "a JPEG 2000 image with a broken header ("),
         (
             encoded(picture(101, 100), "JPEG2000"),
-            "100x101 pixels, more than the recipe's 10,000: allow `max_pixels: 10100`",
+            "100x101 pixels, more than the recipe's 10,000: set `max_pixels: 10100`",
         ),
         (j2k_claiming(2**31, 2**31), "2147483648x2147483648 pixels, more than 100,000,000"),
         (j2k_claiming(0, 0), "a JPEG 2000 image with a broken header ("),
@@ -164,7 +164,7 @@ def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
     jpeg2000.server.close()
-    with pytest.raises(LoaderError, match=r"(?s)did not begin.*a broken installation"):
+    with pytest.raises(LoaderError, match=r"(?s)did not start.*a broken installation"):
         admitted(GOOD)
 
 

@@ -25,13 +25,13 @@ def lines(*answers: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("said", "end", "region", "hw_load", "text"),
     [  # in the order of TRIALS: whole without, whole with engines, regions without, regions with engines
-        (lines(GOOD, GOOD, GOOD, GOOD), WELL, True, 1, "regions; by engines, where there are any"),
+        (lines(GOOD, GOOD, GOOD, GOOD), WELL, True, 1, "regions; by engines, if there are any"),
         (
             lines(GOOD, GOOD),
             "SIGSEGV",
             False,
             1,
-            "whole images, not regions: not tried, as the process had ended; by engines, where there are any",
+            "whole images, not regions: not tried, as the process had ended; by engines, if there are any",
         ),
         (lines(GOOD, GOOD) + '{"lev', "SIGSEGV", False, 1, None),  # it ended while it wrote
         (
@@ -39,7 +39,7 @@ def lines(*answers: dict[str, Any]) -> str:
             WELL,
             False,
             1,
-            "whole images, not regions: DALI's decoder fails on it: nvImageCodec failure: '#8'; by engines, where ...",
+            "whole images, not regions: DALI's decoder fails on it: nvImageCodec failure: '#8'; by engines, if th...",
         ),
         (
             lines(GOOD, BLACK, GOOD, GOOD),

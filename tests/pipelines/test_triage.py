@@ -144,5 +144,5 @@ def test_an_installation_without_decoders_is_not_blamed_on_the_images(tmp_path: 
     environment = {**os.environ, "NVIMGCODEC_EXTENSIONS_PATH": str(tmp_path)}
     command = [sys.executable, "-c", BROKEN, jpeg(64, 64).hex()]
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    said = "the decoder fails on a JPEG that is good, so the installation or the machine is to blame, not the images"
+    said = "the decoder fails on a good JPEG, so the installation or the machine is the cause, not the images"
     assert result.stdout.splitlines() == [said] * 3

@@ -296,7 +296,7 @@ def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> Non
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            with pytest.raises(ShardChangedError, match=r"a\.tar was written to while it was indexed"):
+            with pytest.raises(ShardChangedError, match=r"a\.tar was written to while it was being indexed"):
                 scan(shard)
         finally:
             process.kill()

@@ -394,7 +394,7 @@ def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) 
         ),
         ("cls", {"cls": b"dgo"}, "similar are 'dog'"),
         ("cls", {"cls": b"zzzzzz"}, "is not one of the 4 classes, such as 'cat', 'dog', 'emü'"),
-        ("cls", {"cls": b""}, "unknown class: '' is none"),
+        ("cls", {"cls": b""}, "unknown class: '' is not one"),
         ("cls", {"cls": b"\xff"}, "is neither an integer nor a class name in UTF-8"),
         ("cls", {}, "they have no .cls component"),
         ("json:a", {"json": b'{"a": "dgo"}'}, "the .json component of 'x/k1' in {b} has an unknown class: 'dgo'"),

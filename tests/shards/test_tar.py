@@ -431,8 +431,8 @@ def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: b
         (forged(size=b"\x80" + b"\xff" * 11), 0, "truncated"),
         (forged(size=9999) + padded(b"1"), 0, "truncated: a member of 9999 bytes"),
         (forged(size=100) + padded(b"x" * 1000) + END, 1024, "checksum is wrong"),  # says less than there is
-        (forged(size=(1 << 20) + 1, kind=b"x") + bytes(2 << 20), 0, "not believable"),
-        (forged(size=(1 << 20) + 1, kind=b"L") + bytes(2 << 20), 0, "not believable"),
+        (forged(size=(1 << 20) + 1, kind=b"x") + bytes(2 << 20), 0, "too large"),
+        (forged(size=(1 << 20) + 1, kind=b"L") + bytes(2 << 20), 0, "too large"),
         (forged(kind=b"S")[:482] + b"\x01" + bytes(29), 0, "checksum is wrong"),
         (bytes(10_752), 0, "nothing but zeros"),  # one block more than an empty tar has
     ],

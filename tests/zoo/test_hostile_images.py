@@ -71,7 +71,7 @@ def test_a_batch_of_large_images_is_refused_image_by_image(large: bytes, tmp_pat
 
 
 def test_large_images_are_decoded_where_the_recipe_allows_them(large: bytes) -> None:
-    with pytest.raises(DataError, match="allow `max_pixels: 99990000` there"):
+    with pytest.raises(DataError, match="set `max_pixels: 99990000` in it"):
         Compose([CenterCrop(4)], dtype="uint8")(large)
     assert (Compose([CenterCrop(4)], dtype="uint8", max_pixels=100_000_000)(large) == 7).all()
 

@@ -69,7 +69,7 @@ class ShardCache:
 
     Args:
         folder: None uses a folder in the user's cache.
-        limit_bytes: the most that shards may take; None uses half of the free space and of what the folder holds.
+        limit_bytes: the most that shards may take; None uses half of the sum of free and held bytes.
 
     Attributes:
         coming: keys of the shards that are needed next; they are removed last.

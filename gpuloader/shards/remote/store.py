@@ -185,7 +185,7 @@ class RemoteShard:
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
         tag = answer.headers.get(name.lower(), "")
         if tag and version.tag and _strong(tag) != _strong(version.tag):
-            raise self._changed_error(f"has the {name} {tag} where it is read", version)
+            raise self._changed_error(f"now has the {name} {tag}", version)
         if answer.status == 206:
             found = answer.headers.get("content-range", "")
             expected = f"bytes {start}-{end - 1}/"

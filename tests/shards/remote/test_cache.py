@@ -314,7 +314,9 @@ def test_a_checksum_beside_the_shard_is_compared(
     Path(f"{served[0]}.sha256").write_text(f"{digest}  {served[0].name}\n")
     cache = ShardCache(folder, ROOM)
     if wrong:
-        with pytest.raises(DataError, match=rf"has the sha256 [0-9a-f]+, it should have {digest}: the object is dam"):
+        with pytest.raises(
+            DataError, match=rf"has the sha256 [0-9a-f]+, but it should have {digest}: the object is dam"
+        ):
             content(cache, entries[0])
         assert names(folder, "") == {"lock"}
     else:

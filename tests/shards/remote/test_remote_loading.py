@@ -355,7 +355,7 @@ def test_a_shard_that_changes_in_the_cache_is_downloaded_again(
         for file in cache.glob("*.tar"):
             change(file)
         assert_same(list(batches), list(local))
-    assert "train-0000.tar was changed in the cache, by something else" in caplog.text
+    assert "train-0000.tar was changed in the cache by something else" in caplog.text
 
 
 # --- interrupts and ends

@@ -308,7 +308,7 @@ def test_another_version_in_an_answer_is_an_error(server: Server, tmp_path: Path
     server.ranges = ranges
     server.fault("a.tar", "etag")
     (tmp_path / "out").write_bytes(CONTENT[:1000])
-    with pytest.raises(ShardChangedError, match=r'/a\.tar has the ETag "another" where it is read, it had'):
+    with pytest.raises(ShardChangedError, match=r'/a\.tar now has the ETag "another", but it had'):
         downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == CONTENT[:1000]
 
@@ -350,11 +350,11 @@ S3_SHARD = RemoteShard("s3://bucket/a.tar")
 @pytest.mark.parametrize(
     ("how", "fault", "says"),
     [
-        ("read", "endless", "more bytes come than the 1000 that were asked for"),
+        ("read", "endless", "more than the 1000 bytes that were asked for"),
         ("download", "endless", r"more than the \d+ bytes that were asked for"),
         ("read", "elsewhere", r"the part 'bytes 488-1487/100000' came in place of 'bytes 1000-1999/100000'"),
         ("download", "elsewhere", r"the part 'bytes 488-\d+/100000' came in place of 'bytes 1000-99999/100000'"),
-        ("read", "less", "500 bytes come in place of the 1000 that were asked for"),
+        ("read", "less", "500 bytes came in place of the 1000 that were asked for"),
         ("download", "long", "99100 bytes came in place of the 99000 that were asked for"),
     ],
 )
@@ -377,7 +377,7 @@ def test_a_small_object_of_s3_that_is_not_small_is_none_and_not_read(s3: Server)
 
 def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
     s3.fault("bucket/a.tar", "etag")
-    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar has the ETag "another" where it is read, it had'):
+    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar now has the ETag "another", but it had'):
         downloaded(S3_SHARD, tmp_path / "out")
 
 
