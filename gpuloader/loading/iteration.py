@@ -95,10 +95,10 @@ class Iteration(Generic[Item_co]):
         return self
 
     def __next__(self) -> Item_co:
-        if self._step is None:
-            raise StopIteration
         self._progress.enter()
         try:
+            if self._step is None:
+                raise StopIteration
             return self._step(self)
         except StopIteration:
             self._step = None

@@ -286,7 +286,7 @@ def test_what_cannot_be_meant_is_named(
 
 def test_a_checkpoint_of_another_batch_is_refused(config: Path, tmp_path: Path) -> None:
     run_through(config, tmp_path, epochs=1)
-    with pytest.raises(SystemExit, match="has global_batch=8, this run 4"):
+    with pytest.raises(SystemExit, match="has global_batch=8, but this run has 4"):
         trainer().main(arguments(config, tmp_path, global_batch=4))
 
 

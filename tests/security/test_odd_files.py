@@ -187,7 +187,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ConfigError,
             "the home folder of ~nobody_such is not known: write the folder out",
         ),
-        ("~nobody\0such/a.tar", ConfigError, r"~nobody\x00such stands for"),
+        ("~nobody\0such/a.tar", ConfigError, r"the home folder of ~nobody\x00such is not known"),
         (Path("~nobody_such/a.tar"), ConfigError, "~nobody_such/a.tar: the home folder of"),
         (["train-0000.tar", "~nobody_such/{a,b}.tar"], ConfigError, "the home folder of ~nobody_such is not known"),
         ({"tar": "~nobody_such/a.tar"}, ConfigError, "the home folder of ~nobody_such is not known"),
