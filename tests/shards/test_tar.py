@@ -407,7 +407,7 @@ def test_a_compressed_file_is_named_as_such(tmp_path: Path, name: str, content: 
         (b"PK\x03\x04", "not a tar, but a ZIP archive: unpack it, then `gpuloader pack FOLDER SHARDS`"),
         (
             b"PAR1",
-            "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder written by Dataset.save_to_",
+            "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder",
         ),
     ],
 )
