@@ -148,8 +148,9 @@ class TrainerLoaders:
                 f"{stage}_dataloader() gives the batches of {stage!r}, which has no shards: "
                 f"give the data module {stage}=..., or the Trainer limit_{stage}_batches=0"
             )
-        own = self._loader if stage == "train" else self._eval_loader
-        given: dict[str, Any] = {"batch_size": self.batch_size, **own}
+        if stage == "train":  # said outright: jsonargparse reads here which arguments LightningCLI can take
+            return GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
         return GPULoader(tar, device_id=device_id, world=world, **given)
 
     def _place(self) -> tuple[int | None, World]:
