@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 from processes import peak_rss_bytes, seconds_since_start, tree_cpu_seconds
@@ -100,15 +100,17 @@ def main(make: Callable[[Task], Loader], variants: tuple[str, ...] = ("",)) -> N
     arguments = vars(parser.parse_args())
     epochs, start = arguments.pop("epochs"), arguments.pop("start")
     task = Task(**arguments)
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # some systems print, as do their worker processes: that goes to stderr
     loader = make(task)
-    _print({"settings": loader.settings, "versions": versions(loader.packages)})
+    _print(results, {"settings": loader.settings, "versions": versions(loader.packages)})
     if start:
         batches = iter(loader.epoch(0))
         next(batches)
-        _print({**imported, "batch_seconds": seconds_since_start(), "batch_cpu_seconds": tree_cpu_seconds()})
+        _print(results, {**imported, "batch_seconds": seconds_since_start(), "batch_cpu_seconds": tree_cpu_seconds()})
         return
     for number in range(epochs):
-        _print(_measure(loader, number))
+        _print(results, _measure(loader, number))
 
 
 def _measure(loader: Loader, number: int) -> dict[str, float]:
@@ -156,6 +158,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _print(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+def _print(results: TextIO, line: dict[str, Any]) -> None:
+    results.write(json.dumps(line) + "\n")
+    results.flush()
