@@ -81,7 +81,14 @@ def short(results: dict[str, dict[str, Any]]) -> str:
     result = columns[0][0]
     machine = result["machine"]
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"
-    return "\n".join([*lines, "", f"{place}; {versions(results)}; {result['date']}.", ""])
+    dates = {result["title"]: result["date"] for result, _ in columns}
+    return "\n".join([*lines, "", f"{place}; {versions(results)}; {_join_dates(dates)}.", ""])
+
+
+def _join_dates(dates: dict[str, str]) -> str:
+    if len(set(dates.values())) == 1:
+        return next(iter(dates.values()))
+    return ", ".join(f"{title.lower()} {date}" for title, date in dates.items())
 
 
 def _row(*cells: str) -> str:
