@@ -88,7 +88,7 @@ def test_a_loaders_graph_decodes_as_was_found(shards: list[Path], monkeypatch: p
 @pytest.mark.usefixtures("gpu")
 def test_what_a_gpu_cannot_do_is_said_before_anything_is_tried(shards: list[Path], tried: list[int]) -> None:
     recipe = Compose([RandomResizedCrop(224), GaussianBlur(173)])
-    with pytest.raises(ConfigError, match="kernel_size 173: .* on a GPU allows up to 171"):
+    with pytest.raises(ConfigError, match=r"kernel_size 173: .* on a GPU allows up to 171"):
         GPULoader(shards, 8, 0, preset=recipe)
     assert tried == []
 
