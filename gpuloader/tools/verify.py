@@ -214,6 +214,8 @@ def _already(*outcome: Unpack[Outcome]) -> Callable[[], Outcome]:
 def machine(subject: Subject) -> Looks:
     """What `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
     for finding in examine():
+        if finding.name.endswith(" folder"):  # a path, which does not belong in a report
+            continue
         yield finding.name, _already(finding.found, "", finding.status != "failure")
 
 

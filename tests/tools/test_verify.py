@@ -69,6 +69,7 @@ def test_versions_are_the_doctors_findings(shards: list[Path]) -> None:
     rows = rows_of(shards, "machine")
     assert {"torch", "DALI", "kernels"} <= rows.keys()
     assert rows["DALI"].found.startswith("2.4.")
+    assert not any("/" in row.found for row in rows.values())  # no paths: the result is for others to read
 
 
 def test_the_loader_is_measured_beside_the_decoder(shards: list[Path]) -> None:
