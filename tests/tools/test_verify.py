@@ -13,14 +13,13 @@ from nvidia.dali import fn
 from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
-from gpuloader.tools import verify as module
-from gpuloader.tools.verify import CHECKS, Looks, Row, Subject, verify
+from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, bad_images, checks, memory, recipes, verify
 
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are compared in tests/loading/test_gpu_graph.py."""
-    monkeypatch.setattr(module, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
+    monkeypatch.setattr(recipes, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
 
 
 def rows_of(shards: list[Path], check: str, device_id: int | None = None) -> dict[str, Row]:
@@ -115,7 +114,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
 
 
 def test_a_bad_image_that_is_not_noticed_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_with_broken_table", lambda jpeg: jpeg)
+    monkeypatch.setattr(bad_images, "_with_broken_table", lambda jpeg: jpeg)
     row = rows_of(shards, "bad-images")["replaced"]
     assert (row.ok, row.found, row.allowed) == (False, "2, 11", "2, 5, 11")
 
@@ -125,17 +124,17 @@ def test_memory_that_each_loader_leaves_taken_is_told(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch, each_bytes: int, ok: bool
 ) -> None:
     taken = iter(range(0, 100 * each_bytes, each_bytes))
-    monkeypatch.setattr(module, "_taken_bytes", lambda _: next(taken))
+    monkeypatch.setattr(memory, "_taken_bytes", lambda _: next(taken))
     [row] = rows_of(shards, "memory").values()
     assert row.ok == ok
 
 
 def test_memory_is_measured(shards: list[Path]) -> None:
     subject = Subject(shards, 40, None, 0.1)
-    before = module._taken_bytes(subject)
+    before = memory._taken_bytes(subject)
     held = bytearray(64 << 20)
     held[:: 1 << 10] = b"1" * (64 << 10)
-    assert module._taken_bytes(subject) - before > 32 << 20
+    assert memory._taken_bytes(subject) - before > 32 << 20
 
 
 def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +143,10 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
 
     def looks(subject: Subject) -> Looks:
         yield "first", lambda: fails(subject)
-        yield "second", lambda: ("good", "", True)
+        yield "second", lambda: Outcome("good")
         fails(subject)
 
-    monkeypatch.setattr(module, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
+    monkeypatch.setattr(checks, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
     first, second, ended, *rest = verify(shards, None).rows
     assert first == Row("some", "first", "RuntimeError: CUDA is gone", "no error", ok=False)
     assert second == Row("some", "second", "good")
