@@ -6,7 +6,7 @@ same bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from gpuloader.loading.options import BadImages, Decoder
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 from gpuloader.tools.measuring import images_of
-from gpuloader.tools.verify.result import Outcome, Subject
+from gpuloader.tools.verify.result import Difference, Outcome, Subject
 
 IMAGES = 32
 BATCH_SIZE = 16
@@ -89,26 +89,27 @@ def load(
 
 
 def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Outcome:
-    """What was found, what is allowed, and whether it holds; the factor is of what is allowed on a GPU."""
+    """How far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
     if ours.keys() != theirs.keys() or not ours:
         missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
         return Outcome(f"other samples: {missing}", "the CPU's samples", False)
-    images = [_differences(ours[key], theirs[key]) for key in ours]
-    means = [each.mean().item() for each in images]
-    mean, worst, largest = sum(means) / len(means), max(means), max(each.max().item() for each in images)
+    levels = {
+        key: [_levels_between(one, other) for one, other in zip(ours[key], theirs[key], strict=True)] for key in ours
+    }
+    means = {key: torch.cat(views).mean().item() for key, views in levels.items()}
+    key = max(means, key=means.__getitem__)
+    mean, worst = sum(means.values()) / len(means), means[key]
+    largest = max(view.max().item() for views in levels.values() for view in views)
     found = f"mean {mean:.3g}, an image {worst:.3g}, largest {largest:.3g}"
-    if subject.device_id is None:
-        return Outcome(found, "0", largest == 0)
     most, most_of_an_image = factor * _MOST_LEVELS, factor * _MOST_LEVELS_OF_AN_IMAGE
-    allowed = f"mean {most:g}, an image {most_of_an_image:g}"
-    return Outcome(found, allowed, mean <= most and worst <= most_of_an_image)
+    if subject.device_id is None:
+        allowed, ok = "0", largest == 0
+    else:
+        allowed, ok = f"mean {most:g}, an image {most_of_an_image:g}", mean <= most and worst <= most_of_an_image
+    view = max(range(len(levels[key])), key=lambda number: levels[key][number].mean().item())
+    return Outcome(found, allowed, ok, None if ok else Difference(key, ours[key][view], theirs[key][view]))
 
 
-def _differences(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> torch.Tensor:
-    """In levels, of all views together."""
-    return torch.cat(
-        [
-            (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-    )
+def _levels_between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The difference of each value of two images, in levels."""
+    return (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)

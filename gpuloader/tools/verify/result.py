@@ -42,6 +42,7 @@ class Verification:
         versions: of the driver, DALI and nvImageCodec.
         elapsed_seconds: what all of it took.
         rows: all that was looked at, in order.
+        picture: the name of the file with the images that differ; None if there is no such file.
     """
 
     date: str
@@ -50,6 +51,7 @@ class Verification:
     versions: dict[str, str]
     elapsed_seconds: float
     rows: tuple[Row, ...]
+    picture: str | None = None
 
     @property
     def all_well(self) -> bool:
@@ -78,6 +80,20 @@ class Subject(NamedTuple):
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
 
+class Difference(NamedTuple):
+    """An image that differs more than it may; of several views, the one that differs most.
+
+    Attributes:
+        key: the sample's.
+        ours: (3, h, w) the device's, on the CPU.
+        theirs: the same of the CPU.
+    """
+
+    key: str
+    ours: torch.Tensor
+    theirs: torch.Tensor
+
+
 class Outcome(NamedTuple):
     """The result of one look.
 
@@ -85,11 +101,13 @@ class Outcome(NamedTuple):
         found: what was found.
         allowed: what is allowed; empty if anything is.
         ok: whether that holds.
+        difference: the image that differs most, if pixels are what does not hold.
     """
 
     found: str
     allowed: str = ""
     ok: bool = True
+    difference: Difference | None = None
 
 
 Looks: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
