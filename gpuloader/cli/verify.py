@@ -28,7 +28,10 @@ def verify(
     ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
     cpu: Cpu = False,
-    seconds: Annotated[float, typer.Option(help="How long to measure the speed, on each device.")] = 20,
+    seconds: Annotated[float, typer.Option(help="How long to measure the speed.")] = 20,
+    picture: Annotated[
+        Path, typer.Option(help="Where to write the images that differ too much, if there are any: a .png file.")
+    ] = Path("verified.png"),
     as_json: AsJson = False,
 ) -> None:
     """Compares what the GPU decodes and delivers with what the CPU does, in about two minutes.
@@ -42,13 +45,15 @@ def verify(
 
     with tempfile.TemporaryDirectory() as folder:
         tar = shards or [str(path) for path in write_shards(Path(folder), "pictures", _PICTURES, seed=0)]
-        result = run(tar, chosen_device(cpu, device_id), checks=check or (), seconds=seconds, progress=True)
-    print_json(result) if as_json else _print(result)
+        result = run(
+            tar, chosen_device(cpu, device_id), checks=check or (), seconds=seconds, picture=picture, progress=True
+        )
+    print_json(result) if as_json else _print(result, picture)
     if not result.all_well:
         raise typer.Exit(FOUND_SOMETHING_WRONG)
 
 
-def _print(result: Verification) -> None:
+def _print(result: Verification, picture: Path) -> None:
     say(f"machine  {result.machine}")
     say(f"decoder  {', '.join(f'{name} {version}' for name, version in result.versions.items())}")
     without = "" if result.machine.gpus else ", as there is no GPU"
@@ -59,6 +64,9 @@ def _print(result: Verification) -> None:
         allowed = f"  (allowed: {row.allowed})" if row.allowed else ""
         names = "  ".join(f"{text:<{width}}" for text, width in zip((row.check, row.name), widths))
         say(f"{'ok ' if row.ok else 'OFF'}  {names}  {row.found}{allowed}")
+    if result.picture is not None:
+        say()
+        say(f"{picture} shows the CPU's images, the device's, and their differences")
     off = sum(not row.ok for row in result.rows)
     say()
     say(f"{len(result.rows)} rows, {f'{off} are off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")

@@ -121,9 +121,9 @@ def _measure_device(
         "disk": lambda: _read_from_disk(loader.run, cursors),
         "read": lambda: _read(loader.run, cycle(cursors)),
         "gate": lambda: _gate(loader.run, cycle(cursors)),
-        "decode": lambda: _run_graph(loader.run, "decode"),
-        "resize": lambda: _run_graph(loader.run, "resize"),
-        "pixels": lambda: _run_graph(loader.run, "all"),
+        "decode": lambda: run_graph(loader.run, "decode"),
+        "resize": lambda: run_graph(loader.run, "resize"),
+        "pixels": lambda: run_graph(loader.run, "all"),
         "loader": lambda: load_epochs(loader),
     }
     if data.decoded:
@@ -183,7 +183,7 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
         yield len(reader.read(cursor, arena).ids)
 
 
-def _run_graph(run: Run, last_step: LastStep) -> Batches:
+def run_graph(run: Run, last_step: LastStep) -> Batches:
     """The graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)

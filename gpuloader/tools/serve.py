@@ -43,7 +43,8 @@ from gpuloader.helpers.printable import printable
 from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Preset, load_preset, preset_names
 from gpuloader.shards import Tar
-from gpuloader.tools.show import Device, Gallery, Picture
+from gpuloader.tools.sheet import Picture
+from gpuloader.tools.show import Device, Gallery
 
 Query: TypeAlias = Mapping[str, str]
 Answer: TypeAlias = "dict[str, Any] | Picture"

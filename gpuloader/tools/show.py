@@ -8,7 +8,6 @@ batch. MixUp and CutMix need two samples, and are left out.
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
@@ -40,20 +38,14 @@ from gpuloader.shards import (
     resolve_shards,
 )
 from gpuloader.tools.outputs import check_output
-from gpuloader.transforms import Normalize, Resize
+from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
+from gpuloader.transforms import Resize
 
-Picture: TypeAlias = Image.Image
 Device: TypeAlias = "int | Literal['auto'] | None"
-Box: TypeAlias = tuple[float, float, float, float]
 
-MAX_PICTURE_PIXELS = 50_000_000
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 _MOST_IMAGES = 1000
-_LEAST_TILE, _MOST_TILE = 128, 256
-_GAP, _LINE, _TEXT, _TITLE = 10, 16, 12, 18
-_INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1", "#b3261e"
-_VERSIONS = ("#d55e00", "#0072b2", "#f0c000", "#cc79a7", "#009e73", "#56b4e9")  # distinct for the colour-blind
 
 
 @dataclass(frozen=True)
@@ -189,7 +181,7 @@ class Gallery:
         shape = max(1, round(scale * height)), max(1, round(scale * width))
         whole = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
         [tensor] = self._run(whole, encoded, sample, 0, 0)
-        return _as_picture(tensor)
+        return as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         """The tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
@@ -202,7 +194,7 @@ class Gallery:
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
         """`tensors` as pictures; if the recipe normalises, this is undone."""
         tensors = self.tensors(compose, sample, seed, epoch)
-        return [_as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
+        return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
     def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[DrawnView, ...]:
         """What is drawn for each view of `tensors`.
@@ -280,11 +272,11 @@ def show(
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
     sides = [side for epoch in range(versions) for shape in compose.shapes(epoch) for side in shape]
-    tile = min(max(_LEAST_TILE, *sides), _MOST_TILE)
+    tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
     heading = _heading(name, overrides, compose, gallery, len(ids), versions, seed)
-    sheet = _Sheet(tile, in_row + 1, len(ids) * rows, heading)
+    sheet = Sheet(tile, in_row + 1, len(ids) * rows, heading)
     chosen = [gallery.sample(sample) for sample in ids]
     bad: dict[int, str] = {}
     for number, sample in enumerate(chosen):
@@ -299,7 +291,7 @@ def show(
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
             caption = f"epoch {epoch}, view {view}" if views > 1 else f"epoch {epoch}"
-            frame = _VERSIONS[place] if place < len(windows) else None
+            frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame)
     sheet.image.save(picture, quality=90)  # of JPEG
     return Shown(
@@ -348,19 +340,8 @@ def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, version
     """Left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
     height, width = gallery.size(sample)
     views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
-    windows = (view.window for view in islice(views, len(_VERSIONS)))
+    windows = (view.window for view in islice(views, len(COLOURS)))
     return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]
-
-
-def _as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
-    """A tensor (3, h, w) as a picture of levels."""
-    image = tensor.permute(1, 2, 0).cpu().numpy()
-    if image.dtype != np.uint8:
-        values = image.astype(np.float32)
-        if normalize is not None:
-            values = values * np.array(normalize.std, np.float32) + np.array(normalize.mean, np.float32)
-        image = np.rint(values * 255).clip(0, 255).astype(np.uint8)
-    return Image.fromarray(image)
 
 
 def _name_label(sample: Sample) -> str:
@@ -382,84 +363,3 @@ def _heading(
     levels = " (normalising undone)" if any(view.normalize for view in compose.each_view) else ""
     lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines
-
-
-class _Sheet:
-    """A picture with tiles in rows under a heading; each tile has two lines of text below it."""
-
-    def __init__(self, tile: int, columns: int, rows: int, heading: Sequence[str]) -> None:
-        self._tile = tile
-        self._top = 2 * _GAP + _TITLE + (len(heading) - 1) * _LINE
-        self._row = tile + 2 * _LINE + _GAP
-        width, height = _GAP + columns * (tile + _GAP), self._top + rows * self._row
-        if width * height > MAX_PICTURE_PIXELS or max(width, height) > 65_000:
-            raise ConfigError(
-                f"the picture would be {width:,} x {height:,} pixels: allowed are {MAX_PICTURE_PIXELS:,} in all and "
-                f"65,000 on a side; show fewer samples or versions"
-            )
-        self.image = Image.new("RGB", (width, height), _PAPER)
-        self._canvas = ImageDraw.Draw(self.image)
-        self._font = ImageFont.load_default(_TEXT)
-        room, title = width - 2 * _GAP, ImageFont.load_default(_TITLE)
-        self._canvas.text((_GAP, _GAP // 2), _shorten(printable(heading[0]), title, room), _INK, title)
-        for number, line in enumerate(heading[1:]):
-            top = _GAP + _TITLE + number * _LINE
-            self._canvas.text((_GAP, top), _shorten(line, self._font, room), _PALE, self._font)
-
-    def put(
-        self,
-        row: int,
-        column: int,
-        picture: Picture | str,
-        lines: Sequence[str],
-        windows: Sequence[Box] = (),
-        frame: str | None = None,
-    ) -> None:
-        """Draws a tile: a picture with windows and a frame, or the cause why there is none; then the text."""
-        left, top = _GAP + column * (self._tile + _GAP), self._top + row * self._row
-        if isinstance(picture, str):
-            box = (left, top, left + self._tile - 1, top + self._tile - 1)
-            self._canvas.rectangle(box, _GROUND, _BAD)
-            text = "\n".join(textwrap.wrap(f"bad image: {picture}", self._tile // 7)[: self._tile // _LINE - 1])
-            self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
-        else:
-            fitted = self._fit(picture)
-            for window, colour in reversed([*zip(windows, _VERSIONS)]):
-                _outline(fitted, window, colour)
-            right, bottom = left + fitted.width - 1, top + self._tile - 1
-            upper = bottom + 1 - fitted.height
-            if frame is not None:
-                self._canvas.rectangle((left - 3, upper - 3, right + 3, bottom + 3), frame)
-            self.image.paste(fitted, (left, upper))
-        for number, line in enumerate(lines):
-            place = (left, top + self._tile + 4 + number * _LINE)
-            self._canvas.text(place, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
-
-    def _fit(self, picture: Picture) -> Picture:
-        """Shrinks a picture that is larger than a tile, and enlarges a small one by a whole factor."""
-        times = _LEAST_TILE // max(picture.size)
-        if times > 1:
-            return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
-        fitted = picture.copy()
-        fitted.thumbnail((self._tile, self._tile))
-        return fitted
-
-
-def _outline(picture: Picture, window: Box, colour: str) -> None:
-    """Draws a window's part inside of the picture: a line of two pixels in the colour, with white next to it."""
-    edge = picture.width - 1, picture.height - 1
-    left, top = (min(max(0, round(share * (last + 1))), last) for share, last in zip(window[:2], edge))
-    right, bottom = (min(round(share * (last + 1)) - 1, last) for share, last in zip(window[2:], edge))
-    right, bottom = max(left, right), max(top, bottom)
-    canvas = ImageDraw.Draw(picture)
-    canvas.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_PAPER, width=4)
-    canvas.rectangle((left, top, right, bottom), outline=colour, width=2)
-
-
-def _shorten(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
-    """The text; if it is wider than the room, its middle is left out."""
-    kept, short = len(text), text
-    while font.getlength(short) > room and kept > 2:
-        kept -= 1
-        short = f"{text[: -(-kept // 2)]}…{text[len(text) - kept // 2 :]}"
-    return short

@@ -264,7 +264,8 @@ def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
     failed = [line for line in run.stdout.splitlines() if line.startswith("failed: ")]
     assert failed == ["failed: verify-formats.json (status 139)", "failed: test_bench_gpu.txt (status 4)"]
     for check in CHECKS:
-        assert f" verify {tmp_path}/a.tar --check {check} --json\n" in (results / f"verify-{check}.json").read_text()
+        asked = f" verify {tmp_path}/a.tar --check {check} --picture {results}/verify-{check}.png --json\n"
+        assert asked in (results / f"verify-{check}.json").read_text()
     for file in (BENCH.parents[1] / "tests/gpu").glob("test_*.py"):
         assert (results / f"{file.stem}.txt").read_text() == f"-m pytest -q tests/gpu/{file.name}\n"
     assert {"benchmark.txt", "training.txt", "sweep.txt"} <= {path.name for path in results.iterdir()}

@@ -17,7 +17,8 @@ from PIL import Image, ImageFont
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.tools.show import Gallery, Sample, _name_label, _shorten, show
+from gpuloader.tools.sheet import _shorten
+from gpuloader.tools.show import Gallery, Sample, _name_label, show
 
 COLOURS = Compose(
     [

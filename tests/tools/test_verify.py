@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from gpu_graph import GPU, gpu_graph
+from making import write_decoded
 from nvidia.dali import fn
+from PIL import Image
+from serving import Server
 
+from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.loading import probing
+from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
-from gpuloader.tools import verify as module
-from gpuloader.tools.verify import CHECKS, Looks, Row, Subject, verify
+from gpuloader.pipelines.probe import TRIALS, Found, Trial
+from gpuloader.tools.verify import (
+    CHECKS,
+    Looks,
+    Outcome,
+    Row,
+    Subject,
+    bad_images,
+    checks,
+    memory,
+    recipes,
+    speed,
+    verify,
+)
+from gpuloader.tools.verify.drawing import draw
+from gpuloader.tools.verify.result import Difference
+from gpuloader.tools.verify.speed import describe_engines, describe_steps, thread_counts, why_no_stock
 
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are compared in tests/loading/test_gpu_graph.py."""
-    monkeypatch.setattr(module, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
+    monkeypatch.setattr(recipes, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
 
 
 def rows_of(shards: list[Path], check: str, device_id: int | None = None) -> dict[str, Row]:
@@ -72,21 +96,122 @@ def test_versions_are_the_doctors_findings(shards: list[Path]) -> None:
     assert not any("/" in row.found for row in rows.values())  # no paths: the result is for others to read
 
 
-def test_the_loader_is_measured_beside_the_decoder(shards: list[Path]) -> None:
+def test_the_loader_is_measured_beside_the_decoder_and_stock_dali(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "available_cores", lambda: 2)
     rows = rows_of(shards, "speed")
     assert list(rows) == [
         "cpu, + headers, draws, labels",
         "cpu, + decode the regions",
         "cpu, the loader: + deliver batches",
         "cpu, limit",
+        *(
+            f"cpu, {threads}, {name}"
+            for threads in ("1 thread", "2 threads")
+            for name in ("the loader", "the decoder alone", "stock DALI")
+        ),
+        "cpu, a step",
+        "cpu, JPEG engines",
     ]
-    assert " images/s, " in rows["cpu, + decode the regions"].found
+    assert all(row.ok for row in rows.values())
+    for name in ("cpu, + decode the regions", "cpu, 1 thread, the loader", "cpu, 2 threads, stock DALI"):
+        assert re.fullmatch(r"[1-9][\d,]* images/s, 0\.\d{3} CPU s per 1,000", rows[name].found)
+    assert re.fullmatch(r"p99 .* ms, median .* ms, of [1-9]\d* steps of 32 images", rows["cpu, a step"].found)
+
+
+def test_stock_dali_is_not_measured_on_decoded_shards(shards: list[Path], tmp_path: Path) -> None:
+    with GPULoader(write_decoded(tmp_path, shards[:1]), 4, None, label_from=None) as loader:
+        assert why_no_stock(loader.run) == "the images are decoded already"
+
+
+def test_stock_dali_is_not_measured_on_shards_on_stores(shards: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(shards[0].read_bytes())
+    with Server(tmp_path) as store, GPULoader(f"{store.url}/a.tar", 4, None) as loader:
+        assert why_no_stock(loader.run) == "it reads no shards on stores"
+
+
+@pytest.mark.parametrize(
+    ("fails", "reason"),
+    [
+        ([], ""),
+        ([Trial(False, 1.0)], ""),  # it does not decode whole images
+        ([Trial(True, 0.0)], "it decodes regions, which fails on this GPU and may end the process"),
+        ([Trial(True, 1.0)], "it decodes regions, which fails on this GPU and may end the process"),
+    ],
+)
+def test_stock_dali_is_not_measured_on_a_gpu_that_it_could_crash(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, fails: list[Trial], reason: str
+) -> None:
+    found = Found(tuple("it ends the process" if trial in fails else "" for trial in TRIALS))
+    monkeypatch.setattr(speed, "find_decoding", lambda _: found)
+    with gpu_graph(), GPULoader(shards, 4, GPU) as loader:
+        assert why_no_stock(loader.run) == reason
+
+
+@pytest.mark.parametrize(
+    ("cores", "counts"),
+    [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8]), (96, [1, 2, 4, 8, 16, 32, 64, 96])],
+)
+def test_the_numbers_of_threads_end_with_the_cores(cores: int, counts: list[int]) -> None:
+    assert thread_counts(cores) == counts
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        ([7], "p99 7 ms, median 7 ms, of 1 steps of 16 images"),
+        ([10] * 9 + [300], "p99 300 ms, median 10 ms, of 10 steps of 16 images"),
+        ([10] * 99 + [300], "p99 10 ms, median 10 ms, of 100 steps of 16 images"),  # one of a hundred is longer
+        ([10] * 98 + [300] * 2, "p99 300 ms, median 10 ms, of 100 steps of 16 images"),
+        ([*range(1, 1001)], "p99 990 ms, median 500 ms, of 1000 steps of 16 images"),
+    ],
+)
+def test_a_step_has_a_percentile_and_how_many_there_were(milliseconds: list[int], text: str) -> None:
+    assert describe_steps([each / 1000 for each in milliseconds], 16) == text
+
+
+@pytest.mark.parametrize(
+    ("problems", "device_id", "text"),
+    [
+        (
+            [],
+            GPU,
+            "hw_decoder_load 1, chosen by the trial; how many images they decode is unknown",
+        ),
+        (["it is wrong"], GPU, "hw_decoder_load 0, chosen by the trial: they decode no image"),
+        ([], None, "none: the CPU decodes"),
+    ],
+)
+def test_the_share_of_the_engines_is_what_the_trial_found(
+    monkeypatch: pytest.MonkeyPatch, problems: list[str], device_id: int | None, text: str
+) -> None:
+    found = Found(("", *problems, "", "", "")[: len(TRIALS)])
+    monkeypatch.setattr(probing, "find_decoding", lambda _: found)
+    assert describe_engines(probing.resolve_decoder(Decoder(), device_id), device_id) == text
 
 
 # --- what is off
 
 
-def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def tiles_of(drawn: Image.Image, side: int) -> np.ndarray[Any, Any]:
+    """(3, side, side, 3) the last row of a picture: what the CPU made, what the device made, the difference."""
+    pixels = np.asarray(drawn, np.int16)
+    return np.stack([pixels[-side - 42 : -42, left : left + side] for left in range(10, 3 * (side + 10), side + 10)])
+
+
+@pytest.mark.parametrize("one", [torch.tensor(1, dtype=torch.uint8), torch.tensor(1 / 255)], ids=["uint8", "float32"])
+def test_images_that_differ_are_drawn_beside_each_other(one: torch.Tensor) -> None:
+    """Small ones are twice as large. The lower half is 10 levels brighter in red, and 20 darker in green and blue."""
+    theirs = (100 * one).expand(3, 64, 64)
+    ours = theirs + one * torch.tensor([10, -20, -20])[:, None, None] * (torch.arange(64) >= 32)[:, None]
+    drawn = draw({"recipes: one": Difference("01", ours.to(one.dtype), theirs)}, ["cuda:0 and the CPU"])
+    for half, (device, difference) in enumerate([([100] * 3, [0] * 3), ([110, 80, 80], [120, 240, 240])]):
+        tiles = tiles_of(drawn, 128)[:, 64 * half : 64 * (half + 1)]
+        assert (tiles == np.array([[100] * 3, device, difference])[:, None, None]).all()
+
+
+def test_wrong_pixels_are_told_and_drawn(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upside_down = lambda *given: fn.flip(view_on_gpu(*given), horizontal=0, vertical=1)  # noqa: E731
     monkeypatch.setitem(graph._VIEWS, ("all", "gpu"), upside_down)
     with gpu_graph():
@@ -97,7 +222,36 @@ def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPat
             "MixUp and CutMix": False,
         }
         assert not any(row.ok for row in rows_of(shards, "formats", GPU).values())
-        assert [name for name, row in rows_of(shards, "bad-images", GPU).items() if not row.ok] == ["the other images"]
+        result = verify(shards, GPU, checks=["bad-images"], picture=tmp_path / "differ.png")
+    assert [row.name for row in result.rows if not row.ok] == ["the other images"]
+    assert result.picture == "differ.png"
+    with Image.open(tmp_path / "differ.png") as drawn:
+        expected, found, amplified = tiles_of(drawn, 224)
+    difference = np.abs(expected - found)
+    assert np.abs(expected - found[::-1]).mean() < 1.5  # the graphs do not round alike
+    assert (amplified == 255 // difference.max() * difference).all()
+    assert 200 < amplified.max() <= 255
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_the_picture_has_a_row_for_each_that_is_off(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    bright = torch.full((3, 128, 128), 200, dtype=torch.uint8)
+
+    def looks(_: Subject) -> Looks:
+        yield "equal", lambda: Outcome("near", "near")
+        for name in "abc"[:number]:
+            yield name, lambda: Outcome("far", "near", False, Difference("01", bright, bright // 2))
+
+    monkeypatch.setattr(checks, "CHECKS", {"some": looks})
+    result = verify(shards, None, picture=tmp_path / "differ.png")
+    assert result.picture == ("differ.png" if number else None)
+    assert [path.name for path in tmp_path.iterdir()] == (["differ.png"] if number else [])
+    if number:
+        with Image.open(tmp_path / "differ.png") as drawn:
+            assert (np.asarray(drawn) == 200).all(-1)[:, 10:138].all(1).sum() == 0  # the CPU's are first
+            assert (np.asarray(drawn) == 200).all(-1)[:, 148:276].all(1).sum() == 128 * number
 
 
 def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +269,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
 
 
 def test_a_bad_image_that_is_not_noticed_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_with_broken_table", lambda jpeg: jpeg)
+    monkeypatch.setattr(bad_images, "_with_broken_table", lambda jpeg: jpeg)
     row = rows_of(shards, "bad-images")["replaced"]
     assert (row.ok, row.found, row.allowed) == (False, "2, 11", "2, 5, 11")
 
@@ -125,17 +279,17 @@ def test_memory_that_each_loader_leaves_taken_is_told(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch, each_bytes: int, ok: bool
 ) -> None:
     taken = iter(range(0, 100 * each_bytes, each_bytes))
-    monkeypatch.setattr(module, "_taken_bytes", lambda _: next(taken))
+    monkeypatch.setattr(memory, "_taken_bytes", lambda _: next(taken))
     [row] = rows_of(shards, "memory").values()
     assert row.ok == ok
 
 
 def test_memory_is_measured(shards: list[Path]) -> None:
     subject = Subject(shards, 40, None, 0.1)
-    before = module._taken_bytes(subject)
+    before = memory._taken_bytes(subject)
     held = bytearray(64 << 20)
     held[:: 1 << 10] = b"1" * (64 << 10)
-    assert module._taken_bytes(subject) - before > 32 << 20
+    assert memory._taken_bytes(subject) - before > 32 << 20
 
 
 def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +298,10 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
 
     def looks(subject: Subject) -> Looks:
         yield "first", lambda: fails(subject)
-        yield "second", lambda: ("good", "", True)
+        yield "second", lambda: Outcome("good")
         fails(subject)
 
-    monkeypatch.setattr(module, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
+    monkeypatch.setattr(checks, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
     first, second, ended, *rest = verify(shards, None).rows
     assert first == Row("some", "first", "RuntimeError: CUDA is gone", "no error", ok=False)
     assert second == Row("some", "second", "good")
@@ -165,6 +319,7 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
             "no check is called 'colours': allowed are machine, recipes, ",
         ),
         ({"device_id": 7}, DeviceError, "device_id=7 but "),
+        ({"picture": "/nowhere/differ.png"}, ConfigError, "there is no folder /nowhere"),
     ],
 )
 def test_a_mistake_is_told_before_the_work(

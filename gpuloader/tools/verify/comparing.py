@@ -1,0 +1,115 @@
+"""What is verified and what is expected, loaded and compared.
+
+What is expected of a GPU is what one thread of the CPU makes of the same samples, from whole images; of the CPU, the
+same bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import torch
+
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.selection import Sources
+from gpuloader.loading.world import World
+from gpuloader.tools.measuring import images_of
+from gpuloader.tools.verify.result import Difference, Outcome, Subject
+
+IMAGES = 32
+BATCH_SIZE = 16
+_BUSY_SIDE = 4096
+_BUSY_STEPS = 20
+REPLACE = BadImages(replace=True, max_share=1.0)
+ALONE = World(0, 1)  # whatever a launcher says of ranks
+_REFERENCE = Decoder(num_threads=1, region=False)
+PLAIN: Mapping[str, Any] = {"imagenet_train": {"Normalize": None}}
+
+# On a GPU, of the mean difference in levels. Decoders differ by 1 or 2, and what is done to the pixels can widen that;
+# an image that was not decoded, or that is another one, is off by 60.
+_MOST_LEVELS = 1.5
+_MOST_LEVELS_OF_AN_IMAGE = 10.0
+WIDER = 3.0
+
+Images: TypeAlias = dict[str, list[torch.Tensor]]
+"""The views of each sample by its key, on the CPU; of samples that were replaced none."""
+
+Bad: TypeAlias = dict[int, str]
+"""The samples that were replaced, and why."""
+
+
+def few_samples(subject: Subject) -> dict[str, Any]:
+    """The `sampling` of the samples that are compared."""
+    return {"subset": range(min(IMAGES, subject.samples))}
+
+
+def load_both(tar: Sources, device_id: int | None, **options: Any) -> list[tuple[Images, Bad]]:  # noqa: ANN401
+    """What is verified, and what is expected."""
+    return [load(tar, device_id, **options), load(tar, None, decoder=_REFERENCE, **options)]
+
+
+def load(
+    tar: Sources,
+    device_id: int | None,
+    batch_size: int = BATCH_SIZE,
+    *,
+    delivered: int = 0,
+    stream: bool = False,
+    busy: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> tuple[Images, Bad]:
+    """The images of an epoch, and the bad ones."""
+    common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": REPLACE, "world": ALONE}
+    parts: list[tuple[list[str], torch.Tensor, list[torch.Tensor]]] = []
+    with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
+        on_gpu = loader.device.type == "cuda"
+        work = torch.rand((_BUSY_SIDE, _BUSY_SIDE), device=loader.device) if busy and on_gpu else None
+        loader.load_state_dict({**loader.state_dict(), "delivered": delivered})
+        with torch.cuda.stream(torch.cuda.Stream(loader.device)) if stream and on_gpu else nullcontext():  # type: ignore[no-untyped-call]
+            for batch in loader:
+                if work is not None:
+                    for _ in range(_BUSY_STEPS):
+                        torch.matmul(work, work)
+                # Where the GPU is busy the copy waits, and the batch is let go before it is made.
+                parts.append((batch["key"], batch["valid"], [images.clone() for images in images_of(batch)]))
+                del batch
+            if on_gpu:
+                torch.cuda.synchronize(loader.device)
+        bad = dict(loader.stats().bad)
+    images = {
+        key: [view[row].cpu() for view in views]
+        for keys, valid, views in parts
+        for row, (key, is_valid) in enumerate(zip(keys, valid.tolist(), strict=True))
+        if is_valid
+    }
+    return images, bad
+
+
+def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Outcome:
+    """How far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
+    if ours.keys() != theirs.keys() or not ours:
+        missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
+        return Outcome(f"other samples: {missing}", "the CPU's samples", False)
+    levels = {
+        key: [_levels_between(one, other) for one, other in zip(ours[key], theirs[key], strict=True)] for key in ours
+    }
+    means = {key: torch.cat(views).mean().item() for key, views in levels.items()}
+    key = max(means, key=means.__getitem__)
+    mean, worst = sum(means.values()) / len(means), means[key]
+    largest = max(view.max().item() for views in levels.values() for view in views)
+    found = f"mean {mean:.3g}, an image {worst:.3g}, largest {largest:.3g}"
+    most, most_of_an_image = factor * _MOST_LEVELS, factor * _MOST_LEVELS_OF_AN_IMAGE
+    if subject.device_id is None:
+        allowed, ok = "0", largest == 0
+    else:
+        allowed, ok = f"mean {most:g}, an image {most_of_an_image:g}", mean <= most and worst <= most_of_an_image
+    view = max(range(len(levels[key])), key=lambda number: levels[key][number].mean().item())
+    return Outcome(found, allowed, ok, None if ok else Difference(key, ours[key][view], theirs[key][view]))
+
+
+def _levels_between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The difference of each value of two images, in levels."""
+    return (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)

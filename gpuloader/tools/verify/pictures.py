@@ -1,0 +1,48 @@
+"""Pictures to verify with, encoded, and tars of them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int) -> Image.Image:
+    """A smooth picture with some texture."""
+    rng = np.random.default_rng(seed)
+    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+    smooth = np.asarray(few.resize((160, 120), Image.Resampling.BICUBIC), np.int16)
+    return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+def jpeg(seed: int, **options: Any) -> bytes:  # noqa: ANN401
+    """A picture as a JPEG."""
+    return encoded(picture(seed), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
+
+
+def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  # noqa: ANN401
+    """A picture's file; the options are Pillow's."""
+    file = io.BytesIO()
+    picture.save(file, image_format, **options)
+    return file.getvalue()
+
+
+@contextmanager
+def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
+    """The images under the keys 00, 01, ..., with labels; what they are, the library tells by their content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "images.tar"
+        with tarfile.open(path, "w") as tar:
+            for number, image in enumerate(images):
+                for extension, data in (("jpg", image), ("cls", b"%d" % (number % 10))):
+                    member = tarfile.TarInfo(f"{number:02d}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+        yield path
