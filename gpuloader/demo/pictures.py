@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import io
 import math
+import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from webdataset import ShardWriter
 
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.tar_samples import write_sample
 
 Floats = NDArray[np.floating]  # float32 throughout
 Shape = Callable[[Floats, Floats], Floats]
@@ -178,13 +180,13 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     return np.stack([*np.clip(upper, 0, 255).astype(np.uint8)], axis=-1)
 
 
-def sample(seed: int, index: int) -> dict[str, str | bytes]:
-    """Makes sample `index`, which depends only on the arguments; each block of ten samples has each class once."""
+def sample(seed: int, index: int) -> dict[str, bytes]:
+    """Makes sample `index` from the arguments alone; each block of ten samples has each class once."""
     block, place = divmod(index, len(CLASSES))
     label = int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
     jpeg = io.BytesIO()
     Image.fromarray(draw(label, np.random.default_rng((seed, index)))).save(jpeg, "JPEG", quality=90)
-    return {"__key__": f"{index:06d}", "jpg": jpeg.getvalue(), "cls": str(label).encode()}
+    return {"jpg": jpeg.getvalue(), "cls": str(label).encode()}
 
 
 def write_shards(
@@ -201,14 +203,13 @@ def write_shards(
     written so far. On the same machine, the same arguments write the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pattern = str(folder / name).replace("%", "%%") + "-%04d.tar"
-    shards: list[Path] = []
-    with (
-        ThreadPoolExecutor(available_cores()) as pool,
-        ShardWriter(pattern, per_shard, post=lambda path: shards.append(Path(path)), verbose=0, mtime=0) as writer,
-    ):
-        for written, item in enumerate(pool.map(partial(sample, seed), range(count)), start=1):
-            writer.write(item)
-            if progress:
-                progress(written)
+    shards = [folder / f"{name}-{number:04d}.tar" for number in range(-(-count // per_shard))]
+    with ThreadPoolExecutor(available_cores()) as pool:
+        samples = enumerate(pool.map(partial(sample, seed), range(count)))
+        for shard in shards:
+            with tarfile.open(shard, "w") as tar:
+                for index, components in islice(samples, per_shard):
+                    write_sample(tar, f"{index:06d}", components)
+                    if progress:
+                        progress(index + 1)
     return shards

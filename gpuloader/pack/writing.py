@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from webdataset import TarWriter
-
 from gpuloader.errors import PackError
+from gpuloader.helpers.tar_samples import write_sample
 from gpuloader.helpers.whole_files import OtherWriterError, whole_file
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import BadPictureError, Record, Sample
@@ -60,7 +60,7 @@ def write_shard(task: ShardTask) -> int:
     """
     left_out: list[LeftOutPicture] = []
     with _naming(task.path), whole_file(task.path) as file:
-        with TarWriter(file, encoder=False, keep_meta=True, mtime=0, format="PAX_FORMAT") as writer:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
                     with _naming(record.name):
@@ -68,7 +68,7 @@ def write_shard(task: ShardTask) -> int:
                 except BadPictureError as error:
                     left_out.append(LeftOutPicture(record.name, key, str(error)))
                 else:
-                    writer.write({"__key__": key, **members})
+                    write_sample(tar, key, members)
         write_left_out(task.left_out, left_out)
     return len(task.records)
 

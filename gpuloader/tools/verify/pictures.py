@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from gpuloader.helpers.tar_samples import write_sample
+
 
 def picture(seed: int) -> Image.Image:
     """A smooth picture with some texture."""
@@ -41,8 +43,5 @@ def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
-                for extension, data in (("jpg", image), ("cls", b"%d" % (number % 10))):
-                    member = tarfile.TarInfo(f"{number:02d}.{extension}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
+                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10)})
         yield path
