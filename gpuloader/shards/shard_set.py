@@ -151,6 +151,11 @@ class ShardSet:
         """The shards with their indexes, in order."""
         return list(zip(self._shards, self._indexes, strict=True))
 
+    @property
+    def local(self) -> bool:
+        """Whether no shard is on a store. A shard on a store may be downloaded again, so its bytes may change."""
+        return self._cache is None
+
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data: 32 hex digits of the shards' indexed content, in order, wherever they are."""
