@@ -280,9 +280,10 @@ def test_a_disk_that_fails_is_its_own_error(own: list[Path], monkeypatch: pytest
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     shard_set = ShardSet.open(own, read_cached=lambda _: None)  # as if nothing were in the page cache
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(errno.EIO)):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", fail)
-        read(shard_set, range(12))
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            read(shard_set, range(12))
     assert read(shard_set, range(12)) == contents(own)
 
 
