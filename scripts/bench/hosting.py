@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from facts import machine
 from nvidia.dali import Pipeline, fn, types
+from nvidia.dali.tensors import TensorCPU
 
 from gpuloader import GPULoader
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
@@ -140,7 +141,7 @@ def _feed(run: Run, first: EncodedBatch) -> Callable[[EncodedBatch], None]:
     given: list[EncodedBatch] = []
     with pipeline:
         image, *drawn = fn.external_source(
-            source=lambda: (given[0].images, *given[0].arrays.values()),
+            source=lambda: ([TensorCPU(image) for image in given[0].images], *given[0].arrays.values()),
             num_outputs=1 + len(arrays),
             dtype=[types.UINT8, *(_DTYPES[array.dtype.name] for array in arrays)],
             ndim=[first.images[0].ndim, *(array.ndim - 1 for array in arrays)],
@@ -167,15 +168,13 @@ def measure_speeds(run: Run, steps: int) -> dict[str, float]:
 
 
 def _speed(run: Run, steps: int) -> float:
+    feed = _feed(run, Reader(run).read(Cursor(), Arena()))
+    began, images = time.perf_counter(), 0
     with closing(ReadAhead(Reader(run), run.plan, Cursor(), depth=run.decoder.prefetch + 1)) as batches:
-        batch = batches.next()
-        feed = _feed(run, batch)
-        began, images = time.perf_counter(), 0
         for _ in range(steps):
-            feed(batch)
-            images += len(batch.ids)
+            feed(batch := batches.next())
             batches.release(batch)
-            batch = batches.next()
+            images += len(batch.ids)
         return images / (time.perf_counter() - began)
 
 
