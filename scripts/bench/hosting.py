@@ -1,6 +1,6 @@
-"""Measures the host's side of loading: plan, reading, gate, draws, labels and feeding DALI. Nothing is decoded.
+"""Measures the host's side of loading, which a GPU leaves to the CPU: plan, reading, gate, draws, labels, feeding DALI.
 
-On a GPU, this is what is left for the CPU. The shards should fit into the page cache; a first pass brings them there.
+Nothing is decoded. The shards must fit into the page cache; a pass before the rounds brings them there.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from facts import machine
-from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import Pipeline, fn
 from nvidia.dali.tensors import TensorCPU
 
 from gpuloader import GPULoader
@@ -30,24 +29,26 @@ from gpuloader.plan import Cursor, Draws
 from gpuloader.shards import Arena
 
 _HOLD_SECONDS = 0.003  # less than the 5 ms after which Python takes its lock from a thread
-_ARENAS = 5  # as many as a loader has, so that no batch is still in a processor's caches
-_DTYPES = {"int32": types.INT32, "float32": types.FLOAT, "float64": types.FLOAT64}
+_ARENAS = 5  # as many as a loader has, because a processor's caches hold fewer
 
 
-def main() -> None:
+def main(command_line: Sequence[str] | None = None) -> None:
     """Measures, prints two tables, and writes the JSON if told where to."""
     parser = argparse.ArgumentParser(prog="scripts/bench/host", description=__doc__)
     parser.add_argument("--shards", nargs="+", type=Path, required=True)
     parser.add_argument("--preset", default="imagenet_train")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--batches", type=int, default=40, help="in each round")
+    parser.add_argument("--batches", type=int, default=100, help="in each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, help="a JSON file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(command_line)
     with GPULoader(sorted(arguments.shards), arguments.batch, "cpu", preset=arguments.preset) as loader:
         run = loader.run
-        cursors = list(islice(_cursors(run), arguments.batches))
-        count_images(run, cursors)  # into the page cache
+        cursors = [Cursor()]
+        while len(cursors) < arguments.batches:
+            cursors.append(run.plan.at_step(run.plan.after(cursors[-1])))
+        for cursor in cursors:
+            Reader(run).read(cursor, Arena())
         stages = [measure_stages(run, cursors) for _ in range(arguments.rounds)]
         speeds = [measure_speeds(run, len(cursors)) for _ in range(arguments.rounds)]
     result = {
@@ -66,91 +67,59 @@ def main() -> None:
 
 def table(result: Mapping[str, Any]) -> str:
     """Markdown: medians over the rounds, with the lowest and the highest."""
-    lines = [f"{result['preset']}, batches of {result['batch']} images of {result['image_bytes']:,} bytes", ""]
-    lines += ["| CPU time, us an image | median | range |", "|---|---|---|"]
-    for name, values in result["cpu_us_per_image"].items():
-        lines.append(f"| {name} | {median(values):.1f} | {min(values):.1f} to {max(values):.1f} |")
-    lines += ["", "| images/s | median | range |", "|---|---|---|"]
-    for name, values in result["images_per_second"].items():
-        lines.append(f"| {name} | {median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} |")
+    lines = [f"{result['preset']}, batches of {result['batch']} images of {result['image_bytes']:,} bytes"]
+    for title, key, digits in (("CPU time, us an image", "cpu_us_per_image", 1), ("images/s", "images_per_second", 0)):
+        lines += ["", f"| {title} | median | range |", "|---|---|---|"]
+        for name, values in result[key].items():
+            middle, lowest, highest = (f"{value:,.{digits}f}" for value in (median(values), min(values), max(values)))
+            lines.append(f"| {name} | {middle} | {lowest} to {highest} |")
     return "\n".join(lines) + "\n"
 
 
-def _cursors(run: Run) -> Iterator[Cursor]:
-    cursor = Cursor()
-    while True:
-        yield cursor
-        cursor = run.plan.at_step(run.plan.after(cursor))
-
-
-def count_images(run: Run, cursors: Sequence[Cursor]) -> int:
-    """The images of some steps, after reading them."""
-    return sum(len(run.shards.read_images(run.plan.batch(cursor).ids, Arena())) for cursor in cursors)
-
-
 def measure_stages(run: Run, cursors: Sequence[Cursor]) -> dict[str, float]:
-    """CPU microseconds by image: each stage on its own, and all of them in a loader that has seen each image or not."""
-    arenas = [Arena() for _ in range(_ARENAS)]
+    """CPU microseconds by image: of stages on their own, of all that the reading thread does, and of feeding."""
+    reader, first = Reader(run), Arena()
     planned = [run.plan.batch(cursor) for cursor in cursors]
-    images = sum(len(each.ids) for each in planned)
-    batches = [Reader(run).read(cursor, Arena()) for cursor in cursors[:_ARENAS]]
-    fed = sum(len(batch.ids) for batch in batches)
+    arenas = [Arena() for _ in range(_ARENAS)]
+    into = [arenas[number % _ARENAS] for number in range(len(cursors))]
+    for cursor, arena in zip(cursors, into):
+        batch = reader.read(cursor, arena)  # and the arenas have their sizes
+    encoded = run.shards.read_images(planned[0].ids, first)
     sizes = np.full((2, run.plan.batch_size), 500)
-    feed = _feed(run, batches[0])
-
-    def read() -> None:
-        for number, each in enumerate(planned):
-            run.shards.read_images(each.ids, arenas[number % _ARENAS])
-
-    def gate() -> None:
-        for batch in batches:
-            for image in batch.images:
-                run.admit(image)
+    feed = _feed(run, batch)
 
     def draw() -> None:
         for each in planned:
-            run.recipe.arrays(Draws(run.plan.seed, 0, each.drawn_for), *sizes[:, : len(each.ids)])
+            run.recipe.arrays(Draws(run.plan.seed, 0, each.drawn_for), *sizes[:, : len(each.ids)], run.whole)
 
-    def all_of_it(reader: Reader) -> Callable[[], None]:
-        def work() -> None:
-            for number, cursor in enumerate(cursors):
-                reader.read(cursor, arenas[number % _ARENAS])
-
-        return work
-
-    return {
-        "plan": _cpu_us(lambda: [run.plan.batch(cursor) for cursor in cursors], images),
-        "reading": _cpu_us(read, images),
-        "gate": _cpu_us(gate, fed),
-        "draws": _cpu_us(draw, images),
-        "feeding": _cpu_us(lambda: [feed(batch) for batch in batches], fed),
-        "all but feeding": _cpu_us(all_of_it(Reader(run)), images),
+    images = sum(len(each.ids) for each in planned)
+    works: dict[str, tuple[Callable[[], object], int]] = {
+        "plan": (lambda: [run.plan.batch(cursor) for cursor in cursors], images),
+        "reading": (lambda: [run.shards.read_images(each.ids, arena) for each, arena in zip(planned, into)], images),
+        "gate, in the first epoch": (lambda: [run.admit(image) for image in encoded], len(encoded)),
+        "draws": (draw, images),
+        "the reading thread, after the first epoch": (lambda: list(map(reader.read, cursors, into)), images),
+        "feeding": (lambda: [feed(batch) for _ in cursors], len(cursors) * len(batch.ids)),
     }
+    return {name: _cpu_us(work) / count for name, (work, count) in works.items()}
 
 
-def _cpu_us(work: Callable[[], Any], images: int) -> float:
+def _cpu_us(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
-    return (time.process_time() - began) * 1e6 / images
+    return (time.process_time() - began) * 1e6
 
 
 def _feed(run: Run, first: EncodedBatch) -> Callable[[EncodedBatch], None]:
     """A function that gives a batch to DALI as the loader does, to a graph that only has its inputs."""
-    arrays = list(first.arrays.values())
+    given: list[Any] = []
     pipeline = Pipeline(run.plan.batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1)
-    given: list[EncodedBatch] = []
     with pipeline:
-        image, *drawn = fn.external_source(
-            source=lambda: ([TensorCPU(image) for image in given[0].images], *given[0].arrays.values()),
-            num_outputs=1 + len(arrays),
-            dtype=[types.UINT8, *(_DTYPES[array.dtype.name] for array in arrays)],
-            ndim=[first.images[0].ndim, *(array.ndim - 1 for array in arrays)],
-            no_copy=True,
-        )
+        image, *drawn = fn.external_source(lambda: given, num_outputs=1 + len(first.arrays), no_copy=True)
         pipeline.set_outputs(image[:1], *drawn)  # all of an image would be copied
 
     def feed(batch: EncodedBatch) -> None:
-        given[:] = [batch]
+        given[:] = [[TensorCPU(image) for image in batch.images], *batch.arrays.values()]
         pipeline.run()
 
     feed(first)  # which builds the graph
@@ -164,7 +133,7 @@ def measure_speeds(run: Run, steps: int) -> dict[str, float]:
         began = time.perf_counter()
         speed = _speed(run, steps)
         share = len(held) * _HOLD_SECONDS / (time.perf_counter() - began)
-    return {**speeds, "with Python's lock held half of the time": speed, "the lock was held, %": 100 * share}
+    return {**speeds, "Python's lock is held half of the time": speed, "% of the time that it was held": 100 * share}
 
 
 def _speed(run: Run, steps: int) -> float:
@@ -180,7 +149,7 @@ def _speed(run: Run, steps: int) -> float:
 
 @contextmanager
 def _holding() -> Iterator[list[None]]:
-    """A thread that holds Python's lock, and sleeps as long, in turns; a list with an entry for each turn."""
+    """A thread that holds Python's lock and sleeps, as long, in turns; gives a list with an entry for each turn."""
     held: list[None] = []
     end = threading.Event()
 
