@@ -15,6 +15,8 @@ from gpuloader.pipelines.kernels.library import address_of
 def read_cached(rows: NDArray[np.int64]) -> None:
     """Reads the rows that are in the page cache, and asks the disk for the others. It never waits for the disk.
 
+    A file system that cannot read without waiting, such as NFS, is asked for all of them.
+
     Reading row by row in Python would release its lock and wait for it at each row, up to 5 ms if another thread is
     busy: longer than reading a hundred images.
 
