@@ -4,6 +4,7 @@ from gpuloader.pipelines.admission import admit, admit_all
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.gate import gate
 from gpuloader.pipelines.graph import LastStep, Source, recipe_pipeline
+from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable
 from gpuloader.pipelines.whole import WholeDecoder
@@ -18,5 +19,6 @@ __all__ = [
     "drawn_source",
     "find_undecodable",
     "gate",
+    "read_cached",
     "recipe_pipeline",
 ]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from nvidia.dali.tensors import TensorCPU
 
 from gpuloader.errors import LoaderError
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
@@ -212,7 +213,7 @@ class _Feed:
         if self._begins and len(images) < self._first_rows:
             images, arrays = self._filled = fill(images, arrays, self._first_rows)
         self._begins = False
-        return (images, *arrays.values())
+        return ([TensorCPU(image) for image in images], *arrays.values())  # DALI takes twice as long to do so itself
 
     def begin(self) -> None:
         """Notes that a new pipeline begins."""

@@ -95,10 +95,10 @@ class Reader:
         reading = time.perf_counter()
         images = self._run.shards.read_images(ids, arena, wanted)
         reading_seconds = time.perf_counter() - reading
-        sizes = np.zeros((len(ids), 2), np.int64)
+        sizes = self._run.accepted_sizes[ids].astype(np.int64)
         bad: dict[int, str] = {}
-        for row, image in enumerate(images):
-            sample = int(ids[row])
+        for row in np.flatnonzero((sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))).tolist():
+            sample, image = int(ids[row]), images[row]
             draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
             admitted = self._admit(sample, image, draws)
             if isinstance(admitted, str):
@@ -106,6 +106,8 @@ class Reader:
                     bad[sample] = admitted
                 ids[row], admitted = self._draw_replacement(sample, draws, cause=admitted, wanted=wanted)
                 valid[row] = False
+            elif admitted[0] is image and self._run.shards.local:
+                self._run.accepted_sizes[sample] = admitted[1]
             images[row], sizes[row] = admitted
         # A replacement is augmented with the draws of the sample that it replaces.
         draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -42,7 +43,7 @@ from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import admit, check_for_gpu, find_undecodable
+from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
@@ -137,6 +138,14 @@ class Run:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
 
+    @cached_property
+    def accepted_sizes(self) -> NDArray[np.int32]:
+        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
+
+        The gate need not see these again, because reading makes sure that a shard has not changed.
+        """
+        return np.zeros((len(self.shards), 2), np.int32)
+
     def admit(self, image: EncodedImage) -> Admitted | str:
         """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""
         if self.decoded:
@@ -217,7 +226,9 @@ def resolve_run(
     names = output_names(output, tuple(collators))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
-    shards = ShardSet.open(paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes)
+    shards = ShardSet.open(
+        paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes, read_cached=read_cached
+    )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     labels = make_labels(shards, labelling.place, labelling.classes)

@@ -28,6 +28,8 @@ BLOCK_SAMPLES = 256
 WINDOW_BLOCKS = 16
 WINDOW_SHARDS = 16
 _ROUNDS = 8
+_32, _33 = np.uint64(32), np.uint64(33)  # made once, because making them takes as long as using them
+_FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
@@ -61,7 +63,7 @@ class Permutation:
     def __init__(self, size: int, keys: Sequence[int]) -> None:
         bits = max(2, (size - 1).bit_length())
         self._size = size
-        self._keys = [np.uint64(key) for key in keys]
+        self._keys = [np.uint64(key) << _32 for key in keys]
         self._low_bits = np.uint64(bits // 2)
         self._low_mask = np.uint64((1 << bits // 2) - 1)
         self._high_mask = np.uint64((1 << bits - bits // 2) - 1)
@@ -77,9 +79,9 @@ class Permutation:
         low, high = values & self._low_mask, values >> self._low_bits
         for turn, key in enumerate(self._keys):
             if turn % 2:
-                low = low ^ (_mix(high ^ key << np.uint64(32)) & self._low_mask)
+                low = low ^ (_mix(high ^ key) & self._low_mask)
             else:
-                high = high ^ (_mix(low ^ key << np.uint64(32)) & self._high_mask)
+                high = high ^ (_mix(low ^ key) & self._high_mask)
         return (high << self._low_bits) | low
 
 
@@ -140,6 +142,6 @@ def _within(window: int, size: int, keys: Sequence[int]) -> Permutation:
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The 64-bit finaliser of MurmurHash3 (Appleby): every input bit changes every output bit."""
-    values = (values ^ values >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
-    values = (values ^ values >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
-    return values ^ values >> np.uint64(33)
+    values = (values ^ values >> _33) * _FIRST
+    values = (values ^ values >> _33) * _SECOND
+    return values ^ values >> _33

@@ -6,10 +6,10 @@ import hashlib
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from io import FileIO
-from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeAlias
@@ -41,8 +41,8 @@ from gpuloader.shards.remote import (
 EncodedImage: TypeAlias = NDArray[np.uint8]
 """The bytes of an image in a shard, (n,): a file or an array."""
 
-_Row: TypeAlias = "tuple[tuple[int, int, int], EncodedImage]"
-"""(shard, offset, size), and the memory for the bytes."""
+ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
+"""Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
 
 _MOST_OPEN_FILES = 256
 _SIDES = ("height", "width")
@@ -62,6 +62,18 @@ class Arena:
             self._buffer = np.empty(total + total // 4, np.uint8)
         return [self._buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
+    @property
+    def address(self) -> int:
+        """The address of the first view."""
+        return self._buffer.ctypes.data
+
+
+def ask_for(rows: NDArray[np.int64]) -> None:
+    """Asks the disk for rows of (file, offset, size, address) that will be read, in an order that suits it."""
+    for file, offset, size, _ in rows.tolist():
+        if size:  # a size of 0 would mean the rest of the file
+            os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
+
 
 class Place(NamedTuple):
     """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
@@ -75,6 +87,9 @@ class ShardSet:
     """Ordered shards as samples with ids [0, N). It owns all open files, and limits their number.
 
     Threads may share it; they read one after the other.
+
+    Args:
+        read_cached: begins to read images; by default it only asks the disk for them.
     """
 
     def __init__(
@@ -83,11 +98,13 @@ class ShardSet:
         indexes: Sequence[ShardIndex],
         entries: Mapping[int, Entry] | None = None,
         cache: ShardCache | None = None,
+        read_cached: ReadCached = ask_for,
     ) -> None:
         self._shards = list(shards)
         self._indexes = list(indexes)
         self._entries = dict(entries or {})  # for the shards on stores
         self._cache = cache
+        self._read_cached = read_cached
         self._warned = False
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
         self._files: OrderedDict[int, FileIO] = OrderedDict()
@@ -107,22 +124,24 @@ class ShardSet:
         progress: bool = False,
         cache: Path | None = None,
         cache_bytes: int | None = None,
+        read_cached: ReadCached = ask_for,
     ) -> ShardSet:
         """Opens the indexes of the shards, makes those that are missing, and checks that there are samples.
 
         Args:
             cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
+            read_cached: as for `ShardSet`.
         """
         local = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Path)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
         indexes = dict(zip(local, open_indexes(list(local.values()), progress))) if local else {}
         if not remote:
-            return cls(shards, list(indexes.values()))
+            return cls(shards, list(indexes.values()), read_cached=read_cached)
         shard_cache = ShardCache(cache, cache_bytes)
         opened = dict(zip(remote, open_remote(list(remote.values()), shard_cache, progress)))
         indexes |= {number: index for number, (_, index) in opened.items()}
         entries = {number: entry for number, (entry, _) in opened.items()}
-        return cls(shards, [indexes[number] for number in range(len(indexes))], entries, shard_cache)
+        return cls(shards, [indexes[number] for number in range(len(indexes))], entries, shard_cache, read_cached)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -131,6 +150,11 @@ class ShardSet:
     def indexes(self) -> Sequence[tuple[Shard, ShardIndex]]:
         """The shards with their indexes, in order."""
         return list(zip(self._shards, self._indexes, strict=True))
+
+    @property
+    def local(self) -> bool:
+        """Whether no shard is on a store. A shard on a store may be downloaded again, so its bytes may change."""
+        return self._cache is None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -207,32 +231,32 @@ class ShardSet:
         """Reads the encoded images of samples, as views into the arena; for those `too_large` the view is empty.
 
         Raises:
-            InterruptedError: they are no longer `wanted`; this is checked before each image.
+            InterruptedError: they are no longer `wanted`; this is checked before each image that is not in the page
+                cache.
             ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
             RemoteError: a store does not deliver a shard.
         """
         shards = self._shards_of(samples)
-        rows = (samples - self._starts[shards]).tolist()
+        numbers = (samples - self._starts[shards]).tolist()
+        shards = shards.tolist()
         places = [
-            (shard, int(self._indexes[shard].image_offset[row]), int(self._indexes[shard].image_size[row]))
-            for shard, row in zip(shards.tolist(), rows, strict=True)
+            (shard, self._indexes[shard].image_offset.item(number), self._indexes[shard].image_size.item(number), 0)
+            for shard, number in zip(shards, numbers, strict=True)
         ]
-        places = [(shard, offset, size if size <= MAX_ENCODED_BYTES else 0) for shard, offset, size in places]
-        views = arena.views([size for _, _, size in places])
-        rows = list(zip(places, views, strict=True))
-        checked: set[int] = set()
+        rows = np.array(places, np.int64).reshape(-1, 4)
+        rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
+        views = arena.views(rows[:, 2].tolist())
+        rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
+        local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries]
         with self._lock:
-            if self._cache is not None:
-                rows = self._read_from_stores(self._cache, rows, wanted)
-            for (shard, offset, size), _ in rows:
-                if shard not in checked:
-                    self._check_unchanged(shard, self._file(shard))
-                    checked.add(shard)
-                if size:  # a size of 0 would mean the rest of the file
-                    os.posix_fadvise(self._file(shard), offset, size, os.POSIX_FADV_WILLNEED)  # the disk may sort them
-            for (shard, offset, size), view in rows:
-                check_wanted(wanted)
-                self._read_into(view, shard, self._file(shard), offset, size)
+            for shard in sorted(self._entries.keys() & shards):  # one after the other: the cache may not hold two
+                with self._open_stored(shard, wanted) as file:
+                    self._read_rows(rows, views, {shard: file}, wanted)
+            for first in range(0, len(local), self._most_open):
+                files = {shard: self._file(shard) for shard in local[first : first + self._most_open]}
+                for shard, file in files.items():
+                    self._check_unchanged(shard, file)
+                self._read_rows(rows, views, files, wanted)
         return views
 
     def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
@@ -249,11 +273,12 @@ class ShardSet:
             raise DataError(f"the .{extension} component of {self.key(sample)!r} in {self._shards[shard]}: {cause}")
         view = np.empty(place[1], np.uint8)
         with self._lock:
-            if self._cache is not None and shard in self._entries:
-                self._read_from_stores(self._cache, [((shard, *place), view)], wanted)
+            if shard in self._entries:
+                with self._open_stored(shard, wanted) as file:
+                    self._read_into(view, shard, file, *place)
             else:
-                self._check_unchanged(shard, self._file(shard))
-                self._read_into(view, shard, self._file(shard), *place)
+                self._check_unchanged(shard, file := self._file(shard))
+                self._read_into(view, shard, file, *place)
         return view.tobytes()
 
     def ahead(self, plan: Plan) -> Ahead | None:
@@ -291,19 +316,29 @@ class ShardSet:
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, samples, side="right") - 1
 
-    def _read_from_stores(self, cache: ShardCache, rows: list[_Row], wanted: Wanted) -> list[_Row]:
-        """Reads the rows on stores, shard by shard, because the cache may not hold two; returns the other rows."""
-        stored = sorted((row for row in rows if row[0][0] in self._entries), key=_shard_of)
-        for shard, its_rows in groupby(stored, key=_shard_of):
-            fd = cache.open_for_batch(self._entries[shard], wanted)
-            try:
-                self._check_unchanged(shard, fd)
-                for (_, offset, size), view in its_rows:
-                    check_wanted(wanted)
-                    self._read_into(view, shard, fd, offset, size)
-            finally:
-                close_shard(fd)
-        return [row for row in rows if row[0][0] not in self._entries]
+    @contextmanager
+    def _open_stored(self, shard: int, wanted: Wanted) -> Iterator[int]:
+        assert self._cache is not None
+        file = self._cache.open_for_batch(self._entries[shard], wanted)
+        try:
+            self._check_unchanged(shard, file)
+            yield file
+        finally:
+            close_shard(file)
+
+    def _read_rows(
+        self, rows: NDArray[np.int64], views: Sequence[EncodedImage], files: Mapping[int, int], wanted: Wanted
+    ) -> None:
+        """Reads those of the rows (shard, offset, size, address) whose shards are given here, with their open files."""
+        check_wanted(wanted)
+        chosen = np.flatnonzero(np.isin(rows[:, 0], list(files)))
+        to_read = rows[chosen]
+        to_read[:, 0] = [files[shard] for shard in to_read[:, 0].tolist()]
+        self._read_cached(to_read)
+        for number in chosen[to_read[:, 2] > 0].tolist():
+            check_wanted(wanted)
+            shard, offset, size, _ = rows[number].tolist()
+            self._read_into(views[number], shard, files[shard], offset, size)
 
     def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:
@@ -337,10 +372,6 @@ class ShardSet:
         shard, file = next(iter(self._files.items()))
         file.close()
         del self._files[shard]
-
-
-def _shard_of(row: _Row) -> int:
-    return row[0][0]
 
 
 _CHANGED = "it changed since this loader was created. Make a new loader once the shard is final"

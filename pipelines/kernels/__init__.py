@@ -1,1 +1,1 @@
-"""The CPU's kernels: compiled functions that process pixels."""
+"""The CPU's kernels: compiled functions that process pixels, and one that reads images."""

@@ -2,7 +2,10 @@
 //
 // Compiled once for each VARIANT, an instruction set; pipelines/kernels/library.py chooses one.
 
+#define _GNU_SOURCE // for preadv2
+
 #include "augment.h"
+#include "reading.h"
 #include "resample.h"
 
 #define JOIN(name, variant) name##_##variant
@@ -31,3 +34,6 @@ EXPORTED(setup)(int64_t *const *out_shapes, const void *out_dims, int32_t out_co
   for (int32_t sample = 0; sample < samples; sample++)
     memcpy(out_shapes[sample], in_shapes[(in_count - 1) * samples + sample] + 1, 3 * sizeof(int64_t));
 }
+
+// Not DALI's but Python's: see pipelines/kernels/reading.py.
+EXPORTED(read_cached)(struct row *rows, int64_t count) { read_rows(rows, count); }

@@ -65,6 +65,6 @@ def runnable_variants() -> Sequence[str]:
 
 @cache
 def address_of(name: str, variant: str | None = None) -> int:
-    """The address of a function, "resample", "augment" or "setup", in a variant; by default the fastest one."""
+    """The address of a function of kernels.c in a variant; by default the fastest one."""
     variant = variant or runnable_variants()[0]
     return ctypes.cast(getattr(load(), f"{name}_{variant}"), ctypes.c_void_p).value or 0

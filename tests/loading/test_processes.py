@@ -90,6 +90,8 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
 def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path], tmp_path: Path) -> None:
     (tmp_path / "slow_disk.py").write_text(
         "import os, time\n"
+        "from gpuloader.pipelines.kernels import reading\n"
+        "reading._function = lambda: lambda *_: None\n"  # as if nothing were in the page cache
         "preadv, slow = os.preadv, [False]\n"
         "def slowly(*arguments):\n"
         "    if slow[0]:\n"

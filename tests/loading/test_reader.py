@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import write_samples
+from making import encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader.errors import BadImageError
+from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
-from gpuloader.loading.run import Run
+from gpuloader.loading.run import Admitted, Run
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import load_preset
-from gpuloader.shards import Arena, ShardSet, make_labels
+from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
 SAMPLES = 24
 DAMAGED_FROM_ROW = 40
@@ -98,3 +98,61 @@ def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) ->
     with pytest.raises(BadImageError, match="damaged") as caught:
         read(tmp_path, epoch, suspects=[5])
     assert caught.value.key == "000005"
+
+
+class Watched(Run):
+    """A run that notes the images that go through the gate."""
+
+    def admit(self, image: EncodedImage) -> Admitted | str:
+        self.__dict__.setdefault("seen", []).append(image.tobytes())
+        return super().admit(image)
+
+
+IMAGES = {
+    "good": jpeg(64, 64),
+    "cut": jpeg(64, 64, seed=1)[:-30],
+    "no image": b"no image at all",
+    "JPEG 2000": encoded(picture(64, 64), "JPEG2000"),
+    "also good": jpeg(60, 80, seed=2),
+}
+WITH_JPEG_2000 = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}, "formats": ["jpeg", "jpeg2000"]})
+
+
+@pytest.mark.parametrize(
+    ("local", "again"),
+    [(True, ["JPEG 2000", "cut", "no image"]), (False, list(IMAGES))],  # a store may deliver other bytes later
+    ids=["disk", "store"],
+)
+def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool, again: list[str]
+) -> None:
+    monkeypatch.setattr(ShardSet, "local", local)
+    samples = [{"__key__": name, "jpg": image, "cls": b"1"} for name, image in IMAGES.items()]
+    shards = ShardSet.open([write_shard(tmp_path / "a.tar", samples)])
+    plan = Plan(len(samples), len(samples), shuffle="none", last_batch="partial")
+    run = Watched(plan, shards, WITH_JPEG_2000, make_labels(shards, "cls"), bad_images=REPLACED)
+    batches, seen = [], []
+    for reader in (Reader(run), Reader(run), Reader(run, suspects=[0])):  # a suspect is decoded, whatever was accepted
+        run.__dict__["seen"] = []
+        batches.append(reader.read(Cursor(0, 0), Arena()))
+        seen.append({name for name, image in IMAGES.items() if image in run.__dict__["seen"]})
+    first, second, _ = batches
+    assert first.bad.keys() == second.bad.keys() == {1, 2}
+    assert first.ids.tolist() == second.ids.tolist()
+    assert all(np.array_equal(*images) for images in zip(first.images, second.images, strict=True))
+    assert all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
+    assert seen[0] == set(IMAGES)
+    replaced_by = {list(IMAGES)[sample] for sample in first.ids[[1, 2]]}
+    assert seen[1] == set(again) | replaced_by
+    assert seen[2] == seen[1] | {"good"}
+
+
+def test_what_the_gate_accepted_is_not_accepted_once_its_shard_has_changed(tmp_path: Path) -> None:
+    [path] = write_samples(tmp_path, 4, shards=1)
+    shards = ShardSet.open([path])
+    reader = Reader(Run(Plan(4, 4, shuffle="none"), shards, PRESET, make_labels(shards, "cls")))
+    reader.read(Cursor(), Arena())
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\xff\xd8", b"\0\0"))
+    with pytest.raises(ShardChangedError, match=path.name):
+        reader.read(Cursor(), Arena())

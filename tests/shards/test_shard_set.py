@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -12,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from making import jpeg, write_samples, write_shard
+from numpy.typing import NDArray
 from warm import warm
 
 from gpuloader.errors import NoSamplesError, ShardChangedError
+from gpuloader.pipelines import read_cached
 from gpuloader.shards import Arena, ShardSet
+from gpuloader.shards.shard_set import ReadCached, ask_for
 
 
 def contents(shards: list[Path], extension: str = "jpg") -> list[bytes]:
@@ -33,6 +37,13 @@ def contents(shards: list[Path], extension: str = "jpg") -> list[bytes]:
 
 def read(shard_set: ShardSet, samples: object) -> list[bytes]:
     return [view.tobytes() for view in shard_set.read_images(np.array(samples, np.int64), Arena())]
+
+
+def drop(shard: Path) -> None:
+    """Removes a shard from the page cache, as far as the system follows this advice."""
+    with shard.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def open_files() -> set[str]:
@@ -66,8 +77,11 @@ def own(tmp_path: Path) -> list[Path]:
     ids=str,
 )
 def test_images_are_those_of_tarfile_in_the_order_asked_for(shards: list[Path], samples: object) -> None:
-    expected = contents(shards)
-    assert read(ShardSet.open(shards), samples) == [expected[i] for i in np.array(samples, np.int64)]
+    expected = [contents(shards)[i] for i in np.array(samples, np.int64)]
+    assert read(ShardSet.open(shards), samples) == expected
+    assert read(ShardSet.open(shards, read_cached=read_cached), samples) == expected
+    drop(shards[1])
+    assert read(ShardSet.open(shards, read_cached=read_cached), samples) == expected
 
 
 @pytest.mark.parametrize("extension", ["jpg", "cls", "json"])
@@ -111,6 +125,7 @@ def test_shards_without_samples_may_stand_anywhere(tmp_path: Path) -> None:
 def test_an_image_of_no_bytes_is_read_as_such(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": key.encode() * (key != "b")} for key in "abc"])
     assert read(ShardSet.open([shard]), [1, 0, 1, 2]) == [b"", b"a", b"", b"c"]
+    assert read(ShardSet.open([shard], read_cached=read_cached), [1, 0, 1, 2]) == [b"", b"a", b"", b"c"]
 
 
 @pytest.mark.parametrize("samples", [[], [{"__key__": "a", "cls": b"1"}], [{"__key__": "a", "gif": b"GIF89a"}]])
@@ -180,13 +195,17 @@ def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
         write_shard(tmp_path / f"{number:03d}.tar", [{"__key__": f"{number:03d}", "jpg": b"%03d" % number}])
     work = (
         "import os, resource, sys; import numpy as np; from pathlib import Path\n"
+        "from gpuloader.pipelines import read_cached\n"
         "from gpuloader.shards import Arena, ShardSet\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "shards = ShardSet.open(sorted(Path(sys.argv[1]).glob('*.tar')))\n"
+        "paths = sorted(Path(sys.argv[1]).glob('*.tar'))\n"
         "others = len(os.listdir('/proc/self/fd'))\n"
-        "for ids in (np.arange(300), np.random.default_rng(0).permutation(300), np.arange(299, -1, -1)):\n"
-        "    assert [view.tobytes() for view in shards.read_images(ids, Arena())] == [b'%03d' % i for i in ids]\n"
-        "    assert len(os.listdir('/proc/self/fd')) - others <= 16\n"
+        "for how in ({}, {'read_cached': read_cached}):\n"
+        "    shards = ShardSet.open(paths, **how)\n"
+        "    for ids in (np.arange(300), np.random.default_rng(0).permutation(300), np.arange(299, -1, -1)):\n"
+        "        assert [view.tobytes() for view in shards.read_images(ids, Arena())] == [b'%03d' % i for i in ids]\n"
+        "        assert len(os.listdir('/proc/self/fd')) - others <= 16\n"
+        "    shards.close()\n"
         "print('read')"
     )
     result = warm().run(work, tmp_path)
@@ -231,9 +250,12 @@ CHANGES_IN_PLACE = [truncate, grow, overwrite, touch, empty]
 CHANGES_OF_NAME = [delete, replace_by_another]
 
 
+@pytest.mark.parametrize("begin", [ask_for, read_cached], ids=["asked for", "in one call"])
 @pytest.mark.parametrize("change", CHANGES_IN_PLACE)
-def test_a_shard_that_changes_while_it_is_open_is_an_error(own: list[Path], change: Callable[[Path], None]) -> None:
-    shard_set = ShardSet.open(own)
+def test_a_shard_that_changes_while_it_is_open_is_an_error(
+    own: list[Path], change: Callable[[Path], None], begin: ReadCached
+) -> None:
+    shard_set = ShardSet.open(own, read_cached=begin)
     before = read(shard_set, range(12))
     change(own[1])
     with pytest.raises(ShardChangedError, match=r"train-0001\.tar .*[Mm]ake a new loader"):
@@ -241,6 +263,38 @@ def test_a_shard_that_changes_while_it_is_open_is_an_error(own: list[Path], chan
     with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
         shard_set.read_component(5, "json")
     assert read(shard_set, [0, 11]) == [before[0], before[11]]  # the others are as they were
+
+
+def test_a_shard_that_is_cut_while_a_batch_is_read_is_an_error(own: list[Path]) -> None:
+    def cut_and_read(rows: NDArray[np.int64]) -> None:
+        os.truncate(own[1], 4096)
+        read_cached(rows)
+
+    shard_set = ShardSet.open(own, read_cached=cut_and_read)
+    with pytest.raises(ShardChangedError, match=r"train-0001\.tar ends before byte \d+: .*[Mm]ake a new loader"):
+        read(shard_set, range(12))
+
+
+def test_a_disk_that_fails_is_its_own_error(own: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    shard_set = ShardSet.open(own, read_cached=lambda _: None)  # as if nothing were in the page cache
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            read(shard_set, range(12))
+    assert read(shard_set, range(12)) == contents(own)
+
+
+@pytest.mark.parametrize("times", range(5))
+def test_reading_ends_when_it_is_no_longer_wanted(own: list[Path], times: int) -> None:
+    answers = iter([True] * times + [False])
+    shard_set = ShardSet.open(own, read_cached=lambda _: None)
+    with pytest.raises(InterruptedError):
+        shard_set.read_images(np.arange(12), Arena(), lambda: next(answers))
+    assert next(answers, None) is None  # it was not asked again
+    assert read(shard_set, range(12)) == contents(own)
 
 
 @pytest.mark.parametrize("change", CHANGES_OF_NAME)

@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Timer
 from threading import enumerate as enumerate_threads
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from warm import Program
@@ -357,7 +358,8 @@ def slow_disk(seconds: float) -> Iterator[None]:
 
     os.preadv = slowly
     try:
-        yield
+        with patch("gpuloader.pipelines.kernels.reading._function", lambda: lambda *_: None):  # no page cache
+            yield
     finally:
         os.preadv = preadv
 

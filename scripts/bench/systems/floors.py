@@ -14,6 +14,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
+from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.shards import Arena, ShardSet
@@ -25,7 +26,7 @@ _PREFETCH = 2
 
 def make(task: Task) -> Loader:
     """The floor that the task's variant names."""
-    shards = ShardSet.open(sorted(task.shards))
+    shards = ShardSet.open(sorted(task.shards), read_cached=read_cached)
     preset = load_preset(f"imagenet_{task.recipe}")
     plan = Plan(len(shards), task.batch, shuffle=preset.default_shuffle, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
