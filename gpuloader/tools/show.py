@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import textwrap
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -103,6 +105,13 @@ class Shown:
     mix_left_out: bool
     samples: tuple[Sample, ...]
     bad: Mapping[int, str]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the picture, as its file has it now."""
+        kind = "png" if self.picture.suffix.lower() == ".png" else "jpeg"
+        content = b64encode(self.picture.read_bytes()).decode()
+        keys = escape(", ".join(printable(sample.key) for sample in self.samples))
+        return f'<img style="max-width: 100%" alt="{keys}" src="data:image/{kind};base64,{content}">'
 
 
 class Gallery:
