@@ -55,6 +55,9 @@ PUBLIC = {
     "gpuloader.lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
     """,
+    "gpuloader.metrics": """
+        export_to_opentelemetry export_to_prometheus
+    """,
     "gpuloader.pytorch_lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
     """,

@@ -46,6 +46,16 @@ class Stats:
     bad: Mapping[int, str] = field(default_factory=dict)
     last: Stats | None = None
 
+    def scalars(self) -> dict[str, float]:
+        """Its numbers by name, such as "gpuloader/waiting_seconds", for TensorBoard, Weights & Biases and the like.
+
+        `bad` is counted as `gpuloader/bad_images`; `cache` gives `gpuloader/cache_hits` and so on, if there is one.
+        """
+        numbers = {name: value for name, value in vars(self).items() if name not in ("cache", "bad", "last")}
+        cache = {} if self.cache is None else vars(self.cache)
+        numbers |= {"bad_images": len(self.bad), **{f"cache_{name}": value for name, value in cache.items()}}
+        return {f"gpuloader/{name}": float(value) for name, value in numbers.items()}
+
     def after(self, step: Stats) -> Stats:
         """Adds the stats of one more batch."""
         sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}

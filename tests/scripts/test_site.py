@@ -18,7 +18,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 import gpuloader
-from gpuloader import collators, errors, transforms
+from gpuloader import collators, errors, metrics, transforms
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import preset_names
 
@@ -54,6 +54,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
         ("loading", [f"gpuloader.{name}" for name in LOADING]),
         ("transforms", [f"gpuloader.transforms.{name}" for name in transforms.__all__]),
         ("collators", [f"gpuloader.collators.{name}" for name in collators.__all__]),
+        ("metrics", [f"gpuloader.metrics.{name}" for name in metrics.__all__]),
         ("errors", [f"gpuloader.errors.{name}" for name in errors.__all__]),
         ("presets", preset_names()),
         ("commands", [command.__name__ for command in COMMANDS]),
