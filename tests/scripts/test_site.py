@@ -77,6 +77,16 @@ def test_examples_of_docstrings_are_code(site: Path) -> None:
     assert html.count("Examples:") >= len(LOADING)
 
 
+def test_a_notebook_is_a_page_with_its_outputs(site: Path) -> None:
+    html = (site / "notebooks/recipes.html").read_text()
+    assert html.count('src="data:image/jpeg;base64,') == 2
+    assert '<td style="text-align: left">RandomErasing</td>' in html
+    assert "(8, 3, 96, 96)" in html
+    assert 'href="recipes.ipynb" download' in html
+    assert (site / "notebooks/recipes.ipynb").is_file()
+    assert 'href="notebooks/recipes.html"' in (site / "index.html").read_text()
+
+
 def test_the_markdown_of_each_page_is_beside_it(site: Path) -> None:
     for listed in re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text()):
         assert (site / listed).read_text() == (ROOT / "docs" / listed).read_text()
