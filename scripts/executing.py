@@ -38,7 +38,7 @@ def _execute(path: Path, kernel: KernelManager, folder: Path) -> NotebookNode:
     folder.mkdir()
     begin = f"%reset -f\n%cd -q {folder}"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(begin))
-    client = NotebookClient(notebook, km=kernel, timeout=_SECONDS, record_timing=False)
+    client = NotebookClient(notebook, km=kernel, timeout=_SECONDS, record_timing=False, coalesce_streams=True)
     client.execute()
     client.kc.stop_channels()
     del notebook.cells[0]
