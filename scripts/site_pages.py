@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
 import shutil
@@ -19,13 +20,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import gpuloader
-from gpuloader import collators, errors, transforms
+from gpuloader import collators, errors, metrics, transforms
 from gpuloader.cli.app import app
 from gpuloader.recipe import preset_names, preset_text
 
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = ["CHANGELOG.md", "scripts/bench/README.md", "scripts/train_imagenet.py", "scripts/examples/*.py"]
 """Files outside of docs/ that pages or the navigation link to."""
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 LOADS = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^"'\s>]*|url\(["']?https?:"""
 )
@@ -35,9 +37,11 @@ log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warn
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the reference, and files that are not in docs/."""
+    """Adds the pages of the reference, those of the notebooks, and files that are not in docs/."""
     for name, content in reference().items():
         files.append(File.generated(config, f"reference/{name}.md", content=content))
+    for path in NOTEBOOKS:
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content="\n\n".join(notebook(path))))
     for path in (path for pattern in ELSEWHERE for path in sorted(ROOT.glob(pattern))):
         name = path.relative_to(ROOT).as_posix()
         files.append(File(name, str(ROOT), config.site_dir, config.use_directory_urls))
@@ -45,8 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Corrects links out of docs/: on the site scripts/ is beside the pages."""
-    return markdown.replace("](../scripts/", "](scripts/")
+    """Corrects links: on the site scripts/ is beside the pages, and notebooks are pages."""
+    return markdown.replace("](../scripts/", "](scripts/").replace(".ipynb)", ".md)")
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -69,10 +73,25 @@ def reference() -> dict[str, str]:
         "transforms": documented("Transforms", transforms, options=ALONE),
         "collators": documented("Collators", collators),
         "lightning": LIGHTNING,
+        "metrics": documented("Metrics", metrics),
         "errors": documented("Errors", errors),
         "presets": "\n\n".join(["# Presets", *map(preset, preset_names())]),
         "commands": "\n\n".join(["# Commands", *map(command, typer.main.get_command(app).commands.values())]),  # type: ignore[attr-defined]
     }
+
+
+def notebook(path: Path) -> Iterator[str]:
+    """The Markdown of a notebook with its outputs."""
+    first, *cells = json.loads(path.read_text())["cells"]
+    yield "".join(first["source"])
+    yield f'<a href="{path.name}" download>Download this notebook</a>'
+    for cell in cells:
+        source = "".join(cell["source"])
+        yield f"```python\n{source}\n```" if cell["cell_type"] == "code" else source
+        for output in cell.get("outputs", []):
+            data = output.get("data", {"text/plain": output.get("text")})
+            text = "".join(data["text/html" if "text/html" in data else "text/plain"])
+            yield text if "text/html" in data else f"```text\n{text.rstrip()}\n```"
 
 
 LIGHTNING = """# Lightning
@@ -97,6 +116,7 @@ def overview(loading: Sequence[str]) -> Iterator[str]:
         ("Loading", gpuloader, loading),
         ("Transforms", transforms, transforms.__all__),
         ("Collators", collators, collators.__all__),
+        ("Metrics", metrics, metrics.__all__),
         ("Errors", errors, errors.__all__),
     ):
         yield f"## {title}\n\n| `{where.__name__}` | |\n|---|---|"

@@ -1,7 +1,9 @@
 """What hosts, registries and readers see of the project: its metadata, the citation, forms, hooks and words."""
 
 import ast
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, BUILD_SYSTEM = PYPROJECT["project"], PYPROJECT["build-system"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+OF_CONDA = {"torch": "pytorch"}
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 SAYS_INSTEAD = {
     r"\banew\b": "again",
@@ -95,6 +100,47 @@ def test_each_python_is_tested() -> None:
 def test_the_tests_of_a_gpu_fail_without_one() -> None:
     [job] = read(ROOT / ".github/workflows/gpu.yml")["jobs"].values()
     assert job["env"] == {"GPULOADER_REQUIRE_GPU": "1"}
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    recipe = read(ROOT / "conda/recipe.yaml")
+    [dali] = PROJECT["optional-dependencies"]["cuda13"]
+    needed = [*PROJECT["dependencies"], re.sub(r"^[\w-]+", "nvidia-dali-python", dali)]
+    names_and_versions = [re.fullmatch(r"([\w-]+)(\W.*)", each).groups() for each in needed]  # type: ignore[union-attr]
+    expected = [f"{OF_CONDA.get(name, name.lower())} {versions}" for name, versions in names_and_versions]
+    assert recipe["requirements"]["run"] == [f"python {PROJECT['requires-python']}", *expected]
+    assert [each.replace(" ", "") for each in recipe["requirements"]["host"][2:]] == BUILD_SYSTEM["requires"]
+    assert recipe["about"]["summary"] == PROJECT["description"]
+    assert recipe["about"]["license"] == PROJECT["license"]
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_image_installs_the_wheel_of_its_machine(machine: str, tmp_path: Path) -> None:
+    wheels = [tmp_path / f"gpuloader-0.1.0-py3-none-manylinux_2_28_{each}.whl" for each in ("x86_64", "aarch64")]
+    for wheel in wheels:
+        wheel.touch()
+    [install] = [line for line in shell_of_the_image() if "pip install" in line]
+    code = install.replace("/dist", str(tmp_path)).replace("python3 -m venv /opt/gpuloader &&", "")
+    functions = f"pip() {{ echo $3; }}; uname() {{ echo {machine}; }};"
+    printed = subprocess.run(["sh", "-euc", functions + code], capture_output=True, text=True, check=True).stdout
+    wheel, extra = re.fullmatch(r"(.*)\[(\w+)\]\n", printed).groups()  # type: ignore[union-attr]
+    assert [wheel] == [str(each) for each in wheels if machine in each.name]
+    [dali] = PROJECT["optional-dependencies"][extra]
+    [cuda] = re.findall(r"^FROM nvidia/cuda:(\d+)\.", DOCKERFILE, re.MULTILINE)
+    assert dali.startswith(f"nvidia-dali-cuda{cuda}0>")
+
+
+def shell_of_the_image() -> list[str]:
+    joined = re.sub(r"\s*\\\n\s*", " ", DOCKERFILE)
+    return re.findall(r"^RUN (?:--\S+ )*(.*)$", joined, re.MULTILINE)
+
+
+def test_the_image_runs_a_command_and_not_as_root() -> None:
+    *_, user, _, command = DOCKERFILE.strip().splitlines()
+    assert re.fullmatch(r"USER [1-9]\d*:[1-9]\d*", user)
+    program, name = json.loads(command.removeprefix("CMD "))
+    assert program in PROJECT["scripts"]
+    assert (ROOT / f"gpuloader/cli/{name}.py").is_file()
 
 
 def texts(path: Path) -> list[str]:

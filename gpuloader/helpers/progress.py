@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuloader.helpers.printable import printable
@@ -21,12 +22,13 @@ def progress_bar(shown: bool) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    in_notebook = None if find_spec("ipywidgets") else False  # without it, rich would warn in a notebook: print instead
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(stderr=True, force_jupyter=in_notebook),
         disable=not shown,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpuloader.shards import CacheStats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stats:
     """What a loader has done since it was created.
 
@@ -45,6 +45,25 @@ class Stats:
     cache: CacheStats | None = None
     bad: Mapping[int, str] = field(default_factory=dict)
     last: Stats | None = None
+
+    def __repr__(self) -> str:
+        cache = "" if self.cache is None else f"; {self.cache}"
+        return (
+            f"Stats(batches {self.batches}, samples {self.samples}, bad images {len(self.bad)}, ready batches "
+            f"{self.ready_batches}; waited {self.waiting_seconds:.2f} of {self.elapsed_seconds:.2f} s: decoding "
+            f"{self.decoding_seconds:.2f}, delivering {self.delivering_seconds:.2f}; beside the loop: reading "
+            f"{self.reading_seconds:.2f}, gating {self.gating_seconds:.2f}{cache})"
+        )
+
+    def scalars(self) -> dict[str, float]:
+        """Its numbers by name, such as "gpuloader/waiting_seconds", for TensorBoard, Weights & Biases and the like.
+
+        `bad` is counted as `gpuloader/bad_images`; `cache` gives `gpuloader/cache_hits` and so on, if there is one.
+        """
+        numbers = {name: value for name, value in vars(self).items() if name not in ("cache", "bad", "last")}
+        cache = {} if self.cache is None else vars(self.cache)
+        numbers |= {"bad_images": len(self.bad), **{f"cache_{name}": value for name, value in cache.items()}}
+        return {f"gpuloader/{name}": float(value) for name, value in numbers.items()}
 
     def after(self, step: Stats) -> Stats:
         """Adds the stats of one more batch."""

@@ -20,15 +20,18 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
         return {key: as_plain_values(each, brief) for key, each in value.items()}
     if not hasattr(value, "__dataclass_fields__"):
         return value
-    content = {
-        field.name: as_plain_values(getattr(value, field.name), brief)
-        for field in fields(value)  # type: ignore[arg-type]
-        if not (brief and getattr(value, field.name) == _default(field.default))
-    }
+    values = set_values(value) if brief else {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
+    content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
         name = type(value).__name__
         return {name: content} if content else name
     return content
+
+
+def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The parameters of a part that are not at their default."""
+    values = ((field, getattr(part, field.name)) for field in fields(part))
+    return {field.name: value for field, value in values if value != _default(field.default)}
 
 
 def _default(default: Any) -> Any:  # noqa: ANN401 - pydantic keeps it in a field of its own

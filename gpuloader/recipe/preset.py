@@ -15,11 +15,12 @@ from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, 
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
+from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Shape
-from gpuloader.recipe.plain import as_plain_values
+from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
 Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
@@ -124,6 +125,14 @@ class Preset:
     def random(self) -> bool:
         """Whether its output depends on random numbers; if so it is for training, otherwise for evaluation."""
         return self.mix is not None or any(view.random for view in self.each_view)
+
+    def __repr__(self) -> str:
+        """The call that makes it, without keys at their default."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return recipe_html(as_plain_values(self, brief=True))
 
     @property
     def default_shuffle(self) -> Shuffle:

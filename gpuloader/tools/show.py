@@ -8,8 +8,10 @@ batch. MixUp and CutMix need two samples, and are left out.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -95,6 +97,13 @@ class Shown:
     mix_left_out: bool
     samples: tuple[Sample, ...]
     bad: Mapping[int, str]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the picture, as its file has it now."""
+        kind = "png" if self.picture.suffix.lower() == ".png" else "jpeg"
+        content = b64encode(self.picture.read_bytes()).decode()
+        keys = escape(", ".join(printable(sample.key) for sample in self.samples))
+        return f'<img style="max-width: 100%" alt="{keys}" src="data:image/{kind};base64,{content}">'
 
 
 class Gallery:

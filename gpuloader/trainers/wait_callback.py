@@ -11,9 +11,10 @@ from gpuloader.loading.monitor import WaitMonitor
 
 
 class WaitLogging:
-    """The hooks of a Lightning callback: logs the share of the training time that is spent waiting for data.
+    """The hooks of a Lightning callback: logs how long training waits for data, to each logger of the Trainer.
 
-    It logs `waiting_for_data`, in [0, 1], and warns once with the likely cause; see `WaitMonitor`.
+    It logs the share of the time, `waiting_for_data`, in [0, 1], and the numbers of `Stats.scalars`, such as
+    `gpuloader/samples`. It warns once with the likely cause; see `WaitMonitor`.
     Training must read from a `GPULoader`, through the data module or as the Trainer's `train_dataloaders`.
 
     Args:
@@ -41,7 +42,7 @@ class WaitLogging:
                 f"out"
             )
         if self._monitor is None or self._monitor.loader is not loader:
-            log = partial(pl_module.log, "waiting_for_data")
+            log = partial(_log, pl_module, loader)
             self._monitor = WaitMonitor(loader, self._every_steps, log, self._warn_above)
 
     def on_train_batch_end(self, *_: Any) -> None:  # noqa: ANN401
@@ -52,3 +53,7 @@ class WaitLogging:
     def teardown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
         """Releases the loader."""
         self._monitor = None
+
+
+def _log(pl_module: Any, loader: GPULoader[Any], share: float) -> None:  # noqa: ANN401
+    pl_module.log_dict({"waiting_for_data": share, **loader.stats().scalars()})

@@ -40,6 +40,9 @@ class LoaderTrainer(Trainer):
         inputs["labels"] = inputs["labels"].masked_fill(padding, -100)  # which the loss ignores
         return super().prediction_step(model, inputs, *args, **kwargs)
 
+    def log(self, logs: dict[str, float], *args: Any) -> None:
+        super().log({**logs, **self.train_dataset.stats().scalars()}, *args)
+
 
 class LoaderState(TrainerCallback, ExportableState):
     """Keeps the loader's state in Trainer's checkpoints, in trainer_state.json."""

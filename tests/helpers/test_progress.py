@@ -1,9 +1,10 @@
+import builtins
 from concurrent.futures import Future
 
 import pytest
 
 from gpuloader.helpers import progress
-from gpuloader.helpers.progress import follow
+from gpuloader.helpers.progress import follow, progress_bar, say
 
 
 def test_work_that_is_quick_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
@@ -36,3 +37,19 @@ def test_work_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     failed: Future[int] = Future()
     failed.set_exception(OSError("no"))
     assert next(follow([Future(), failed], "working", shown=True)) is failed
+
+
+def test_a_notebook_without_widgets_gets_text_and_no_warning(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = type("ZMQInteractiveShell", (), {})()  # by whose name rich knows a notebook
+    monkeypatch.setattr(builtins, "get_ipython", lambda: kernel, raising=False)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    with progress_bar(True) as bar:
+        bar.advance(bar.add_task("working", total=1))
+        say(bar, "a line")
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "a line\n" in printed.err
+    assert "working" in printed.err
+    assert "1/1" in printed.err

@@ -31,6 +31,7 @@ from gpuloader import (  # noqa: E402
     LoaderError,
     Sampling,
     StateError,
+    Stats,
 )
 from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
@@ -398,6 +399,7 @@ def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Pa
     shares = dict.fromkeys(float(row.split(",")[header.index("waiting_for_data")]) for row in rows[1:])
     assert len(shares) == 4
     assert all(0 < share <= 1 for share in shares)
+    assert {name for name in header if name.startswith("gpuloader/")} == Stats().scalars().keys()
 
 
 @no_validation

@@ -5,6 +5,7 @@ The packages come with scripts/test_integrations; elsewhere these tests skip.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -142,6 +143,7 @@ def trained(run: Run, shards: list[Path], tmp_path_factory: pytest.TempPathFacto
     """What Trainer wrote in two epochs of five steps, with a checkpoint of each step, and the last line it printed."""
     folder = tmp_path_factory.mktemp("trained")
     options = ("--output_dir", folder, "--val", shards[0].parent, "--per_device_train_batch_size", 8, "--save_steps", 1)
+    options += ("--logging_steps", 1)
     return folder, run("hf_trainer.py", *HF, *options)[-1]
 
 
@@ -156,6 +158,12 @@ def test_trainer_goes_on_as_if_nothing_had_been(
     assert line.startswith("10 steps; 40 samples, loss ")
     assert resumed[-1] == line
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+@needs("transformers")
+def test_each_log_of_trainer_has_what_the_loader_counts(trained: tuple[Path, str]) -> None:
+    state = json.loads((trained[0] / "checkpoint-5" / "trainer_state.json").read_text())
+    assert [log["gpuloader/samples"] for log in state["log_history"]] == [8, 16, 24, 32, 40]
 
 
 @needs("transformers")

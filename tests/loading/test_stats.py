@@ -9,6 +9,7 @@ import pytest
 from loaders import CUT, Clock, evaluation, loader, spoilt
 
 from gpuloader import Stats
+from gpuloader.shards import CacheStats
 
 
 def test_stats_count_what_was_handed_out(shards: list[Path]) -> None:
@@ -38,6 +39,47 @@ def test_stats_are_the_sums_of_those_of_each_batch(shards: list[Path]) -> None:
                 assert stats == sums
                 assert stats.ready_batches == last.ready_batches <= 3  # as many as are read ahead of two decoded ones
     assert (sums.batches, sums.samples) == (8, 80)
+
+
+@pytest.mark.parametrize(
+    ("stats", "some"),
+    [
+        (Stats(), {"batches": 0, "waiting_seconds": 0, "bad_images": 0}),
+        (Stats(batches=3, samples=24, last=Stats(batches=1)), {"batches": 3, "samples": 24}),  # the last is not in it
+        (Stats(bad={7: "empty", 9: "cut"}), {"bad_images": 2}),
+        (
+            Stats(cache=CacheStats(hits=5, misses=1, downloaded_bytes=70, held_bytes=90)),
+            {"cache_hits": 5, "cache_misses": 1, "cache_downloaded_bytes": 70, "cache_held_bytes": 90},
+        ),
+    ],
+    ids=["none", "sums", "bad", "cache"],
+)
+def test_its_numbers_have_names_for_a_logger(stats: Stats, some: dict[str, float]) -> None:
+    scalars = stats.scalars()
+    assert {f"gpuloader/{name}": value for name, value in some.items()}.items() <= scalars.items()
+    assert {type(value) for value in scalars.values()} == {float}
+    assert any("cache" in name for name in scalars) == (stats.cache is not None)
+
+
+@pytest.mark.parametrize(
+    ("stats", "words"),
+    [
+        (
+            Stats(),
+            "Stats(batches 0, samples 0, bad images 0, ready batches 0; waited 0.00 of 0.00 s: decoding 0.00, "
+            "delivering 0.00; beside the loop: reading 0.00, gating 0.00)",
+        ),
+        (
+            Stats(3, 24, 9.876, 1.5, 1.25, 0.25, 0.125, 0.5, 2, CacheStats(5, 1, 70, 90), {7: "cut"}, Stats()),
+            "Stats(batches 3, samples 24, bad images 1, ready batches 2; waited 1.50 of 9.88 s: decoding 1.25, "
+            "delivering 0.25; beside the loop: reading 0.12, gating 0.50; "
+            "CacheStats(hits=5, misses=1, downloaded_bytes=70, held_bytes=90))",
+        ),
+    ],
+    ids=["none", "all"],
+)
+def test_its_repr_is_for_people(stats: Stats, words: str) -> None:
+    assert repr(stats) == words
 
 
 def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.helpers.image_limits import FORMATS
 from gpuloader.plan import Draws
@@ -1033,3 +1034,23 @@ def around(content: object) -> list[Any]:
     name = content if isinstance(content, str) else next(iter(content))
     square, crop = {"Resize": {"size": [9, 9]}}, {"CenterCrop": {"size": 8}}
     return [content, crop] if name == "Resize" else [content] if name == "RandomResizedCrop" else [square, content]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (Compose([CenterCrop(8)]), "Compose(transforms=(CenterCrop(size=8),))"),
+        (
+            Preset([CenterCrop((8, 9))], layout="channels_last"),
+            "Preset(transforms=(CenterCrop(size=(8, 9)),), layout='channels_last')",
+        ),
+        (
+            Compose(views=[View([CenterCrop(8)], 2)]),
+            "Compose(views=(View(transforms=(CenterCrop(size=8),), count=2),))",
+        ),
+    ],
+    ids=["transforms", "layout", "views"],
+)
+def test_a_repr_is_the_call_without_keys_at_their_default(recipe: Preset, expected: str) -> None:
+    assert repr(recipe) == expected
+    assert eval(expected) == recipe

@@ -18,7 +18,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 import gpuloader
-from gpuloader import collators, errors, transforms
+from gpuloader import collators, errors, metrics, transforms
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import preset_names
 
@@ -54,6 +54,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
         ("loading", [f"gpuloader.{name}" for name in LOADING]),
         ("transforms", [f"gpuloader.transforms.{name}" for name in transforms.__all__]),
         ("collators", [f"gpuloader.collators.{name}" for name in collators.__all__]),
+        ("metrics", [f"gpuloader.metrics.{name}" for name in metrics.__all__]),
         ("errors", [f"gpuloader.errors.{name}" for name in errors.__all__]),
         ("presets", preset_names()),
         ("commands", [command.__name__ for command in COMMANDS]),
@@ -74,6 +75,16 @@ def test_examples_of_docstrings_are_code(site: Path) -> None:
     html = (site / "reference/loading.html").read_text()
     assert "<blockquote>" not in html  # what Markdown makes of >>>
     assert html.count("Examples:") >= len(LOADING)
+
+
+def test_a_notebook_is_a_page_with_its_outputs(site: Path) -> None:
+    html = (site / "notebooks/recipes.html").read_text()
+    assert html.count('src="data:image/jpeg;base64,') == 2
+    assert '<td style="text-align: left">RandomErasing</td>' in html
+    assert "(8, 3, 96, 96)" in html
+    assert 'href="recipes.ipynb" download' in html
+    assert (site / "notebooks/recipes.ipynb").is_file()
+    assert 'href="notebooks/recipes.html"' in (site / "index.html").read_text()
 
 
 def test_the_markdown_of_each_page_is_beside_it(site: Path) -> None:

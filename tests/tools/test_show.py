@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from base64 import b64decode
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from PIL import Image, ImageFont
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.helpers.printable import printable
 from gpuloader.recipe import Preset, load_preset
 from gpuloader.tools.sheet import _shorten
 from gpuloader.tools.show import Gallery, Sample, _name_label, show
@@ -320,6 +323,27 @@ def test_keys_of_any_bytes_and_length_can_be_drawn(tmp_path: Path) -> None:
                 tar.addfile(member, io.BytesIO(data))
     shown = show(path, tmp_path / "a.png", preset=COLOURS, samples=5, versions=1, device_id=None)
     assert sorted(sample.key for sample in shown.samples) == sorted(keys)
+    [(tag, attributes)] = tags(shown._repr_html_())
+    assert tag == "img"
+    assert attributes.keys() == {"style", "alt", "src"}
+    assert sorted(attributes["alt"].split(", ")) == sorted(printable(key) for key in keys)
+
+
+def tags(html: str) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    parser.feed(html)
+    return found
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.png", "png"), ("a.JPG", "jpeg"), ("a.jpeg", "jpeg")])
+def test_a_notebook_shows_the_picture(shards: list[Path], tmp_path: Path, name: str, kind: str) -> None:
+    shown = show(shards, tmp_path / name, preset=COLOURS, samples=1, versions=1, device_id=None)
+    [(_, attributes)] = tags(shown._repr_html_())
+    start, content = attributes["src"].split(",")
+    assert start == f"data:image/{kind};base64"
+    assert b64decode(content) == shown.picture.read_bytes()
 
 
 def test_a_long_text_loses_its_middle() -> None:

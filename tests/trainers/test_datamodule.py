@@ -117,6 +117,18 @@ def test_the_wait_monitor_says_what_it_can_look_at(loader: object, kind: str) ->
         WaitLogging().on_train_epoch_start(Reading(loader), None)
 
 
+def test_the_wait_monitor_logs_what_the_loader_counts(shards: list[Path]) -> None:
+    logged: list[dict[str, float]] = []
+    callback, module = WaitLogging(every_steps=2), SimpleNamespace(log_dict=logged.append)
+    loader = alone(shards).train_dataloader()
+    callback.on_train_epoch_start(Reading(loader), module)
+    for _ in loader:
+        callback.on_train_batch_end()
+    assert [each["gpuloader/batches"] for each in logged] == [2, 4]  # of five
+    assert all(0 <= each["waiting_for_data"] <= 1 for each in logged)
+    assert all(each.keys() - {"waiting_for_data"} == loader.stats().scalars().keys() for each in logged)
+
+
 @pytest.mark.parametrize("function", [GPULoader.__init__, TrainerLoaders.__init__])
 def test_annotations_can_be_read_at_runtime(function: Callable[..., None]) -> None:
     """As LightningCLI reads them; a forward reference would be an error here, and be shown as Unvalidated there."""
