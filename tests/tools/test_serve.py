@@ -138,7 +138,7 @@ def test_a_client_that_does_not_take_its_answer_is_ended(gallery: Gallery, monke
         before = set(enumerate_threads())
         client = socket.create_connection(("127.0.0.1", port), timeout=300)
         client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        while not (answering := set(enumerate_threads()) - before):
+        while not (answering := {each for each in enumerate_threads() if each.is_alive()} - before):  # once it runs
             time.sleep(0.01)
         for thread in answering:
             thread.join(timeout=300)
