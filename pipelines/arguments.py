@@ -82,7 +82,7 @@ def _placing(preset: Preset, view: ViewPlan, drawn: Arrays, region_shape: Number
     how = view.how_placed
     start, end = drawn["roi"][:, :2], drawn["roi"][:, 2:]
     resized, corner, mirrored = np.split(drawn["placed"], [2, 4], axis=1)
-    made = {}
+    made: Arrays = {}
     if len(preset.each_view) > 1:
         first, behind = np.maximum(start, 0), np.minimum(end, region_shape)
         made |= {"part_start": first.astype(np.int32), "part_end": behind.astype(np.int32)}
@@ -125,9 +125,7 @@ def _changing(views: Sequence[ViewPlan], drawn: Arrays) -> Arrays:
         np.concatenate([drawn[f"parameters.{view.number}"] for view in views], axis=1),
         [needed(possible, warps_of(view)) for view in views for possible in view.choices],
     )
-    return {
-        f"{name}.{step}.{view}": array for (step, view), of in zip(places, of_steps) for name, array in of.items()
-    }
+    return {f"{name}.{step}.{view}": array for (step, view), of in zip(places, of_steps) for name, array in of.items()}
 
 
 def step_arguments(ops: Numbers, parameters: Numbers, names: Sequence[frozenset[str]]) -> list[Arrays]:
@@ -254,14 +252,12 @@ def erasing(box_and_key: Numbers, size: Numbers, noise: bool) -> Arrays:
     width, key_0, key_1          (n,) uint32     the image's width; the key
     """
     start, shape, key = np.split(box_and_key, [2, 4], axis=1)
-    made = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
+    made: Arrays = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
     if noise:
-        made |= {
-            "erased": shape[:, 0] > 0,
-            **{name: start[:, axis, None] for axis, name in enumerate(("rows", "columns"))},
-            **{name: shape[:, axis, None] for axis, name in enumerate(("rows_count", "columns_count"))},
-            **{"image_start": -start, "image_shape": size},
-            **{"width": size[:, 1].astype(np.uint32), "key_0": key[:, 0].view(np.uint32)},
-            "key_1": key[:, 1].view(np.uint32),
-        }
+        top, left = np.split(start, 2, axis=1)
+        height, width = np.split(np.maximum(shape, 1), 2, axis=1)
+        made |= {"erased": shape[:, 0] > 0, "image_start": -start, "image_shape": size}
+        made |= {"rows": top, "rows_count": height, "columns": left, "columns_count": width}
+        made |= {"width": size[:, 1].view(np.uint32)}
+        made |= {f"key_{word}": key[:, word].view(np.uint32) for word in (0, 1)}
     return {name: np.ascontiguousarray(array) for name, array in made.items()}

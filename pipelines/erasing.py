@@ -13,7 +13,7 @@ which is normal with mean 0 and standard deviation 1 (Box and Muller). The hash 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import pi
 from typing import Literal, TypeAlias
 
@@ -22,14 +22,14 @@ from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.augment import Rgb
-from gpuloader.pipelines.steps import beside
+from gpuloader.pipelines.steps import Nodes, to_device_of
 
 Layout: TypeAlias = Literal["CHW", "HWC"]
 
 _LARGEST = 8192  # pixels of height and of width, as `Preset.size`
 
 
-def erase(image: DataNode, given: Mapping[str, DataNode], value: Rgb | Literal["random"], layout: Layout) -> DataNode:
+def erase(image: DataNode, given: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
     """Fills the image's box. It must be traced by a pipeline with conditionals.
 
     Args:
@@ -48,12 +48,12 @@ def erase(image: DataNode, given: Mapping[str, DataNode], value: Rgb | Literal["
     return image if value != "random" else _add_noise(image, given, layout)
 
 
-def _add_noise(image: DataNode, given: Mapping[str, DataNode], layout: Layout) -> DataNode:
+def _add_noise(image: DataNode, given: Nodes, layout: Layout) -> DataNode:
     first = layout.index("H")
     count = types.Constant(np.arange(_LARGEST, dtype=np.uint32), device=image.device)
     rows = fn.slice(count, start=given["rows"], shape=given["rows_count"], axes=[0])
     columns = fn.slice(count, start=given["columns"], shape=given["columns_count"], axes=[0])
-    width, *key = (beside(given[name], image) for name in ("width", "key_0", "key_1"))
+    width, *key = (to_device_of(image, given[name]) for name in ("width", "key_0", "key_1"))
     if given["erased"]:
         rows, columns = fn.expand_dims(rows, axes=[1, 2]), fn.expand_dims(columns, axes=[0, 2])
         noise = _noise((rows * width + columns) * _word(3) + count[0:3], key)

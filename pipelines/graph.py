@@ -21,7 +21,6 @@ from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.pipelines.arguments import LastStep, arguments, of_number
 from gpuloader.pipelines.operators import (
-    Nodes,
     cut_region,
     decode_region,
     flip,
@@ -30,7 +29,7 @@ from gpuloader.pipelines.operators import (
     view_on_cpu,
     view_on_gpu,
 )
-from gpuloader.pipelines.steps import check_for_gpu
+from gpuloader.pipelines.steps import Nodes, check_for_gpu
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 from gpuloader.recipe.model import Arrays
@@ -38,14 +37,6 @@ from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Returns a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
-
-_DTYPES = {
-    np.dtype(np.bool_): types.BOOL,
-    np.dtype(np.uint32): types.UINT32,
-    np.dtype(np.int32): types.INT32,
-    np.dtype(np.float32): types.FLOAT,
-    np.dtype(np.float64): types.FLOAT64,
-}
 
 
 def recipe_pipeline(
@@ -142,7 +133,7 @@ def recipe_graph(
     image, *given = fn.external_source(
         source=source,
         num_outputs=1 + len(like),
-        dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in like.values())],
+        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in like.values())],
         ndim=[3 if decoded else 1, *(array.ndim - 1 for array in like.values())],
         no_copy=True,
     )
@@ -175,4 +166,3 @@ _VIEWS = {
     ("all", "cpu"): view_on_cpu,
     ("all", "gpu"): view_on_gpu,
 }
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,10 @@ from nvidia.dali.data_node import DataNode
 from gpuloader.pipelines.augment import Rgb, augment
 from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
-from gpuloader.pipelines.steps import run_steps
+from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Preset
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
-
-Nodes: TypeAlias = Mapping[str, DataNode]
 
 _ZEROS: Rgb = (0.0, 0.0, 0.0)
 _ONES: Rgb = (1.0, 1.0, 1.0)
@@ -156,9 +154,7 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset)
     )
     if how.padding_mode == "edge":
         # Without a fill value, this repeats the border.
-        return fn.warp_affine(
-            image, matrix=given["shift"], size=given["crop_shape"], interp_type=types.INTERP_NN
-        )
+        return fn.warp_affine(image, matrix=given["shift"], size=given["crop_shape"], interp_type=types.INTERP_NN)
     if how.padding_mode != "constant":
         image = _reflect(image, how.padding_mode)
     if "crop_start" not in given:

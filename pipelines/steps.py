@@ -42,7 +42,7 @@ def check_for_gpu(preset: Preset) -> None:
                 )
 
 
-def run_steps(image: DataNode, given: Mapping[str, DataNode], choices: Sequence[frozenset[Op]]) -> DataNode:
+def run_steps(image: DataNode, given: Nodes, choices: Sequence[frozenset[Op]]) -> DataNode:
     """Returns the image after its steps. A sample goes through all of a step's operations, and only one changes it.
 
     Args:
@@ -58,28 +58,34 @@ def run_steps(image: DataNode, given: Mapping[str, DataNode], choices: Sequence[
         if Op.MIX_ADD in possible:
             share = _times(image, p["share"])
             total = share if total is None else total + share
-            image = _if(p.get("is_MIX_ADD"), image, lambda image: noted)
+            image = _if(p.get("is_MIX_ADD"), _other, image, noted)
         if Op.MIX_END in possible:
-            image = _if(p.get("is_MIX_END"), image, lambda image: _levels(total))
+            image = _if(p.get("is_MIX_END"), _other, image, _levels(total))
         for operations, change in _CHANGES:
             if operations & possible:
                 image = change(image, p)
     return image
 
 
-def beside(number: DataNode, image: DataNode) -> DataNode:
-    """A number of each sample on the image's device, for a branch: one on the CPU would be split there."""
-    return number.gpu() if image.device == "gpu" else number
+def to_device_of(image: DataNode, numbers: DataNode) -> DataNode:
+    """Numbers for a branch, on the image's device: on the CPU, DALI would sort them into branches there."""
+    return numbers.gpu() if image.device == "gpu" else numbers
 
 
-def _if(condition: DataNode | None, image: DataNode, change: Callable[[DataNode], DataNode]) -> DataNode:
+def _if(condition: DataNode | None, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
     """Changes only samples for which the condition holds; without one, all."""
-    if condition is None:
-        return change(image)
-    elif condition:
-        return change(image)
+    return change(image, *others) if condition is None else _branch(condition, change, image, *others)
+
+
+def _branch(condition: DataNode, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
+    if condition:
+        return change(image, *others)
     else:
         return image
+
+
+def _other(image: DataNode, other: DataNode) -> DataNode:
+    return other
 
 
 def _levels(values: DataNode) -> DataNode:
@@ -127,8 +133,7 @@ def _solarize(image: DataNode, p: Nodes) -> DataNode:
 
 
 def _hue(image: DataNode, p: Nodes) -> DataNode:
-    turn = beside(p["turn"], image)
-    return _if(p.get("is_HUE"), image, lambda image: _turn(image, turn))
+    return _if(p.get("is_HUE"), _turn, image, to_device_of(image, p["turn"]))
 
 
 def _turn(image: DataNode, turn: DataNode) -> DataNode:
@@ -150,8 +155,7 @@ def _turn(image: DataNode, turn: DataNode) -> DataNode:
 
 
 def _sharpness(image: DataNode, p: Nodes) -> DataNode:
-    edges = beside(p["edges"], image)
-    return _if(p.get("is_SHARPNESS"), image, lambda image: _sharpen(image, edges))
+    return _if(p.get("is_SHARPNESS"), _sharpen, image, to_device_of(image, p["edges"]))
 
 
 def _sharpen(image: DataNode, edges: DataNode) -> DataNode:
@@ -164,7 +168,7 @@ def _sharpen(image: DataNode, edges: DataNode) -> DataNode:
 
 
 def _autocontrast(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_AUTOCONTRAST"), image, _stretch)
+    return _if(p.get("is_AUTOCONTRAST"), _stretch, image)
 
 
 def _stretch(image: DataNode) -> DataNode:
@@ -175,7 +179,7 @@ def _stretch(image: DataNode) -> DataNode:
 
 
 def _equalize(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_EQUALIZE"), image, _even_out)
+    return _if(p.get("is_EQUALIZE"), _even_out, image)
 
 
 def _even_out(image: DataNode) -> DataNode:
