@@ -7,6 +7,7 @@ computed here, so the graph has no operator for them, which would work on each s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -123,12 +124,12 @@ def _changing(views: Sequence[ViewPlan], drawn: Arrays) -> Arrays:
     of_steps = step_arguments(
         np.concatenate([drawn[f"ops.{view.number}"] for view in views], axis=1),
         np.concatenate([drawn[f"parameters.{view.number}"] for view in views], axis=1),
-        [needed(possible, warps_of(view)) for view in views for possible in view.choices],
+        [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
     )
     return {f"{name}.{step}.{view}": array for (step, view), of in zip(places, of_steps) for name, array in of.items()}
 
 
-def step_arguments(ops: Numbers, parameters: Numbers, names: Sequence[frozenset[str]]) -> list[Arrays]:
+def step_arguments(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:
     """What each of k steps takes, one row for each of n samples.
 
     A step does its operations one after the other, on all samples. Only the operation that was drawn for a sample
@@ -139,13 +140,14 @@ def step_arguments(ops: Numbers, parameters: Numbers, names: Sequence[frozenset[
         names: for each step, the names of `needed`.
     """
     ops, parameters = np.ascontiguousarray(ops.T), np.ascontiguousarray(parameters.transpose(1, 0, 2))
-    made = {name: _NUMBERS[name][1](ops, parameters) for name in frozenset().union(*names)}
+    made = {name: _NUMBERS[name][1](ops, parameters) for name in {name for of in names for name in of}}
     return [{name: made[name][step] for name in of} for step, of in enumerate(names)]
 
 
-def needed(possible: frozenset[Op], warps: frozenset[str]) -> frozenset[str]:
+@lru_cache
+def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
     """The names of what a step takes that may be one of these operations; `warps` is that of `warps_of`."""
-    return frozenset(
+    return tuple(
         name
         for name, (users, _) in _NUMBERS.items()
         if users & possible and (users != {Op.WARP} or name in warps) and (name not in _CONDITIONS or len(possible) > 1)
@@ -188,7 +190,8 @@ def _linear(ops: Numbers, parameters: Numbers) -> Numbers:
 
 def _power(ops: Numbers, parameters: Numbers) -> Numbers:
     """2 to the number of bits that POSTERIZE clears."""
-    return np.ldexp(np.float32(1), np.where(ops == Op.POSTERIZE, 8 - parameters[..., 0].astype(np.int32), 0))
+    kept = np.where(ops == Op.POSTERIZE, parameters[..., 0], np.float32(8))
+    return np.ldexp(np.float32(1), 8 - kept.astype(np.int32))
 
 
 def _threshold(ops: Numbers, parameters: Numbers) -> Numbers:

@@ -4,7 +4,8 @@
 
 Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
 an evaluation crop is the region that the centre needs. The region is decoded once for all views. On the CPU, one kernel
-does everything after the decoder, or two if pixels are changed.
+does everything after the decoder, or two if pixels are changed. On a GPU, DALI's operators do, and only work on pixels:
+`arguments` computes the numbers that they take.
 """
 
 from __future__ import annotations
