@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.recipe import Preset
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.model import Arrays, with_inner
 from gpuloader.recipe.program import NEAREST, Op
@@ -30,11 +29,13 @@ _REGION = ("region_start", "region_shape")
 _PLACING = {"roi", "placed", "size"}
 
 
-def arguments(preset: Preset, drawn: Arrays, device: Literal["cpu", "gpu"], last_step: LastStep = "all") -> Arrays:
+def arguments(
+    views: Sequence[ViewPlan], drawn: Arrays, device: Literal["cpu", "gpu"], last_step: LastStep = "all"
+) -> Arrays:
     """What a graph that ends with `last_step` takes, one row for each sample.
 
     Args:
-        preset: the recipe.
+        views: all of the recipe's.
         drawn: the arrays of `Preset.arrays`.
         device: where pixels are changed. The CPU's kernels take the arrays as they are drawn.
         last_step: as in `recipe_pipeline`.
@@ -46,11 +47,12 @@ def arguments(preset: Preset, drawn: Arrays, device: Literal["cpu", "gpu"], last
         return {name: array for name, array in drawn.items() if name.partition(".")[0] in needed}
     made: Arrays = {name: drawn[name] for name in _REGION}
     if last_step != "decode":
-        for view in preset.each_view:
-            made |= _named(_placing(preset, view, of_number(drawn, view.number), drawn["region_shape"]), view.number)
+        region_shape = drawn["region_shape"] if len(views) > 1 else None
+        for view in views:
+            made |= _named(_placing(view, of_number(drawn, view.number), region_shape), view.number)
     if last_step == "all":
-        made |= _changing([view for view in preset.each_view if view.pixels], drawn)
-        for view in preset.each_view:
+        made |= _changing([view for view in views if view.pixels], drawn)
+        for view in views:
             if view.erasing is not None:
                 of = of_number(drawn, view.number)
                 made |= _named(erasing(of["erase"], of["size"], view.erasing.value == "random"), view.number)
@@ -70,10 +72,10 @@ def _named(arrays: Arrays, number: int) -> Arrays:
 # --- resizing, cropping, padding, flips
 
 
-def _placing(preset: Preset, view: ViewPlan, drawn: Arrays, region_shape: Numbers) -> Arrays:
-    """What `place_on_gpu` and `flip` take.
+def _placing(view: ViewPlan, drawn: Arrays, shared_shape: Numbers | None) -> Arrays:
+    """What `place_on_gpu` and `flip` take; `shared_shape` is the region's if several views share it.
 
-    part_start, part_end           (n, 2) int32    the part of the region for this view, if there are several
+    part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared
     resize_size                    (n, 2) float32  the size after resizing
     resize_start, resize_end       (n, 2) float32  what is resized
     shift                          (n, 2, 3) float32, with padding_mode "edge": the matrix that moves the image
@@ -84,8 +86,8 @@ def _placing(preset: Preset, view: ViewPlan, drawn: Arrays, region_shape: Number
     start, end = drawn["roi"][:, :2], drawn["roi"][:, 2:]
     resized, corner, mirrored = np.split(drawn["placed"], [2, 4], axis=1)
     made: Arrays = {}
-    if len(preset.each_view) > 1:
-        first, behind = np.maximum(start, 0), np.minimum(end, region_shape)
+    if shared_shape is not None:
+        first, behind = np.maximum(start, 0), np.minimum(end, shared_shape)
         made |= {"part_start": first.astype(np.int32), "part_end": behind.astype(np.int32)}
         start, end = start - first, end - first
 

@@ -80,7 +80,7 @@ def recipe_pipeline(
     if device == "gpu":
         check_for_gpu(preset)
     drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
-    prepare = partial(arguments, preset, device=device, last_step=last_step)
+    prepare = partial(arguments, preset.each_view, device=device, last_step=last_step)  # the recipe may hold the graph
     pipeline: Pipeline = recipe_graph(
         preset,
         _prepared(source, lambda *arrays: prepare(dict(zip(drawn, arrays))), prefetch_queue_depth),

@@ -125,7 +125,9 @@ def _colors(image: DataNode, p: Nodes) -> DataNode:
             total = total + _times(fn.reductions.mean(gray, keep_dims=True), p["mean"])
     if "added" in p:
         total = total + (image < 128) * p["added"]
-    return fn.brightness(math.floor(total), brightness=p.get("power", 1.0), dtype=types.UINT8)
+    if "power" not in p:
+        return _levels(total)
+    return fn.brightness(math.floor(total), brightness=p["power"], dtype=types.UINT8)
 
 
 def _solarize(image: DataNode, p: Nodes) -> DataNode:

@@ -123,7 +123,7 @@ def test_warps_have_the_kinds_that_a_view_may_draw(transforms: list[Any], warps:
 
 def names_of(preset: Preset, device: Any, last_step: Any) -> set[str]:  # noqa: ANN401
     one = np.ones(1, np.int64)
-    return set(arguments(preset, preset.arrays(Draws(0, 0, one), one, one), device, last_step))
+    return set(arguments(preset.each_view, preset.arrays(Draws(0, 0, one), one, one), device, last_step))
 
 
 REGION = {"region_start", "region_shape"}
@@ -153,7 +153,7 @@ def test_only_what_the_output_shows_is_resized() -> None:
     sizes = np.array([10]), np.array([20])
     for mode, row in [("constant", -2), ("symmetric", 18), ("reflect", 17)]:
         preset = Preset([Resize((20, 40)), Pad(2, padding_mode=mode)])
-        numbers = arguments(preset, preset.arrays(Draws(0, 0, np.ones(1, np.int64)), *sizes), "gpu")
+        numbers = arguments(preset.each_view, preset.arrays(Draws(0, 0, np.ones(1, np.int64)), *sizes), "gpu")
         assert numbers["resize_size.0"].tolist() == [[20, 40]]
         assert numbers["resize_end.0"].tolist() == [[10, 20]]
         assert numbers["crop_start.0"][0, 0] == row

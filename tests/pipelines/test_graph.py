@@ -583,7 +583,7 @@ PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
         ([Resize((32, 32)), Pad(2, padding_mode="edge")], 6, 1, {"WarpAffine": 1}),
         ([Resize((32, 32)), RandomCrop(32, 4, padding_mode="reflect")], 6, 1, REFLECTED),
         ([RandomResizedCrop(32), RandomHorizontalFlip(), GaussianBlur(5)], 8, 2, {"Flip": 1, "GaussianBlur": 1}),
-        ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Brightness": 1}),
+        ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
         ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
         ([RandomResizedCrop(32), RandomRotation(9)], 8, 2, {"WarpAffine": 1}),
         ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}),
