@@ -1,9 +1,10 @@
 """DALI graphs, and the gate that protects DALI from images that would crash it. No files, YAML, rank or epoch."""
 
 from gpuloader.pipelines.admission import admit, admit_all
+from gpuloader.pipelines.arguments import LastStep
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.gate import gate
-from gpuloader.pipelines.graph import LastStep, Source, recipe_pipeline
+from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable

@@ -4,44 +4,40 @@
 
 Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
 an evaluation crop is the region that the centre needs. The region is decoded once for all views. On the CPU, one kernel
-does everything after the decoder, or two if pixels are changed.
+does everything after the decoder, or two if pixels are changed. On a GPU, DALI's operators do, and only work on pixels:
+`arguments` computes the numbers that they take.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.pipeline import Pipeline, do_not_convert
+from nvidia.dali.pipeline import Pipeline
 
+from gpuloader.pipelines.arguments import LastStep, arguments, of_number
 from gpuloader.pipelines.operators import (
-    Nodes,
     cut_region,
     decode_region,
+    flip,
     place_on_cpu,
     place_on_gpu,
     view_on_cpu,
     view_on_gpu,
 )
-from gpuloader.pipelines.steps import check_for_gpu
+from gpuloader.pipelines.steps import Nodes, check_for_gpu
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
+from gpuloader.recipe.model import Arrays
 from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Any, ...]]
 """Returns a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
-
-LastStep: TypeAlias = Literal["decode", "resize", "all"]
-
-_DTYPES = {
-    np.dtype(np.int32): types.INT32,
-    np.dtype(np.float32): types.FLOAT,
-    np.dtype(np.float64): types.FLOAT64,
-}
 
 
 def recipe_pipeline(
@@ -80,12 +76,16 @@ def recipe_pipeline(
     Raises:
         ConfigError: a GPU cannot do what the recipe asks for.
     """
-    if device_id is not None:
+    device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
+    if device == "gpu":
         check_for_gpu(preset)
+    drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
+    prepare = partial(arguments, preset.each_view, device=device, last_step=last_step)  # the recipe may hold the graph
     pipeline: Pipeline = recipe_graph(
         preset,
-        source,
-        "cpu" if device_id is None else "gpu",
+        _prepared(source, lambda *arrays: prepare(dict(zip(drawn, arrays))), prefetch_queue_depth),
+        prepare(drawn),
+        device,
         largest_image,
         decoder_options,
         region,
@@ -95,15 +95,34 @@ def recipe_pipeline(
         num_threads=num_threads,
         device_id=device_id,
         prefetch_queue_depth=prefetch_queue_depth,
-        enable_conditionals=device_id is not None,  # the CPU's kernels have none, and searching for them takes 0.5 s
+        enable_conditionals=device == "gpu",  # the CPU's kernels have none, and searching for them takes 0.5 s
     )
     return pipeline
+
+
+def _arrays_of_one(preset: Preset, whole: bool) -> Arrays:
+    """The recipe's arrays for one sample; names, dtypes and dimensions are the same for all samples."""
+    one = np.ones(1, np.int64)
+    return preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, whole)
+
+
+def _prepared(source: Source, prepare: Callable[..., Arrays], prefetch_queue_depth: int) -> Source:
+    """A source that gives what is made of the drawn arrays."""
+    in_use: deque[Arrays] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
+
+    def prepared() -> tuple[Any, ...]:
+        images, *arrays = source()
+        in_use.append(prepare(*arrays))
+        return images, *in_use[-1].values()
+
+    return prepared
 
 
 @pipeline_def(seed=0)  # type: ignore[untyped-decorator]
 def recipe_graph(
     preset: Preset,
     source: Source,
+    like: Arrays,
     device: Literal["cpu", "gpu"],
     largest_image: tuple[int, int],
     decoder_options: Mapping[str, float] | None,
@@ -111,31 +130,21 @@ def recipe_graph(
     decoded: bool,
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """The graph of `recipe_pipeline`; see there for the arguments."""
-    drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
-    image, *rest = fn.external_source(
+    """The graph of `recipe_pipeline`, whose source gives images and arrays as those of `like`; see there."""
+    image, *given = fn.external_source(
         source=source,
-        num_outputs=1 + len(drawn),
-        dtype=[types.UINT8, *(_DTYPES[array.dtype] for array in drawn.values())],
-        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in drawn.values())],
+        num_outputs=1 + len(like),
+        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in like.values())],
+        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in like.values())],
         no_copy=True,
     )
-    if last_step != "all":  # DALI warns of unused inputs
-        rest = [fn.copy(node, preserve=True) for node in rest]
-    inputs: Nodes = dict(zip(drawn, rest))
+    inputs: Nodes = dict(zip(like, given))
     if not decoded:
         cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
     else:
         cut = image if device == "cpu" else cut_region(image, inputs).gpu()
     one_view = _VIEWS[last_step, device]
-    return tuple(one_view(cut, of_view(inputs, view.number), view, preset) for view in preset.each_view)
-
-
-@do_not_convert  # type: ignore[untyped-decorator]
-def _arrays_of_one(preset: Preset, whole: bool) -> Mapping[str, NDArray[Any]]:
-    """The recipe's arrays for one sample; names, dtypes and dimensions are the same for all samples."""
-    one = np.ones(1, np.int64)
-    return preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, whole)
+    return tuple(one_view(cut, of_number(inputs, view.number), view, preset) for view in preset.each_view)
 
 
 def _decoded_row(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
@@ -147,7 +156,7 @@ def _row_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
 
 
 def _row_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    return place_on_gpu(region, drawn, view, preset)[0:1]
+    return flip(place_on_gpu(region, drawn, view, preset), drawn)[0:1]
 
 
 _VIEWS = {
@@ -158,9 +167,3 @@ _VIEWS = {
     ("all", "cpu"): view_on_cpu,
     ("all", "gpu"): view_on_gpu,
 }
-
-
-def of_view(drawn: Nodes, number: int) -> Nodes:
-    """The inputs of a view, by their names without the view's number."""
-    parts = (name.rpartition(".") for name in drawn)
-    return {name: drawn[f"{name}.{number}"] for name, _, view in parts if view == str(number)}

@@ -1,24 +1,22 @@
-"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `gpuloader.recipe`."""
+"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `arguments.arguments`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn, math, types
+from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.augment import Rgb, augment
 from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
-from gpuloader.pipelines.steps import run_steps
+from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Preset
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
-
-Nodes: TypeAlias = Mapping[str, DataNode]
 
 _ZEROS: Rgb = (0.0, 0.0, 0.0)
 _ONES: Rgb = (1.0, 1.0, 1.0)
@@ -123,97 +121,80 @@ def _constant(values: NDArray[Any]) -> DataNode:
     return types.Constant(values, device="cpu")
 
 
-def view_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
     """Makes one view of a decoded region with DALI's operators."""
-    image = place_on_gpu(region, drawn, view, preset)
-    if view.pixels:
-        image = run_steps(image, drawn["ops"], drawn["parameters"], view.choices)
+    image, mirror = place_on_gpu(region, given, view, preset), None
+    if view.pixels or "vertical" in given:
+        image = flip(image, given)
+    else:
+        mirror = given.get("horizontal")
+    image = run_steps(image, given, view.choices)
     if view.erasing is None:
-        return normalise(image, view, preset)
-    image = normalise(image, view, preset, dtype="float32")
-    image = erase(image, drawn["erase"], _erase_value(view), "CHW" if preset.layout == "nchw" else "HWC")
-    return fn.cast(image, dtype=_DTYPES[preset.dtype])
+        return normalise(image, view, preset, preset.dtype, mirror)
+    image = normalise(image, view, preset, "float32", mirror)
+    image = erase(image, given, _erase_value(view), "CHW" if preset.layout == "nchw" else "HWC")
+    return image if preset.dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.dtype])
 
 
-def place_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    """Resizes, crops, pads and flips; the result is uint8 HWC.
+def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+    """Resizes, crops and pads; the result is uint8 HWC.
 
     At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
     """
-    how, roi, size, placed = view.how_placed, drawn["roi"], drawn["size"], drawn["placed"]
-    start, end = roi[0:2], roi[2:4]
-    if len(preset.each_view) > 1:
-        region, start, end = _own_part(region, start, end)
-    resized, corner = placed[0:2], placed[2:4]
-    # Resize only the part that the output shows; if padding repeats pixels, resize everything.
-    constant = how.padding_mode == "constant"
-    first = math.clamp(corner, 0, resized - 1) if constant else corner * 0
-    behind = math.max(math.min(corner + size, resized), first + 1) if constant else resized
-    scale = (end - start) / resized
+    how = view.how_placed
+    if "part_start" in given:  # DALI's filter would also use pixels that only other views need
+        region = fn.slice(region, start=given["part_start"], end=given["part_end"], axes=(0, 1))
     image = fn.resize(
         region,
-        size=fn.cast(behind - first, dtype=types.FLOAT),
+        size=given["resize_size"],
         interp_type=_FILTERS[how.interpolation],
         antialias=how.antialias,
-        roi_start=fn.cast(start + first * scale, dtype=types.FLOAT),
-        roi_end=fn.cast(start + behind * scale, dtype=types.FLOAT),
+        roi_start=given["resize_start"],
+        roi_end=given["resize_end"],
     )
     if how.padding_mode == "edge":
-        place = fn.cast(fn.stack(corner[1], corner[0]), dtype=types.FLOAT)
         # Without a fill value, this repeats the border.
-        image = fn.warp_affine(
-            image,
-            matrix=fn.transforms.translation(offset=place),
-            size=fn.cast(size, dtype=types.FLOAT),
-            interp_type=types.INTERP_NN,
-        )
-    elif not constant:
-        image, before = _reflect(image, resized, how.padding_mode)
-        image = fn.slice(image, start=corner + before, shape=size, axes=(0, 1))
-    elif view.pads:
-        image = fn.slice(
-            image,
-            start=corner - first,
-            shape=size,
-            axes=(0, 1),
-            out_of_bounds_policy="pad",
-            fill_values=[float(round(level)) for level in how.fill],
-        )
-    return fn.flip(image, vertical=placed[4], horizontal=placed[5])
-
-
-def _own_part(region: DataNode, start: DataNode, end: DataNode) -> tuple[DataNode, DataNode, DataNode]:
-    """Returns the part of a shared region that belongs to a view's window, and the window's place in it.
-
-    Without this, DALI's filter would also use pixels that only other views need.
-    """
-    first = math.max(start, 0.0)
-    behind = math.min(end, region.shape(dtype=types.INT32)[0:2])
-    part = fn.slice(
-        region, start=fn.cast(first, dtype=types.INT32), end=fn.cast(behind, dtype=types.INT32), axes=(0, 1)
+        return fn.warp_affine(image, matrix=given["shift"], size=given["crop_shape"], interp_type=types.INTERP_NN)
+    if how.padding_mode != "constant":
+        image = _reflect(image, how.padding_mode)
+    if "crop_start" not in given:
+        return image
+    return fn.slice(
+        image,
+        start=given["crop_start"],
+        shape=given["crop_shape"],
+        axes=(0, 1),
+        out_of_bounds_policy="pad",
+        fill_values=[float(round(level)) for level in how.fill],
     )
-    return part, start - first, end - first
 
 
-def _reflect(image: DataNode, resized: DataNode, padding_mode: str) -> tuple[DataNode, DataNode]:
-    """Extends the image on each side by a mirrored copy, as the padding mode says; returns by how much, too."""
+def flip(image: DataNode, given: Nodes) -> DataNode:
+    """Flips an image as `place_on_gpu` leaves it."""
+    ways = {name: given[name] for name in ("vertical", "horizontal") if name in given}
+    return fn.flip(image, **{"horizontal": 0, **ways}) if ways else image
+
+
+def _reflect(image: DataNode, padding_mode: str) -> DataNode:
+    """Extends the image on each side by a mirrored copy, as the padding mode says."""
     for axis in (0, 1):
         before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
         if padding_mode == "reflect":  # without repeating the border
             before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
         image = fn.cat(before, image, behind, axis=axis)
-    return image, resized - 1 if padding_mode == "reflect" else resized
+    return image
 
 
-def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str | None = None) -> DataNode:
-    """Converts HWC in [0, 255] to the recipe's range, dtype and layout: CHW, or HWC for channels_last."""
+def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str, mirror: DataNode | None) -> DataNode:
+    """Converts HWC in [0, 255] to the recipe's range and layout: CHW, or HWC for channels_last; and mirrors it."""
     scale, offset = _scale_and_offset(view, preset)
     return fn.crop_mirror_normalize(
         image,
         mean=[-shift / factor for shift, factor in zip(offset, scale)],
         std=[1 / factor for factor in scale],
-        dtype=_DTYPES[dtype or preset.dtype],
+        dtype=_DTYPES[dtype],
         output_layout="CHW" if preset.layout == "nchw" else "HWC",
+        mirror=0 if mirror is None else mirror,
     )
 
 

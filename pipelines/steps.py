@@ -6,19 +6,22 @@ says what each operation does; if DALI's operators cannot do exactly this, the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.errors import ConfigError
+from gpuloader.pipelines.arguments import GRAY, of_number
 from gpuloader.recipe import Preset
 from gpuloader.recipe.colors import GaussianBlur
 from gpuloader.recipe.model import with_inner
-from gpuloader.recipe.program import NEAREST, Op
+from gpuloader.recipe.program import Op
 
-_GRAY = [0.2989, 0.587, 0.114]
+Nodes: TypeAlias = Mapping[str, DataNode]
+
 _SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 _MOST_BLUR_TAPS = 171  # on a GPU, DALI's convolution refuses windows if half of one, times 3 channels, is 256 or more
 _WHITE = types.Constant(255, dtype=types.UINT8)
@@ -39,52 +42,50 @@ def check_for_gpu(preset: Preset) -> None:
                 )
 
 
-def run_steps(image: DataNode, ops: DataNode, parameters: DataNode, choices: Sequence[frozenset[Op]]) -> DataNode:
-    """Returns the image after its steps. Each sample goes only through the operations that were drawn for it.
+def run_steps(image: DataNode, given: Nodes, choices: Sequence[frozenset[Op]]) -> DataNode:
+    """Returns the image after its steps. A sample goes through all of a step's operations, and only one changes it.
 
     Args:
         image: RGB, uint8 HWC, on either device.
-        ops, parameters: a sample's rows of `Program`'s arrays: (k,) int32 and (k, PARAMETERS) float32, on the CPU.
-        choices: as in `Program`; only operations in it get nodes. A choice with one of MIX_BEGIN, MIX_ADD and MIX_END
-            has nothing else except IDENTITY.
+        given: NAME.STEP, on the CPU: what `arguments.step_arguments` makes.
+        choices: as in `Program`; only operations in it get nodes.
     """
-    # DALI warns of unused inputs, and not every recipe uses these.
-    ops, parameters = fn.copy(ops, preserve=True), fn.copy(parameters, preserve=True)
     noted, total = image, None
     for step, possible in enumerate(choices):
-        op, p = ops[step], parameters[step]
-        changing = possible - {Op.IDENTITY}
-        if changing == {Op.MIX_BEGIN}:
+        p = of_number(given, step)
+        if Op.MIX_BEGIN in possible:
             noted, total = image, None
-        elif changing == {Op.MIX_ADD}:
-            share = p[0] * image
+        if Op.MIX_ADD in possible:
+            share = _times(image, p["share"])
             total = share if total is None else total + share
-            image = _unless_identity(op, possible, noted, image)
-        elif changing == {Op.MIX_END}:
-            image = _unless_identity(op, possible, _levels(total), image)
-        else:
-            image = _one_of(sorted(possible), op, image, p)
+            image = _if(p.get("is_MIX_ADD"), _other, image, noted)
+        if Op.MIX_END in possible:
+            image = _if(p.get("is_MIX_END"), _other, image, _levels(total))
+        for operations, change in _CHANGES:
+            if operations & possible:
+                image = change(image, p)
     return image
 
 
-def _unless_identity(op: DataNode, possible: frozenset[Op], changed: DataNode, image: DataNode) -> DataNode:
-    if Op.IDENTITY not in possible:
-        return changed
-    if op == int(Op.IDENTITY):
+def to_device_of(image: DataNode, numbers: DataNode) -> DataNode:
+    """Numbers for a branch, on the image's device: on the CPU, DALI would sort them into branches there."""
+    return numbers.gpu() if image.device == "gpu" else numbers
+
+
+def _if(condition: DataNode | None, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
+    """Changes only samples for which the condition holds; without one, all."""
+    return change(image, *others) if condition is None else _branch(condition, change, image, *others)
+
+
+def _branch(condition: DataNode, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
+    if condition:
+        return change(image, *others)
+    else:
         return image
-    else:
-        return changed
 
 
-def _one_of(possible: list[Op], op: DataNode, image: DataNode, p: DataNode) -> DataNode:
-    """Returns the image after the operation `op`, which is one of the `possible`, a sorted list."""
-    if len(possible) == 1:
-        return _OPERATIONS[possible[0]](image, p)
-    half = len(possible) // 2
-    if op < int(possible[half]):
-        return _one_of(possible[:half], op, image, p)
-    else:
-        return _one_of(possible[half:], op, image, p)
+def _other(image: DataNode, other: DataNode) -> DataNode:
+    return other
 
 
 def _levels(values: DataNode) -> DataNode:
@@ -92,53 +93,52 @@ def _levels(values: DataNode) -> DataNode:
     return fn.cast(math.floor(values), dtype=types.UINT8)
 
 
-def _gray(image: DataNode) -> DataNode:
-    return math.floor(fn.coord_transform(image, M=_GRAY))
+def _times(image: DataNode, factor: DataNode) -> DataNode:
+    return fn.brightness(image, brightness=factor, dtype=types.FLOAT)
 
 
-def _identity(image: DataNode, p: DataNode) -> DataNode:
+def _warp(image: DataNode, p: Nodes) -> DataNode:
+    """Uses bilinear if the program says bicubic, which DALI does not have."""
+    if "fill" not in p:
+        return _warps(image, p)
+    # The operators fill all channels with the same number: 0.
+    return fn.cast(_warps(image - p["fill"], p) + p["fill"], dtype=types.UINT8)
+
+
+def _warps(image: DataNode, p: Nodes) -> DataNode:
+    for name, sampling in (("nearest", types.INTERP_NN), ("linear", types.INTERP_LINEAR)):
+        if f"affine_{name}" in p:
+            image = fn.warp_affine(image, matrix=p[f"affine_{name}"], interp_type=sampling, fill_value=0.0)
+        if f"perspective_{name}" in p:
+            image = fn.experimental.warp_perspective(image, matrix=p[f"perspective_{name}"], interp_type=sampling)
     return image
 
 
-def _warp(image: DataNode, p: DataNode) -> DataNode:
-    """Uses bilinear if the program says bicubic, which DALI does not have."""
-    matrix = fn.reshape(p[0:9], shape=[3, 3])
-    affine = (p[6] == 0.0) & (p[7] == 0.0) & (p[8] == 1.0)
-    nearest = p[9] == float(NEAREST)
-    fill = p[10:13]
-    # The operators fill all channels with the same number: 0.
-    warped = _warp_of(image - fill, matrix, affine, nearest)
-    return fn.cast(warped + fill, dtype=types.UINT8)
+def _colors(image: DataNode, p: Nodes) -> DataNode:
+    """All operations that are a weighted sum, truncated; POSTERIZE truncates a fraction of the level."""
+    total = fn.coord_transform(image, M=p["linear"]) if "linear" in p else image
+    if "gray" in p or "mean" in p:
+        gray = math.floor(fn.coord_transform(image, M=GRAY))
+        if "gray" in p:
+            total = total + _times(gray, p["gray"])
+        if "mean" in p:
+            total = total + _times(fn.reductions.mean(gray, keep_dims=True), p["mean"])
+    if "added" in p:
+        total = total + (image < 128) * p["added"]
+    if "power" not in p:
+        return _levels(total)
+    return fn.brightness(math.floor(total), brightness=p["power"], dtype=types.UINT8)
 
 
-def _warp_of(image: DataNode, matrix: DataNode, affine: DataNode, nearest: DataNode) -> DataNode:
-    if affine:
-        matrix = matrix[0:2]
-        if nearest:
-            return fn.warp_affine(image, matrix=matrix, interp_type=types.INTERP_NN, fill_value=0.0)
-        else:
-            return fn.warp_affine(image, matrix=matrix, interp_type=types.INTERP_LINEAR, fill_value=0.0)
-    elif nearest:
-        return fn.experimental.warp_perspective(image, matrix=matrix, interp_type=types.INTERP_NN)
-    else:
-        return fn.experimental.warp_perspective(image, matrix=matrix, interp_type=types.INTERP_LINEAR)
+def _solarize(image: DataNode, p: Nodes) -> DataNode:
+    return image ^ ((image >= p["threshold"]) * _WHITE)
 
 
-def _brightness(image: DataNode, p: DataNode) -> DataNode:
-    return _levels(p[0] * image)
+def _hue(image: DataNode, p: Nodes) -> DataNode:
+    return _if(p.get("is_HUE"), _turn, image, to_device_of(image, p["turn"]))
 
 
-def _contrast(image: DataNode, p: DataNode) -> DataNode:
-    factor = p[0]
-    return _levels(factor * image + (1.0 - factor) * fn.reductions.mean(_gray(image)))
-
-
-def _saturation(image: DataNode, p: DataNode) -> DataNode:
-    factor = p[0]
-    return _levels(factor * image + (1.0 - factor) * _gray(image))
-
-
-def _hue(image: DataNode, p: DataNode) -> DataNode:
+def _turn(image: DataNode, turn: DataNode) -> DataNode:
     """A channel is v - c max(0, min(k, 4 - k, 1)), with k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue.
 
     v is the largest channel, c the largest minus the smallest, and h the hue in sixths of a circle (Wikipedia, "HSL and
@@ -149,46 +149,42 @@ def _hue(image: DataNode, p: DataNode) -> DataNode:
     # For each channel, the hue if this channel is the largest; if several are, their hues agree.
     differences = fn.coord_transform(image, M=[0.0, 1.0, -1.0, -1.0, 0.0, 1.0, 1.0, -1.0, 0.0])
     hues = fn.coord_transform(differences / math.max(chroma, 1), T=[6.0, 2.0, 4.0])
-    hue = fn.reductions.max((image == value) * hues, axes=2, keep_dims=True) + 6.0 * p[0]
+    hue = fn.reductions.max((image == value) * hues, axes=2, keep_dims=True) + turn
     k = fn.coord_transform(hue, M=[1.0, 1.0, 1.0], T=[5.0, 3.0, 1.0])
     k = k - 6.0 * math.floor(k / 6.0)
     turned = value - chroma * math.clamp(math.min(k, 4.0 - k), 0.0, 1.0)
     return _levels(turned * (255.999 / 255.0))
 
 
-def _sharpness(image: DataNode, p: DataNode) -> DataNode:
+def _sharpness(image: DataNode, p: Nodes) -> DataNode:
+    return _if(p.get("is_SHARPNESS"), _sharpen, image, to_device_of(image, p["edges"]))
+
+
+def _sharpen(image: DataNode, edges: DataNode) -> DataNode:
     image = fn.cast(image, dtype=types.FLOAT)
     # If the window reaches beyond the image, the mean is far below 0.
     outside = types.Constant(-1e6, dtype=types.FLOAT, device=image.device)
     smooth = fn.filter(image, types.Constant(_SMOOTHING, device=image.device), outside, border="constant")
-    change = (1.0 - p[0]) * (math.floor(smooth + 0.5) - image)
+    change = edges * (math.floor(smooth + 0.5) - image)
     return _levels(image + (smooth >= 0.0) * change)
 
 
-def _posterize(image: DataNode, p: DataNode) -> DataNode:
-    return image & fn.cast(256.0 - math.pow(2.0, 8.0 - p[0]), dtype=types.UINT8)
+def _autocontrast(image: DataNode, p: Nodes) -> DataNode:
+    return _if(p.get("is_AUTOCONTRAST"), _stretch, image)
 
 
-def _solarize(image: DataNode, p: DataNode) -> DataNode:
-    return image ^ ((image >= p[0]) * _WHITE)
-
-
-def _solarize_add(image: DataNode, p: DataNode) -> DataNode:
-    return _levels(image + (image < 128) * p[0])
-
-
-def _invert(image: DataNode, p: DataNode) -> DataNode:
-    return image ^ _WHITE
-
-
-def _autocontrast(image: DataNode, p: DataNode) -> DataNode:
+def _stretch(image: DataNode) -> DataNode:
     least = fn.reductions.min(image, axes=[0, 1], keep_dims=True)
     span = fn.reductions.max(image, axes=[0, 1], keep_dims=True) - least
     flat = span == 0
     return _levels((image - least) / (span * (1.0 / 255.0) + flat) + least * flat)
 
 
-def _equalize(image: DataNode, p: DataNode) -> DataNode:
+def _equalize(image: DataNode, p: Nodes) -> DataNode:
+    return _if(p.get("is_EQUALIZE"), _even_out, image)
+
+
+def _even_out(image: DataNode) -> DataNode:
     """Differs from PIL by at most 1 level, because both round.
 
     In PIL, a level's share is the number of pixels below it, divided by the number of pixels not at the highest level.
@@ -202,29 +198,21 @@ def _equalize(image: DataNode, p: DataNode) -> DataNode:
     return fn.cast((whole > 0.0) * even + (whole == 0.0) * image, dtype=types.UINT8)
 
 
-def _grayscale(image: DataNode, p: DataNode) -> DataNode:
-    return _levels(fn.coord_transform(image, M=_GRAY * 3))
+def _blur(image: DataNode, p: Nodes) -> DataNode:
+    return fn.gaussian_blur(image, sigma=p["sigma"], window_size=p["window"])
 
 
-def _blur(image: DataNode, p: DataNode) -> DataNode:
-    return fn.gaussian_blur(image, sigma=p[0], window_size=fn.cast(p[1], dtype=types.INT32))
-
-
-# Each takes the image and the step's parameters, and returns the image.
-_OPERATIONS: dict[Op, Callable[[DataNode, DataNode], DataNode]] = {
-    Op.IDENTITY: _identity,
-    Op.WARP: _warp,
-    Op.BRIGHTNESS: _brightness,
-    Op.CONTRAST: _contrast,
-    Op.SATURATION: _saturation,
-    Op.HUE: _hue,
-    Op.SHARPNESS: _sharpness,
-    Op.POSTERIZE: _posterize,
-    Op.SOLARIZE: _solarize,
-    Op.SOLARIZE_ADD: _solarize_add,
-    Op.INVERT: _invert,
-    Op.AUTOCONTRAST: _autocontrast,
-    Op.EQUALIZE: _equalize,
-    Op.GRAYSCALE: _grayscale,
-    Op.BLUR: _blur,
-}
+_CHANGES: list[tuple[set[Op], Callable[[DataNode, Nodes], DataNode]]] = [
+    ({Op.WARP}, _warp),
+    (
+        {Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD},
+        _colors,
+    ),
+    ({Op.SOLARIZE, Op.INVERT}, _solarize),
+    ({Op.HUE}, _hue),
+    ({Op.SHARPNESS}, _sharpness),
+    ({Op.AUTOCONTRAST}, _autocontrast),
+    ({Op.EQUALIZE}, _equalize),
+    ({Op.BLUR}, _blur),
+]
+"""Each takes the image and what `arguments.step_arguments` makes for the step, and returns the image."""

@@ -10,6 +10,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline
 from scipy import stats
 
+from gpuloader.pipelines.arguments import erasing
 from gpuloader.pipelines.erasing import erase
 
 BOXES = np.array([[2, 3, 10, 20], [0, 0, 0, 0], [16, 0, 1, 9], [0, 0, 24, 30], [23, 29, 1, 1]], np.int32)
@@ -21,17 +22,20 @@ def build(
     images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str, device_id: int | None = None
 ) -> Pipeline:
     boxes_and_keys = np.concatenate([boxes, KEYS[: len(images)].view(np.int32)], axis=1)
+    first = layout.index("H")
+    sizes = np.array([image.shape[first : first + 2] for image in images], np.int32)
+    numbers = erasing(boxes_and_keys, sizes, noise=value == "random")
 
     @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, enable_conditionals=True)
     def graph() -> object:
-        image, box_and_key = fn.external_source(
-            source=lambda: (list(images), boxes_and_keys),
-            num_outputs=2,
-            ndim=[3, 1],
-            dtype=[types.FLOAT, types.INT32],
-            layout=[layout, ""],
+        image, *given = fn.external_source(
+            source=lambda: (list(images), *numbers.values()),
+            num_outputs=1 + len(numbers),
+            ndim=[3, *(array.ndim - 1 for array in numbers.values())],
+            dtype=[types.FLOAT, *(types.to_dali_type(array.dtype) for array in numbers.values())],
+            layout=[layout, *("" for _ in numbers)],
         )
-        return erase(image if device_id is None else image.gpu(), box_and_key, value, layout)
+        return erase(image if device_id is None else image.gpu(), dict(zip(numbers, given)), value, layout)
 
     return graph()
 

@@ -547,11 +547,15 @@ def one_sample(preset: Preset) -> dict[str, np.ndarray]:
     return preset.arrays(Draws(0, 0, one), one, one)
 
 
-def operators(preset: Preset, device_id: int | None) -> Counter[str]:
-    """How often the graph has each of DALI's operators."""
+def nodes(preset: Preset, device_id: int | None) -> list[Any]:
     pipeline = recipe_pipeline(preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id)
     pipeline._build_graph()
-    return Counter(re.sub(r"^_+|_\d+$", "", node.name) for node in pipeline._ops)
+    return list(pipeline._ops)
+
+
+def operators(preset: Preset, device_id: int | None) -> Counter[str]:
+    """How often the graph has each of DALI's operators."""
+    return Counter(re.sub(r"^_+|GenericOp|_\d+$", "", node.name) for node in nodes(preset, device_id))
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -565,33 +569,55 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
-ARITHMETIC = {"ArithmeticGenericOp", "TensorSubscript", "Cast", "Stack", "Split", "Merge", "Constant"}
+REFLECTED = {"Flip": 2, "TensorSubscript": 4, "Cat": 2, "Slice": 1}
+PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
 @pytest.mark.parametrize(
-    ("recipe", "inputs", "passes", "only_on_gpu"),
+    ("recipe", "inputs", "passes", "on_gpu"),
     [
         ([Resize((32, 32))], 6, 1, {}),
         ([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.0,) * 3, (1.0,) * 3)], 6, 1, {}),
+        ([RandomResizedCrop(32), RandomHorizontalFlip(), RandomVerticalFlip()], 6, 1, {"Flip": 1}),
         ([Resize(40), CenterCrop(32)], 6, 1, {"Slice": 1}),
-        ([Resize((32, 32)), Pad(2, padding_mode="edge")], 6, 1, {"WarpAffine": 1, "Translation": 1}),
-        ([Resize((32, 32)), RandomCrop(32, 4, padding_mode="reflect")], 6, 1, {"Slice": 1, "Flip": 3, "Cat": 2}),
-        ([RandomResizedCrop(32), RandomInvert(1.0)], 8, 2, {"Copy": 2}),
-        ([RandomResizedCrop(32), GaussianBlur(5)], 8, 2, {"Copy": 2, "GaussianBlur": 1}),
+        ([Resize((32, 32)), Pad(2, padding_mode="edge")], 6, 1, {"WarpAffine": 1}),
+        ([Resize((32, 32)), RandomCrop(32, 4, padding_mode="reflect")], 6, 1, REFLECTED),
+        ([RandomResizedCrop(32), RandomHorizontalFlip(), GaussianBlur(5)], 8, 2, {"Flip": 1, "GaussianBlur": 1}),
+        ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
+        ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
+        ([RandomResizedCrop(32), RandomRotation(9)], 8, 2, {"WarpAffine": 1}),
+        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}),
         ([RandomResizedCrop(32), RandomErasing()], 7, 2, {"Erase": 1}),
     ],
     ids=lambda value: "-".join(type(each).__name__ for each in value) if isinstance(value, list) else None,
 )
 def test_a_graph_has_what_its_recipe_uses_and_no_more(
-    recipe: list[Transform], inputs: int, passes: int, only_on_gpu: dict[str, int]
+    recipe: list[Transform], inputs: int, passes: int, on_gpu: dict[str, int]
 ) -> None:
-    both = {"ExternalSource": inputs, "ImageSlice": 1}
-    cpu, gpu = (
-        {name: count for name, count in operators(Preset(recipe), device_id).items() if name not in ARITHMETIC}
-        for device_id in (None, 0)
-    )
-    assert cpu == {**both, "Compiled": passes, "Cat": passes, "Zeros": passes}
-    assert gpu == {**both, "Resize": 1, "Flip": 1, "CropMirrorNormalize": 1, **only_on_gpu}
+    preset = Preset(recipe)
+    cpu, gpu = operators(preset, None), operators(preset, 0)
+    del cpu["Constant"], gpu["ExternalSource"]
+    assert cpu == {"ExternalSource": inputs, "ImageSlice": 1, "Compiled": passes, "Cat": passes, "Zeros": passes}
+    assert gpu == {**PLACED, **on_gpu}
+
+
+EVERYTHING = [ColorJitter(0.4, 0.4, 0.4, 0.1), AugMix(), TimmRandAugment(fill=9.0), ThreeAugment(), RandomPerspective()]
+
+
+@pytest.mark.parametrize(
+    ("preset", "splits"),
+    [
+        *((load_preset(name), 2 if name == "deit" else 0) for name in preset_names()),
+        (Preset([RandomResizedCrop(32), RandomVerticalFlip(), *EVERYTHING]), 0),
+        (Preset([RandomResizedCrop(32), RandomErasing(value="random")], views=3), 6),
+    ],
+    ids=[*preset_names(), "every operation", "noise"],
+)
+def test_on_a_gpu_numpy_computes_all_numbers(preset: Preset, splits: int) -> None:
+    """On the CPU, the graph takes inputs. Only erasing with noise, as `deit` does, sorts two of them into branches."""
+    on_cpu = Counter(node._op.schema.Name() for node in nodes(preset, 0) if node._op.device == "cpu")
+    del on_cpu["ExternalSource"]
+    assert on_cpu == ({"_conditional__Split": splits} if splits else {})
 
 
 # --- DALI's operators, which are the GPU's graph, on DALI's backend for the CPU

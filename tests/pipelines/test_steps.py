@@ -12,6 +12,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline
 from oracle import functional, transforms
 
+from gpuloader.pipelines.arguments import needed, step_arguments
 from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op, Program, chain, step
 
@@ -36,9 +37,15 @@ def images() -> list[Image]:
     ]
 
 
+EVERY_WARP = frozenset({"affine_nearest", "affine_linear", "perspective_nearest", "perspective_linear", "fill"})
+
+
 def build(program: Program, batches: Sequence[Sequence[Image]], device_id: int | None = None) -> Pipeline:
     """Runs the program on one batch after the other, all as long as the program has samples."""
     batches = iter(batches)
+    names = [needed(possible, EVERY_WARP) for possible in program.choices]
+    of_steps = step_arguments(program.ops, program.parameters, names)
+    numbers = {f"{name}.{step}": array for step, of in enumerate(of_steps) for name, array in of.items()}
 
     @pipeline_def(
         batch_size=len(program.ops),
@@ -48,14 +55,14 @@ def build(program: Program, batches: Sequence[Sequence[Image]], device_id: int |
         enable_conditionals=True,
     )
     def graph() -> object:
-        image, ops, parameters = fn.external_source(
-            source=lambda: (list(next(batches)), program.ops, program.parameters),
-            num_outputs=3,
-            ndim=[3, 1, 2],
-            dtype=[types.UINT8, types.INT32, types.FLOAT],
-            layout=["HWC", "", ""],
+        image, *given = fn.external_source(
+            source=lambda: (list(next(batches)), *numbers.values()),
+            num_outputs=1 + len(numbers),
+            ndim=[3, *(array.ndim - 1 for array in numbers.values())],
+            dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in numbers.values())],
+            layout=["HWC", *("" for _ in numbers)],
         )
-        return run_steps(image if device_id is None else image.gpu(), ops, parameters, program.choices)
+        return run_steps(image if device_id is None else image.gpu(), dict(zip(numbers, given)), program.choices)
 
     return graph()
 
