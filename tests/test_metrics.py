@@ -81,6 +81,7 @@ def test_the_cache_is_exported_for_shards_on_stores(shards: list[Path], tmp_path
     with Server(tmp_path) as server, evaluation(f"{server.url}/train-0000.tar", cache=Cache(tmp_path / "c")) as loader:
         export_to_prometheus(registry, train=loader)
         next(iter(loader))
+        loader.close()  # else it reads ahead between the two
         values = scraped(generate_latest(registry).decode())["train", "0"]
         assert values == expected(loader)
     size = shards[0].stat().st_size
