@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from hosting import table as host_table
 from peers import PLOT, python_of
 from ranking import table as ranks_table
 from report import table
@@ -123,6 +124,10 @@ def full(results: dict[str, dict[str, Any]]) -> str:
     for name, (title, as_table) in _OTHER.items():
         rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
         parts.append(f"**{title}**\n\n{as_table(rows)}")
+    host = json.loads((RESULTS / "host.json").read_text())
+    parts.append(
+        f"**What the loader leaves to the CPU when a GPU decodes; nothing is decoded here**\n\n{host_table(host)}"
+    )
     return "\n".join(parts)
 
 
