@@ -21,6 +21,7 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.augment import Rgb
 from gpuloader.pipelines.steps import Nodes, to_device_of
 
@@ -30,7 +31,7 @@ _LARGEST = 8192  # pixels of height and of width, as `Preset.size`
 
 
 def erase(image: DataNode, given: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
-    """Fills the image's box. It must be traced by a pipeline with conditionals.
+    """Fills the image's box.
 
     Args:
         image: float32 (DALI erases no float16 on a GPU), on either device, at most 8192 pixels high and wide.
@@ -53,21 +54,26 @@ def _add_noise(image: DataNode, given: Nodes, layout: Layout) -> DataNode:
     count = types.Constant(np.arange(_LARGEST, dtype=np.uint32), device=image.device)
     rows = fn.slice(count, start=given["rows"], shape=given["rows_count"], axes=[0])
     columns = fn.slice(count, start=given["columns"], shape=given["columns_count"], axes=[0])
-    width, *key = (to_device_of(image, given[name]) for name in ("width", "key_0", "key_1"))
-    if given["erased"]:
+    numbers = (to_device_of(image, given[name]) for name in ("width", "key_0", "key_1"))
+
+    def add(
+        image: DataNode,
+        start: DataNode,
+        shape: DataNode,
+        rows: DataNode,
+        columns: DataNode,
+        channels: DataNode,
+        width: DataNode,
+        *key: DataNode,
+    ) -> DataNode:
         rows, columns = fn.expand_dims(rows, axes=[1, 2]), fn.expand_dims(columns, axes=[0, 2])
-        noise = _noise((rows * width + columns) * _word(3) + count[0:3], key)
+        noise = _noise((rows * width + columns) * _word(3) + channels, key)
         if layout == "CHW":
             noise = fn.transpose(noise, perm=[2, 0, 1])
-        return image + fn.slice(
-            noise,
-            start=given["image_start"],
-            shape=given["image_shape"],
-            axes=[first, first + 1],
-            out_of_bounds_policy="pad",
-        )
-    else:
-        return image
+        return image + fn.slice(noise, start=start, shape=shape, axes=[first, first + 1], out_of_bounds_policy="pad")
+
+    place = (given["image_start"], given["image_shape"])
+    return change_where(given["erased"], add, image, *place, rows, columns, count[0:3], *numbers)
 
 
 def _noise(index: DataNode, key: Sequence[DataNode]) -> DataNode:

@@ -95,7 +95,6 @@ def recipe_pipeline(
         num_threads=num_threads,
         device_id=device_id,
         prefetch_queue_depth=prefetch_queue_depth,
-        enable_conditionals=device == "gpu",  # the CPU's kernels have none, and searching for them takes 0.5 s
     )
     return pipeline
 

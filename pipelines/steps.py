@@ -1,7 +1,7 @@
 """The steps of `gpuloader.recipe.program` as DALI operators, on the image's device.
 
-They are pure functions of their inputs, and must be traced by a pipeline with conditionals. `gpuloader.recipe.program`
-says what each operation does; if DALI's operators cannot do exactly this, the function here says so.
+They are pure functions of their inputs. `gpuloader.recipe.program` says what each operation does; if DALI's operators
+cannot do exactly this, the function here says so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.errors import ConfigError
+from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.arguments import GRAY, of_number
 from gpuloader.recipe import Preset
 from gpuloader.recipe.colors import GaussianBlur
@@ -23,6 +24,7 @@ from gpuloader.recipe.program import Op
 Nodes: TypeAlias = Mapping[str, DataNode]
 
 _SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+_FAR_BELOW = np.array(-1e6, np.float32)
 _MOST_BLUR_TAPS = 171  # on a GPU, DALI's convolution refuses windows if half of one, times 3 channels, is 256 or more
 _WHITE = types.Constant(255, dtype=types.UINT8)
 
@@ -74,14 +76,7 @@ def to_device_of(image: DataNode, numbers: DataNode) -> DataNode:
 
 def _if(condition: DataNode | None, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
     """Changes only samples for which the condition holds; without one, all."""
-    return change(image, *others) if condition is None else _branch(condition, change, image, *others)
-
-
-def _branch(condition: DataNode, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
-    if condition:
-        return change(image, *others)
-    else:
-        return image
+    return change(image, *others) if condition is None else change_where(condition, change, image, *others)
 
 
 def _other(image: DataNode, other: DataNode) -> DataNode:
@@ -157,14 +152,14 @@ def _turn(image: DataNode, turn: DataNode) -> DataNode:
 
 
 def _sharpness(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_SHARPNESS"), _sharpen, image, to_device_of(image, p["edges"]))
-
-
-def _sharpen(image: DataNode, edges: DataNode) -> DataNode:
-    image = fn.cast(image, dtype=types.FLOAT)
     # If the window reaches beyond the image, the mean is far below 0.
-    outside = types.Constant(-1e6, dtype=types.FLOAT, device=image.device)
-    smooth = fn.filter(image, types.Constant(_SMOOTHING, device=image.device), outside, border="constant")
+    window, outside = (types.Constant(value, device=image.device) for value in (_SMOOTHING, _FAR_BELOW))
+    return _if(p.get("is_SHARPNESS"), _sharpen, image, to_device_of(image, p["edges"]), window, outside)
+
+
+def _sharpen(image: DataNode, edges: DataNode, window: DataNode, outside: DataNode) -> DataNode:
+    image = fn.cast(image, dtype=types.FLOAT)
+    smooth = fn.filter(image, window, outside, border="constant")
     change = edges * (math.floor(smooth + 0.5) - image)
     return _levels(image + (smooth >= 0.0) * change)
 

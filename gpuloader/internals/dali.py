@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nvidia.dali.data_node import DataNode
     from nvidia.dali.pipeline import Pipeline
@@ -61,6 +61,24 @@ def is_cuda_failure(message: str) -> bool:
     Relies on the words of DALI's errors, as in 2.4; see above.
     """
     return re.search("CUDA (runtime|driver) API error", message, re.I) is not None and not is_out_of_memory(message)
+
+
+def change_where(condition: DataNode, change: Callable[..., DataNode], *values: DataNode) -> DataNode:
+    """The first value, of some samples changed: those for which the condition, a bool on the CPU, holds.
+
+    Relies on the operators `_conditional.split` and `_conditional.merge`, of which `enable_conditionals` makes `if`
+    statements, as in 2.4. Publicly, DALI rewrites the source of all functions for that, which takes half a second at
+    each start, and on Python 3.14 fails where warnings are errors.
+
+    Args:
+        change: returns the first value changed; all nodes that it uses are in `values`, as it gets only some samples.
+    """
+    from nvidia.dali.fn import _conditional  # type: ignore[attr-defined]
+
+    split = [_conditional.split(value, predicate=condition, _if_stmt=True) for value in values]
+    changed = change(*(chosen for chosen, _ in split))
+    merged: DataNode = _conditional.merge(changed, split[0][1], predicate=condition)
+    return merged
 
 
 def call_compiled(

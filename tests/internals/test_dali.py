@@ -15,7 +15,14 @@ import pytest
 from making import damaged_jpeg
 from nvidia.dali import fn, pipeline_def, types
 
-from gpuloader.internals.dali import call_compiled, decoder_cause, is_cuda_failure, is_decode_failure, is_out_of_memory
+from gpuloader.internals.dali import (
+    call_compiled,
+    change_where,
+    decoder_cause,
+    is_cuda_failure,
+    is_decode_failure,
+    is_out_of_memory,
+)
 from gpuloader.pipelines.kernels.library import address_of
 from gpuloader.recipe.program import PARAMETERS, Op
 
@@ -33,6 +40,28 @@ def message_of(graph: Callable[[], Any]) -> str:
         run(graph)
     assert type(caught.value) is RuntimeError  # a type of its own would be a public way
     return str(caught.value)
+
+
+# --- conditions
+
+
+@pytest.mark.parametrize("chosen", [[True, False, True], [False] * 3, [True] * 3])
+def test_only_samples_for_which_the_condition_holds_are_changed(chosen: list[bool]) -> None:
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None)
+    def graph() -> Any:  # noqa: ANN401
+        value, other, condition = fn.external_source(
+            source=lambda: (
+                [np.float32([1, 2]), np.float32([3]), np.float32([])],
+                np.float32([10, 20, 30]),
+                np.array(chosen),
+            ),
+            num_outputs=3,
+        )
+        return change_where(condition, lambda value, other: value + other, value, other)
+
+    (result,) = graph().run()
+    added = [10 * (row + 1) * yes for row, yes in enumerate(chosen)]
+    assert [result.at(row).tolist() for row in range(3)] == [[1 + added[0], 2 + added[0]], [3 + added[1]], []]
 
 
 # --- pipelines in a forked child

@@ -26,7 +26,7 @@ def build(
     sizes = np.array([image.shape[first : first + 2] for image in images], np.int32)
     numbers = erasing(boxes_and_keys, sizes, noise=value == "random")
 
-    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id, enable_conditionals=True)
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id)
     def graph() -> object:
         image, *given = fn.external_source(
             source=lambda: (list(images), *numbers.values()),

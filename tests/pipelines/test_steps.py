@@ -52,7 +52,6 @@ def build(program: Program, batches: Sequence[Sequence[Image]], device_id: int |
         num_threads=2,
         device_id=device_id,
         prefetch_queue_depth=1,
-        enable_conditionals=True,
     )
     def graph() -> object:
         image, *given = fn.external_source(
