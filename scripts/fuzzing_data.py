@@ -156,9 +156,9 @@ def _change_value(data: bytes, rng: random.Random) -> bytes:
     """A value of JSON is another one, or absent."""
     try:
         tree = json.loads(data)
+        path = rng.choice(list(paths(tree)))
     except (ValueError, RecursionError):  # a mutation before has seen to that
         return data
-    path = rng.choice(list(paths(tree)))
     if path and rng.random() < 0.1:
         return json.dumps(removed(tree, path)).encode()
     before, _, after = json.dumps(replaced(tree, path, "@here@")).partition('"@here@"')

@@ -123,7 +123,7 @@ def test_a_collator_makes_what_it_says(collator: collators.Collator, components:
         (collators.as_json, b"{", "Expecting property name"),
         (collators.as_json, b"", "Expecting value"),
         (collators.as_json, b"\xff\xfe\xfd", "codec can't decode"),
-        (collators.as_json, b"[" * 100_000, "recursion"),
+        (collators.as_json, b"[" * 100_000, "recursion|Stack overflow"),
         (collators.as_text, b"\xff", "codec can't decode"),
         (collators.as_integers, b"7.5", "invalid literal"),
         (collators.as_integers, b"", "invalid literal"),

@@ -67,11 +67,20 @@ def _open(
             return _numbered_already(hugging_face(path), classes)
         if not any(path.glob("*.tar")):
             return class_folders(path, names)
-    elif not (path.exists() or glob.has_magic(text) or "{" in text or "://" in text):
+    elif not (_exists(path) or glob.has_magic(text) or "{" in text or "://" in text):
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":
         raise PackError(f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
     return _numbered_already(tars(resolve_local(text), progress), classes)
+
+
+def _exists(path: Path) -> bool:
+    """As `Path.exists`, which since Python 3.14 is also false for what may not be read."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _is_path_pair(item: object) -> bool:

@@ -233,7 +233,9 @@ class Items(torch.utils.data.IterableDataset[Sample]):
 
 
 def test_a_forked_process_is_told_to_make_its_own(tar: Path) -> None:
-    workers = torch.utils.data.DataLoader(Items(DataLoader(tar)), batch_size=None, num_workers=1)
+    workers = torch.utils.data.DataLoader(
+        Items(DataLoader(tar)), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
     with pytest.raises(LoaderError, match="belongs to the parent of this forked process"):
         list(workers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def test_a_method_has_a_coroutine(server: Server, store: Any, what: str, options
 
 @pytest.mark.parametrize("what", ["info", "cat_file"])
 def test_so_it_has_on_the_other_stores(what: str) -> None:
-    assert asyncio.iscoroutinefunction(getattr(s3fs.S3FileSystem, f"_{what}"))
+    assert inspect.iscoroutinefunction(getattr(s3fs.S3FileSystem, f"_{what}"))
 
 
 PART = {"Range": "bytes=2-4"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -46,8 +47,11 @@ def page() -> Iterator[Page]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
+    method = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("fork", force=True)  # no other finds the page's functions, which are in no file
     with closing(Page(3, IMPORTS, {3: training, 7: dataset, 12: trained})) as page:
         yield page
+    multiprocessing.set_start_method(method, force=True)
     cudnn.deterministic, cudnn.benchmark = flags
     torch.use_deterministic_algorithms(deterministic)
 

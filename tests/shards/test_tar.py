@@ -9,6 +9,7 @@ import lzma
 import os
 import stat
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable
 from functools import partial
@@ -272,7 +273,10 @@ def test_a_member_above_8_gib_is_passed_over_without_reading_it(tmp_path: Path, 
         forged(b"n" * 100, size=5, prefix=b"p" * 155) + padded(b"12345"),  # both fields full
         extended(b"x", record(b"size", b"5") + record(b"path", b"b.jpg")) + forged() + padded(b"12345"),
         extended(b"x", record(b"size", b"5")) + forged(size=600) + padded(b"12345"),
-        extended(b"x", record(b"size", b"5")) + extended(b"L", b"l" * 600) + forged() + padded(b"12345"),
+        pytest.param(
+            extended(b"x", record(b"size", b"5")) + extended(b"L", b"l" * 600) + forged() + padded(b"12345"),
+            marks=pytest.mark.skipif(sys.version_info >= (3, 14), reason="there tarfile loses the member that follows"),
+        ),
         extended(b"x", record(b"path", b"\xff.jpg")) + forged(size=5) + padded(b"12345"),
         extended(b"g", record(b"comment", b"to all\nof them")) + forged(size=5) + padded(b"12345"),
         extended(b"L", b"l" * 600 + b"\0") + extended(b"K", b"k" * 600) + forged(size=5) + padded(b"12345"),
