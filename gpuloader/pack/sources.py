@@ -78,7 +78,7 @@ def _exists(path: Path) -> bool:
     """As `Path.exists`, which since Python 3.14 is also false for what may not be read."""
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that no file can have
         return False
     return True
 
