@@ -135,7 +135,7 @@ class InterruptAt:
         code = frame.f_code
         if event not in ("call", "c_return") or code.co_filename == __file__:
             return
-        if getattr(argument, "__name__", "") == "__enter__":  # Python 3.14 alone handles signals here: its issue 148874
+        if getattr(argument, "__name__", "") == "__enter__":  # Python 3.14 alone handles signals here (gh-148874)
             return
         if not self.everywhere and not code.co_filename.startswith(OURS):
             return
