@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from gpuloader.recipe.model import Transform
@@ -31,8 +31,4 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
     """The parameters of a part that are not at their default."""
     values = ((field, getattr(part, field.name)) for field in fields(part))
-    return {field.name: value for field, value in values if value != _default(field.default)}
-
-
-def _default(default: Any) -> Any:  # noqa: ANN401 - pydantic keeps it in a field of its own
-    return getattr(default, "default", default) if default is not MISSING else MISSING
+    return {field.name: value for field, value in values if value != field.default}
