@@ -26,7 +26,9 @@ Each = TypeVar("Each")
 GRAY = (0.2989, 0.587, 0.114)
 
 _REGION = ("region_start", "region_shape")
-_PLACING = {"roi", "placed", "size"}
+_PLACING = ("roi", "placed", "size")
+_CHANGING = ("ops", "parameters", "erase")
+_UP_TO = {"decode": _REGION, "resize": _REGION + _PLACING, "all": _REGION + _PLACING + _CHANGING}
 
 
 def arguments(
@@ -37,14 +39,11 @@ def arguments(
     Args:
         views: all of the recipe's.
         drawn: the arrays of `Preset.arrays`.
-        device: where pixels are changed. The CPU's kernels take the arrays as they are drawn.
+        device: where pixels are changed.
         last_step: as in `recipe_pipeline`.
     """
     if device == "cpu":
-        if last_step == "all":
-            return drawn
-        needed = {*_REGION, *(_PLACING if last_step == "resize" else ())}
-        return {name: array for name, array in drawn.items() if name.partition(".")[0] in needed}
+        return _for_kernels(drawn, last_step)
     made: Arrays = {name: drawn[name] for name in _REGION}
     if last_step != "decode":
         region_shape = drawn["region_shape"] if len(views) > 1 else None
@@ -56,6 +55,18 @@ def arguments(
             if view.erasing is not None:
                 of = of_number(drawn, view.number)
                 made |= _named(erasing(of["erase"], of["size"], view.erasing.value == "random"), view.number)
+    return made
+
+
+def _for_kernels(drawn: Arrays, last_step: LastStep) -> Arrays:
+    """The drawn arrays, which the CPU's kernels take as they are, but the size of all samples as a shape.
+
+    like_output   (n, 0, height, width) uint8   empty, instead of the size
+    """
+    made = {name: array for name, array in drawn.items() if name.partition(".")[0] in _UP_TO[last_step]}
+    for name in [name for name in made if name.startswith("size.")]:
+        size = made.pop(name)
+        made[f"like_output.{name.removeprefix('size.')}"] = np.empty((len(size), 0, *size[0]), np.uint8)
     return made
 
 

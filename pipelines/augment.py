@@ -33,7 +33,7 @@ def augment(
         parameters: float32 (k, PARAMETERS).
         erase: int32 (6,): top, left, height, width of the erased part in pixels; only its part inside the image counts,
             and height 0 erases nothing. Then two words, the key of the noise.
-        like_output: (0, 3, h, w), or (0, h, w, 3) without `channels_first`; it is empty, only its shape counts.
+        like_output: uint8 (0, h, w); it is empty, only its shape counts.
         dtype: "float32", "float16", or "uint8", which needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
         erase_value: the value for each channel, in the output's units; or "random" for standard normal noise, with a
@@ -43,7 +43,8 @@ def augment(
     return call_kernel(
         "augment",
         ((image, types.UINT8, 3), (ops, types.INT32, 1), (parameters, types.FLOAT, 2), (erase, types.INT32, 1)),
-        (*scale, *offset, *values, erase_value == "random", channels_first),
+        (*scale, *offset, *values, erase_value == "random"),
         like_output,
         dtype,
+        channels_first,
     )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
@@ -75,9 +74,10 @@ def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) 
         "parameters": np.zeros((1, PARAMETERS), np.float32),
         "erase": np.zeros(6, np.int32),
     }
-    given = {name: drawn[name] if name in drawn else _constant(none) for name, none in nothing.items()}
-    finish = _finish(view, preset)
-    like_output = _like_output(drawn["size"], finish["channels_first"])
+    given = {
+        name: drawn[name] if name in drawn else types.Constant(none, device="cpu") for name, none in nothing.items()
+    }
+    like_output, finish = drawn["like_output"], _finish(view, preset)
     return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
 
 
@@ -90,7 +90,7 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
         region,
         drawn["roi"],
         drawn["placed"],
-        _like_output(drawn["size"], first["channels_first"]),
+        drawn["like_output"],
         interpolation=placement.interpolation,
         antialias=placement.antialias,
         padding_mode=placement.padding_mode,
@@ -108,17 +108,6 @@ def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
 def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
     value = 0.0 if view.erasing is None else view.erasing.value
     return (value, value, value) if isinstance(value, (int, float)) else value
-
-
-def _like_output(size: DataNode, channels_first: bool) -> DataNode:
-    """An empty tensor whose shape tells the kernels the output's shape."""
-    parts = ([0, 3], size) if channels_first else ([0], size, [3])
-    shape = fn.cat(*(_constant(np.array(p, np.int32)) if isinstance(p, list) else p for p in parts))
-    return fn.zeros(shape=shape, dtype=types.UINT8)
-
-
-def _constant(values: NDArray[Any]) -> DataNode:
-    return types.Constant(values, device="cpu")
 
 
 def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

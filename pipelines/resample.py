@@ -31,7 +31,7 @@ def resample(
     Args:
         image: uint8 HWC, RGB, values x in [0, 255].
         roi, placed: as in `gpuloader.recipe.placement.Placement.arrays`.
-        like_output: uint8 of shape (0, 3, h, w) for CHW or (0, h, w, 3) for HWC; it is empty, only its shape counts.
+        like_output: uint8 (0, h, w), of the output's height and width; it is empty, only its shape counts.
         interpolation, antialias, padding_mode, fill: as in a `Placement`.
         dtype: "float32", "float16", or "uint8", which rounds and needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
@@ -41,7 +41,8 @@ def resample(
     return call_kernel(
         "resample",
         ((image, types.UINT8, 3), (roi, types.FLOAT64, 1), (placed, types.INT32, 1)),
-        (*scale, *offset, *filled, antialias, *kinds, channels_first),
+        (*scale, *offset, *filled, antialias, *kinds),
         like_output,
         dtype,
+        channels_first,
     )

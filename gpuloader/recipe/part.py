@@ -95,7 +95,7 @@ def either(names: Sequence[str]) -> str:
 
 
 def _fill(empty: object, values: Sequence[Any], parameters: Mapping[str, Any], where: str) -> None:
-    kind = type(empty)
+    kind: Any = type(empty)
     with _explain_errors(kind, where, values):
         _adapter(kind).validator.validate_python(ArgsKwargs(tuple(values), dict(parameters)), self_instance=empty)
 

@@ -23,16 +23,19 @@ def call_kernel(
     settings: Sequence[float],
     like_output: DataNode,
     dtype: str,
+    channels_first: bool,
 ) -> DataNode:
     """Calls a kernel of kernels.c, "resample" or "augment", which returns an image of three dimensions.
 
     Args:
         inputs: the kernel's inputs, each with DALI's type and the number of dimensions.
-        settings: numbers that are the same for all samples; the dtype's number is appended to them.
-        like_output: uint8, (0, a, b, c); it is empty, and its shape tells the kernel the output's shape (a, b, c).
+        settings: numbers that are the same for all samples; the layout and the dtype's number are appended to them.
+        like_output: uint8, (0, h, w); it is empty, and tells the kernel the output's height and width.
         dtype: "float32", "float16", "uint8".
+        channels_first: whether the output is CHW; otherwise HWC.
     """
-    constants = types.Constant(np.array([*settings, _NUMBERS[dtype]], np.float32), device="cpu")
-    nodes, in_types, ins_ndim = zip(*inputs, (constants, types.FLOAT, 1), (like_output, types.UINT8, 4))
-    image = call_compiled(address_of(kernel), address_of("setup"), nodes, in_types, ins_ndim, _DTYPES[dtype])
+    constants = types.Constant(np.array([*settings, channels_first, _NUMBERS[dtype]], np.float32), device="cpu")
+    nodes, in_types, ins_ndim = zip(*inputs, (constants, types.FLOAT, 1), (like_output, types.UINT8, 3))
+    setup = address_of("setup_chw" if channels_first else "setup_hwc")
+    image = call_compiled(address_of(kernel), setup, nodes, in_types, ins_ndim, _DTYPES[dtype])
     return fn.reinterpret(image, dtype=types.FLOAT16) if dtype == "float16" else image

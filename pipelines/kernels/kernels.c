@@ -28,11 +28,22 @@ EXPORTED(augment)(void *const *outs, const int64_t *const *out_shapes, const voi
   augment_image(outs[0], ins[0], in_shapes[0][0], in_shapes[0][1], ins[1], ins[2], in_shapes[1][0], ins[3], ins[4]);
 }
 
-// The output's shape is the shape of the last input, an empty one, without its first dimension.
-EXPORTED(setup)(int64_t *const *out_shapes, const void *out_dims, int32_t out_count, const int64_t *const *in_shapes,
-                const void *in_dims, int32_t in_count, int32_t samples) {
-  for (int32_t sample = 0; sample < samples; sample++)
-    memcpy(out_shapes[sample], in_shapes[(in_count - 1) * samples + sample] + 1, 3 * sizeof(int64_t));
+// The output's height and width are those of the last input, an empty one, (0, height, width).
+static void set_shapes(int64_t *const *out_shapes, const int64_t *const *like_output, int32_t samples, int first) {
+  for (int32_t sample = 0; sample < samples; sample++) {
+    out_shapes[sample][first ? 0 : 2] = CHANNELS;
+    memcpy(out_shapes[sample] + (first ? 1 : 0), like_output[sample] + 1, 2 * sizeof(int64_t));
+  }
+}
+
+EXPORTED(setup_chw)(int64_t *const *out_shapes, const void *out_dims, int32_t out_count,
+                    const int64_t *const *in_shapes, const void *in_dims, int32_t in_count, int32_t samples) {
+  set_shapes(out_shapes, in_shapes + (in_count - 1) * samples, samples, 1);
+}
+
+EXPORTED(setup_hwc)(int64_t *const *out_shapes, const void *out_dims, int32_t out_count,
+                    const int64_t *const *in_shapes, const void *in_dims, int32_t in_count, int32_t samples) {
+  set_shapes(out_shapes, in_shapes + (in_count - 1) * samples, samples, 0);
 }
 
 // Not DALI's but Python's: see pipelines/kernels/reading.py.

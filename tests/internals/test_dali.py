@@ -197,11 +197,11 @@ def test_dali_calls_c_functions_by_their_addresses() -> None:
             np.zeros((1, PARAMETERS), np.float32),
             np.zeros(6, np.int32),
             np.array([1, 1, 1, *[0] * 8, 2], np.float32),
-            np.zeros((0, *picture.shape), np.uint8),
+            np.zeros((0, *picture.shape[:2]), np.uint8),
         ]
         return call_compiled(
             address_of("augment"),
-            address_of("setup"),
+            address_of("setup_hwc"),
             [types.Constant(each, device="cpu") for each in given],
             [types.UINT8, types.INT32, types.FLOAT, types.INT32, types.FLOAT, types.UINT8],
             [each.ndim for each in given],

@@ -134,10 +134,10 @@ RESIZE = {"resize_size.0", "resize_start.0", "resize_end.0"}
     ("last_step", "on_cpu", "on_gpu"),
     [
         ("decode", set(), set()),
-        ("resize", {"roi.0", "placed.0", "size.0"}, {*RESIZE, "horizontal.0"}),
+        ("resize", {"roi.0", "placed.0", "like_output.0"}, {*RESIZE, "horizontal.0"}),
         (
             "all",
-            {"roi.0", "placed.0", "size.0", "ops.0", "parameters.0", "erase.0"},
+            {"roi.0", "placed.0", "like_output.0", "ops.0", "parameters.0", "erase.0"},
             {*RESIZE, "horizontal.0", "threshold.0.0", "erase_start.0", "erase_shape.0"},
         ),
     ],

@@ -39,14 +39,13 @@ def run(
 ) -> Images:
     """One output for each image, computed by several threads at once."""
     settings, count = {**SETTINGS, **options}, len(images)
-    shapes = [(0, 3, *image.shape[:2]) if settings["channels_first"] else (0, *image.shape) for image in images]
     keys = np.ascontiguousarray(np.broadcast_to(np.array(key, np.uint32), (count, 2)))
     inputs = (
         images,
         program.ops,
         program.parameters,
         np.concatenate([np.broadcast_to(np.array(erase, np.int32), (count, 4)), keys.view(np.int32)], 1),
-        [np.empty(shape, np.uint8) for shape in shapes],
+        [np.empty((0, *image.shape[:2]), np.uint8) for image in images],
     )
 
     @pipeline_def(batch_size=count, num_threads=4, device_id=None)
@@ -54,7 +53,7 @@ def run(
         nodes = fn.external_source(
             source=lambda: inputs,
             num_outputs=5,
-            ndim=[3, 1, 2, 1, 4],
+            ndim=[3, 1, 2, 1, 3],
             dtype=[types.UINT8, types.INT32, types.FLOAT, types.INT32, types.UINT8],
         )
         return augment(*nodes, **settings)
@@ -435,7 +434,7 @@ def test_sizes_may_change_from_batch_to_batch() -> None:
     @pipeline_def(batch_size=2, num_threads=2, device_id=None, prefetch_queue_depth=1)
     def graph() -> object:
         image = fn.external_source(source=given, ndim=3, dtype=types.UINT8)
-        like_output = fn.zeros(shape=fn.cat(np.int32([0]), image.shape(dtype=types.INT32)), dtype=types.UINT8)
+        like_output = fn.zeros(shape=fn.cat(np.int32([0]), image.shape(dtype=types.INT32)[:2]), dtype=types.UINT8)
         parameters = np.zeros((1, PARAMETERS), np.float32)
         fixed = (np.int32([Op.INVERT]), parameters, np.zeros(6, np.int32))
         return augment(image, *(types.Constant(array, device="cpu") for array in fixed), like_output, **SETTINGS)

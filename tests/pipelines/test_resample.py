@@ -52,7 +52,7 @@ def run(
             ndim=[3, 1, 1],
             dtype=[types.UINT8, types.FLOAT64, types.INT32],
         )
-        like_output = fn.zeros(shape=[0, 3, *size] if settings["channels_first"] else [0, *size, 3], dtype=types.UINT8)
+        like_output = fn.zeros(shape=[0, *size], dtype=types.UINT8)
         return resample(*inputs, like_output, **settings)
 
     [output] = graph().run()
