@@ -27,5 +27,5 @@ def make(task: Task) -> Loader:
 
 
 if __name__ == "__main__":
-    gc.collect()  # what torch's objects cost Python's garbage collector, 0.1 s, would else fall on one preset or another
+    gc.collect()  # a full collection goes over all of torch, 0.1 s, and would fall on some rows by chance
     main(make, PRESETS)
