@@ -63,10 +63,15 @@ def _for_kernels(drawn: Arrays, last_step: LastStep) -> Arrays:
 
     like_output   (n, 0, height, width) uint8   empty, instead of the size
     """
-    made = {name: array for name, array in drawn.items() if name.partition(".")[0] in _UP_TO[last_step]}
-    for name in [name for name in made if name.startswith("size.")]:
-        size = made.pop(name)
-        made[f"like_output.{name.removeprefix('size.')}"] = np.empty((len(size), 0, *size[0]), np.uint8)
+    made: Arrays = {}
+    for name, array in drawn.items():
+        kind, _, view = name.partition(".")
+        if kind not in _UP_TO[last_step]:
+            continue
+        if kind == "size":
+            made[f"like_output.{view}"] = np.empty((len(array), 0, *array[0]), np.uint8)
+        else:
+            made[name] = array
     return made
 
 

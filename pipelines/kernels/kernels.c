@@ -29,10 +29,11 @@ EXPORTED(augment)(void *const *outs, const int64_t *const *out_shapes, const voi
 }
 
 // The output's height and width are those of the last input, an empty one, (0, height, width).
-static void set_shapes(int64_t *const *out_shapes, const int64_t *const *like_output, int32_t samples, int first) {
+static void set_shapes(int64_t *const *out_shapes, const int64_t *const *like_output, int32_t samples,
+                       int channels_first) {
   for (int32_t sample = 0; sample < samples; sample++) {
-    out_shapes[sample][first ? 0 : 2] = CHANNELS;
-    memcpy(out_shapes[sample] + (first ? 1 : 0), like_output[sample] + 1, 2 * sizeof(int64_t));
+    out_shapes[sample][channels_first ? 0 : 2] = CHANNELS;
+    memcpy(out_shapes[sample] + (channels_first ? 1 : 0), like_output[sample] + 1, 2 * sizeof(int64_t));
   }
 }
 
