@@ -14,6 +14,7 @@ from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Preset
+from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -107,7 +108,7 @@ def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
 
 def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
     value = 0.0 if view.erasing is None else view.erasing.value
-    return (value, value, value) if isinstance(value, (int, float)) else value
+    return value if isinstance(value, str) else rgb(value)
 
 
 def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:

@@ -17,13 +17,15 @@ from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
-Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
+Transforms: TypeAlias = Annotated[
+    Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...], max_length=MAX_TRANSFORMS)
+]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
@@ -32,7 +34,7 @@ def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
     return tuple(each for each in FORMATS if each in formats)
 
 
-Formats: TypeAlias = Annotated[tuple[Format, ...], Field(strict=False, min_length=1), AfterValidator(_in_order)]
+Formats: TypeAlias = Annotated[Sequence[Format], kept_as(tuple[Format, ...], min_length=1), AfterValidator(_in_order)]
 
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
@@ -78,7 +80,7 @@ class Preset:
     """
 
     transforms: Transforms = ()
-    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False, min_length=1, max_length=VIEWS)] = 1
+    views: Count | Annotated[Sequence[View], kept_as(tuple[InstanceOf[View], ...], min_length=1, max_length=VIEWS)] = 1
     mix: Mix | None = None
     fast_idct: bool = False
     dtype: Literal["float32", "float16", "uint8"] = "float32"
@@ -88,7 +90,7 @@ class Preset:
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        if isinstance(self.views, tuple) == bool(self.transforms):
+        if isinstance(self.views, int) != bool(self.transforms):
             raise ValueError("give either `transforms`, or `views` with their own transforms")
         self._check_count()
         views = self.each_view
@@ -110,8 +112,8 @@ class Preset:
             raise ValueError(f"a recipe may have {VIEWS} views; this has more")
 
     @property
-    def _views(self) -> tuple[View, ...]:
-        return self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
+    def _views(self) -> Sequence[View]:
+        return (View(self.transforms, self.views),) if isinstance(self.views, int) else self.views
 
     @cached_property
     def each_view(self) -> tuple[ViewPlan, ...]:
