@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,22 +21,6 @@ from gpuloader.plan import Shuffle
 
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
-
-
-def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
-    """Refuses unknown arguments; the error names the right one, also for arguments of torch's `DataLoader`.
-
-    Raises:
-        ConfigError: there is an unknown argument.
-    """
-    if not unknown:
-        return
-    sentences = []
-    for name in unknown:
-        near = difflib.get_close_matches(name, [*known, *_IN_VALUES], n=1)
-        hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
-        sentences.append(f"{name}: {_OF_TORCH.get(name, f'GPULoader has no such argument; {hint}')}")
-    raise ConfigError("; ".join(sentences))
 
 
 VALUES = {
@@ -74,6 +60,30 @@ _OF_TORCH = {
 }
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def refuse_unknown(function: _Function) -> _Function:
+    """Makes a method refuse unknown arguments by an error that names the right one, also for those of other loaders.
+
+    Type checkers and editors see the method as it is written. The method raises ConfigError.
+    """
+    _, *known = signature(function).parameters
+
+    @wraps(function)
+    def checked(*values: Any, **options: Any) -> Any:  # noqa: ANN401
+        if unknown := [name for name in options if name not in known]:
+            raise ConfigError("; ".join(f"{name}: {_advice(name, known)}" for name in unknown))
+        return function(*values, **options)
+
+    return checked  # type: ignore[return-value]
+
+
+def _advice(unknown: str, known: Sequence[str]) -> str:
+    if unknown in _OF_TORCH:
+        return _OF_TORCH[unknown]
+    near = difflib.get_close_matches(unknown, [*known, *_IN_VALUES], n=1)
+    hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
+    return f"GPULoader has no such argument; {hint}"
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
