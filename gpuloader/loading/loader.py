@@ -105,17 +105,8 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
             the loader, because they compare their arguments.
 
     Attributes:
-        batch_size: samples of this rank in a step.
-        dataset: the whole data: `len(loader.dataset)` samples, and its `classes`.
-        device: the torch device of the batches.
-        num_samples: samples in an epoch over all ranks, after `sampling`.
-        preset: the recipe.
         progress: the place in the run; `MixedLoader` sets it.
         run: everything that was resolved from the arguments.
-        sampler: for scripts written for torch's DataLoader: `loader.sampler.set_epoch(epoch)` calls
-            `loader.set_epoch(epoch)`, and its length is this rank's samples in an epoch.
-        world: this rank and the number of ranks.
-        classes: the names of the classes, entry i for label i; None if they are not known.
 
     Raises:
         GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
@@ -186,34 +177,45 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
 
     @property
     def preset(self) -> Preset:
+        """The recipe."""
         return self.run.recipe
 
     @property
     def device(self) -> torch.device:
+        """The torch device of the batches."""
         return self.run.device
 
     @property
     def world(self) -> World:
+        """This rank and the number of ranks."""
         return self.run.world
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, entry i for label i; None if they are not known."""
         return None if self.run.labels is None else self.run.labels.classes
 
     @property
     def num_samples(self) -> int:
+        """The samples in an epoch over all ranks, after `sampling`."""
         return self.run.plan.samples
 
     @property
     def batch_size(self) -> int:
+        """The samples of this rank in a step."""
         return self.run.plan.batch_size
 
     @property
     def dataset(self) -> Dataset:
+        """The whole data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
         return Dataset(len(self.run.shards), self.classes)
 
     @property
     def sampler(self) -> EpochSampler:
+        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
+
+        Its length is this rank's samples in an epoch.
+        """
         return EpochSampler(self.run.plan, self.set_epoch)
 
     @property

@@ -69,6 +69,11 @@ class Dataset:
     def __len__(self) -> int:
         return self.num_samples
 
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
+        return {name: label for label, name in enumerate(self.classes or ())}
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
