@@ -59,6 +59,22 @@ _OF_TORCH = {
     "worker_init_fn": _NOT_NEEDED,
 }
 
+_SIZE = (
+    'preset={"imagenet_train": {"RandomResizedCrop": {"size": 128}}}, or for evaluation '
+    'preset={"imagenet_eval": {"CenterCrop": {"size": 128}}}'
+)
+_AUGMENT = (
+    'preset="imagenet_randaugment", or another that `gpuloader presets` lists; preset="imagenet_eval" does not augment'
+)
+_OF_A_RECIPE = {
+    **dict.fromkeys(("crop_size", "image_size", "img_size", "input_size", "size"), _SIZE),
+    **dict.fromkeys(("augment", "augmentation", "augmentations"), _AUGMENT),
+    **dict.fromkeys(("mean", "std"), 'preset={"imagenet_train": {"Normalize": {"mean": [0, 0, 0], "std": [1, 1, 1]}}}'),
+    "dtype": 'preset={"imagenet_train": {"dtype": "float16"}}',
+    "memory_format": 'preset={"imagenet_train": {"layout": "channels_last"}}',
+    "transforms": "preset=Compose([...]) with the transforms of gpuloader.transforms",
+}
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -81,6 +97,8 @@ def refuse_unknown(function: _Function) -> _Function:
 def _advice(unknown: str, known: Sequence[str]) -> str:
     if unknown in _OF_TORCH:
         return _OF_TORCH[unknown]
+    if unknown in _OF_A_RECIPE:
+        return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
     near = difflib.get_close_matches(unknown, [*known, *_IN_VALUES], n=1)
     hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
     return f"GPULoader has no such argument; {hint}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +58,30 @@ def test_arguments_of_torchs_dataloader_have_counterparts_here(
     with pytest.raises(ConfigError) as caught:
         loader(shards, **argument)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "dtype", "strides_of_channels", "sides"),
+    [
+        ("image_size", torch.float32, False, [(128, 128), (128, 128)]),  # for training and for evaluation
+        ("size", torch.float32, False, [(128, 128), (128, 128)]),
+        ("dtype", torch.float16, False, [(224, 224)]),
+        ("memory_format", torch.float32, True, [(224, 224)]),
+        ("augment", torch.float32, False, [(224, 224), (224, 224)]),
+        ("std", torch.float32, False, [(224, 224)]),
+    ],
+)
+def test_what_a_recipe_decides_is_asked_for_as_the_error_says(
+    shards: list[Path], argument: str, dtype: torch.dtype, strides_of_channels: bool, sides: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument}: it is part of the recipe: use preset=") as caught:
+        loader(shards, **{argument: None})
+    presets = [ast.literal_eval(text) for text in re.findall(r"preset=(\{.*?\}\}(?:\})?|\"\w+\")", str(caught.value))]
+    assert len(presets) == len(sides)
+    for preset, shape in zip(presets, sides):
+        with loader(shards, preset=preset, shuffle=False) as batches:
+            images, _ = next(iter(batches))
+        assert (images.shape[2:], images.dtype, images.stride(1) == 1) == (shape, dtype, strides_of_channels)
 
 
 def test_every_argument_of_torchs_dataloader_is_known(shards: list[Path]) -> None:
