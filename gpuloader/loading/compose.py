@@ -16,7 +16,7 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.decoding import fill
-from gpuloader.loading.delivery import Images
+from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
@@ -117,6 +117,7 @@ class Compose(Preset):
             raise
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
+        views = round_to_dtype(self, views)
         views = [view[0] for view in views] if one else views
         return views[0] if len(views) == 1 else views
 

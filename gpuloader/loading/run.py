@@ -45,7 +45,7 @@ from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, 
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
@@ -261,6 +261,8 @@ def resolve_run(
 
 
 def _name_recipe(preset: AnyPreset) -> str:
+    if is_recipe_mapping(preset):
+        return "as a mapping"
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
