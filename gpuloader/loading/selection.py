@@ -212,7 +212,8 @@ def _list(keys: Sequence[str]) -> str:
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
     if isinstance(weights, str) and weights != "balanced":
         raise ConfigError(
-            f'weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
+            f"weights={weights!r}: allowed are a number for each sample, {{label: weight}}, {{class name: weight}} and "
+            f'"balanced"'
         )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
@@ -220,9 +221,11 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
         classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
             return 1.0 / counts[of]
-        if lacking := [label for label in classes.tolist() if label not in weights]:
-            raise ConfigError(f"weights: no weight for the labels {lacking[:10]}: give one for each label")
-        chosen = _array("weights", [weights[label] for label in classes.tolist()], np.float64)[of]
+        of_label = _by_label(weights, labels.names)
+        if lacking := [label for label in classes.tolist() if label not in of_label]:
+            named = ", ".join(repr(labels.names.get(label, label)) for label in lacking[:10])
+            raise ConfigError(f"weights: no weight for the labels {named}: give one for each label")
+        chosen = _array("weights", [of_label[label] for label in classes.tolist()], np.float64)[of]
     else:
         of_all = _array("weights", weights, np.float64)
         if of_all.shape != (samples,):
@@ -235,6 +238,23 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
             f"weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
         )
     return chosen
+
+
+def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
+    """The weights by label; a key that is text is a class's name."""
+    labels = {name: label for label, name in names.items()}
+    if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
+        problem = "two classes have the same name" if names else "the names of the classes are not known"
+        raise ConfigError(f"weights: {problem}: give {{label: weight}}, or label_from=LabelFrom(..., classes=[...])")
+    if unknown := [key for key in weights if isinstance(key, str) and key not in labels]:
+        near = difflib.get_close_matches(unknown[0], labels, n=3) or list(labels)[:3]
+        raise ConfigError(
+            f"weights: {_list(unknown)} is none of the {len(labels)} classes: did you mean one of {_list(near)}?"
+        )
+    of_label = {labels.get(key, key): weight for key, weight in weights.items()}
+    if len(of_label) < len(weights):
+        raise ConfigError("weights: a class occurs twice, by its name and by its label: give each once")
+    return of_label
 
 
 def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = None) -> NDArray[Any]:
