@@ -14,6 +14,7 @@ import torch
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.helpers.units import counted
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
 from gpuloader.loading.world import World
@@ -133,7 +134,9 @@ def resolve_device(device_id: object, world: World) -> int | None:
     if count == 0:
         raise DeviceError(f"device_id={device_id!r} but there is no CUDA device; use device_id=None for the CPU")
     if number is not None and number >= count:
-        raise DeviceError(f"device_id={device_id!r} but there are {count} CUDA devices, numbered from 0")
+        raise DeviceError(
+            f"device_id={device_id!r} but this machine has {counted(count, 'CUDA device')}, numbered from 0"
+        )
     return world.local_rank % count if number is None else number
 
 

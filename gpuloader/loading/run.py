@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.units import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -118,7 +119,7 @@ class Run:
         place = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
         return (
-            f"{plan.samples} samples, {plan.steps()} steps of {plan.batch_size}, {self.device}, "
+            f"{counted(plan.samples, 'sample')}, {counted(plan.steps(), 'step')} of {plan.batch_size}, {self.device}, "
             f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )

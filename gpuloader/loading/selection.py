@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import counted
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Shuffle, Subset, Weighted
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
@@ -142,7 +143,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     if len(np.unique(ids)) < len(ids):
         raise ConfigError("subset: some samples occur twice: name each once, and use Sampling(weights=) for how often")
     if len(ids) == 0:
-        raise ConfigError(f"subset: it selects none of the {len(shards)} samples")
+        raise ConfigError(f"subset: it selects none of {counted(len(shards), 'sample')}")
     if ids.min() < 0 or ids.max() >= len(shards):
         raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
     return ids.astype(np.int64)
@@ -176,7 +177,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     if len(id_of) < len(asked):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_list(unknown)}. "
+            f"subset: the data lacks {len(unknown)} of {counted(len(asked), 'key')}: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
     if len(found) > len(id_of):
@@ -249,7 +250,8 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
     if unknown := [key for key in weights if isinstance(key, str) and key not in labels]:
         near = difflib.get_close_matches(unknown[0], labels, n=3) or list(labels)[:3]
         raise ConfigError(
-            f"weights: {_list(unknown)} is none of the {len(labels)} classes: did you mean one of {_list(near)}?"
+            f"weights: {_list(unknown)} is none of {counted(len(labels), 'class', 'classes')}: "
+            f"did you mean one of {_list(near)}?"
         )
     of_label = {labels.get(key, key): weight for key, weight in weights.items()}
     if len(of_label) < len(weights):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, InstanceOf, model_validator
 
+from gpuloader.helpers.units import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
@@ -432,7 +433,7 @@ class RandomChoice(PixelTransform):
         check_transforms([self])
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
-                f"p {list(self.p)}: allowed are {len(self.transforms)} weights, one for each transform, "
+                f"p {list(self.p)}: allowed is a weight for each of {counted(len(self.transforms), 'transform')}, "
                 "not all of them 0"
             )
         return self

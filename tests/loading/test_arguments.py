@@ -236,6 +236,10 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
     ("kwargs", "says"),
     [
         ({}, "recipe imagenet_eval with overrides, shuffle none, last batch partial, rank 0 of 1"),
+        ({}, "GPULoader(40 samples, 5 steps of 8, cpu, recipe"),
+        ({"sampling": {"subset": [0]}}, "GPULoader(1 sample, 1 step of 8, cpu, recipe"),
+        ({"preset": {"transforms": [{"CenterCrop": {"size": 8}}]}}, "cpu, recipe as a mapping, shuffle none"),
+        ({"world": {"rank": 1, "world_size": 2}}, "GPULoader(40 samples, 3 steps of 8, cpu, recipe"),
         ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
@@ -248,5 +252,4 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
     with loader(shards, **kwargs) as batches:
-        assert repr(batches).startswith(f"GPULoader(40 samples, {len(batches)} steps of 8, cpu, recipe ")
         assert says in repr(batches)
