@@ -133,7 +133,9 @@ def test_normalised_values_are_the_cpus(shards: list[Path]) -> None:
         torch.testing.assert_close(one["image"], other["image"], atol=2 / 255 / 0.2, rtol=0)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 40}, {"decoder": {"region": False}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 1}, {"batch_size": 13}, {"batch_size": 40}, {"decoder": {"region": False}}], ids=str
+)
 def test_pixels_depend_on_no_batch_and_not_on_how_a_region_is_decoded(
     shards: list[Path], options: dict[str, Any]
 ) -> None:

@@ -127,6 +127,38 @@ def test_a_decoder_that_gives_black_or_ends_the_process_is_found_out(
     assert regions == "it ends the process (SIGSEGV)"
 
 
+BROKEN_FOR_ONE = """
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+
+image, run, by_engines = fn.decoders.image, Pipeline.run, []
+
+def noting(*args, hw_decoder_load, **options):
+    by_engines.append(hw_decoder_load)
+    return image(*args, **options)
+
+class Black:
+    as_cpu = lambda self: self
+    at = lambda self, row: 0
+
+def black_alone(self):
+    outputs = run(self)
+    return [Black()] if by_engines[-1] and len(outputs[0]) == 1 else outputs
+
+fn.decoders.image, Pipeline.run = noting, black_alone
+"""
+
+
+def test_batches_of_one_image_are_tried_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU with several engines, nvImageCodec 0.9 decodes a lone JPEG in another way than those of a batch."""
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_FOR_ONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = probe(None)
+    assert found.problems[0] == ""
+    assert found.problems[1].startswith("an image is off by 1")  # more than 100 levels
+    assert found.hw_load == 0
+
+
 def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.pipelines.probe.MOST_SECONDS", 0)
     with pytest.raises(DeviceError, match=r"it ends the process \(stopped after 0 seconds\)"):

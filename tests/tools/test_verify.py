@@ -68,7 +68,7 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
     ("check", "names"),
     [
         ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "MixUp and CutMix"}),
-        ("repeats", {"again", "in batches of 5", "in one batch", "resumed after 7 samples"}),
+        ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
         ("formats", {"JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "TIFF", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
     ],
@@ -261,6 +261,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
     rows = rows_of(shards, "repeats")
     assert {name: row.ok for name, row in rows.items()} == {
         "again": True,
+        "one by one": False,
         "in batches of 5": False,
         "in one batch": False,
         "resumed after 7 samples": False,
