@@ -105,7 +105,7 @@ class Compose(Preset):
             views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
             if encoded and is_decode_failure(str(error)):
-                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding)
+                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
                 if causes:
                     bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
                     raise DataError("; ".join(bad)) from None

@@ -148,7 +148,7 @@ class DecodedBatches:
         if self._feed.drop_unwanted():
             return
         batch = self._feed.in_flight[0]
-        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
+        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays, message))].tolist())
         asked = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
         if refused <= asked:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)

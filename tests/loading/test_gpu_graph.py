@@ -184,6 +184,16 @@ def test_bad_images_are_replaced_as_on_the_cpu_and_named(tmp_path: Path) -> None
         epochs(tar, GPU, sampling={"subset": range(3, SAMPLES)}, shuffle="none")
 
 
+def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) -> None:
+    """Of 20 in a batch: each image that is tried alone has a pipeline of its own, so all of them were many."""
+    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=160)
+    options: dict[str, Any] = {"preset": SMALL, "shuffle": "none", "on_error": BadImages(replace=True, max_share=0.1)}
+    with load_on(GPU, tar, 20, **options) as loader:
+        assert (~next(iter(loader))["valid"]).nonzero().tolist() == [[13]]
+    # That which failed; the image alone; a good one and the rest; the image as it is read again; a good one; the last.
+    assert len(built) == 6
+
+
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:
     files = [sample["jpg"] for sample in by_webdataset(shards)[:8]]
     [batch, *_] = epochs(shards, GPU, preset=VIEWS, shuffle="none")
