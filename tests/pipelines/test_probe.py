@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_faults import is_known_of_regions
 
 from gpuloader.errors import DeviceError
 from gpuloader.pipelines.probe import Found, decide, probe
@@ -96,6 +97,27 @@ def test_regions_must_work_with_the_share_that_is_asked_for(
     problems: tuple[str, ...], hw_load: float, region: bool
 ) -> None:
     assert Found(problems).region(hw_load) == region
+
+
+@pytest.mark.parametrize(
+    ("problems", "version", "known"),
+    [
+        (("", "", "it ends the process (SIGSEGV)", "not tried, as the process had ended"), "0.9.0.20", True),
+        (("", "", "DALI's decoder fails on it: nvImageCodec failure: '#8'", "x"), "0.9.0.20", True),
+        (("", "", "", "it ends the process (SIGSEGV)"), "0.9.0.20", True),
+        (("", "", "it ends the process (SIGSEGV)", ""), "0.10.0.1", False),  # nobody has reported that
+        (("", "it ends the process (SIGSEGV)", *["not tried, as the process had ended"] * 2), "0.9.0.20", False),
+        (("", "", "it ends the process (exit status 1: an error of ours)", ""), "0.9.0.20", False),
+        (("", "", "it ends the process (stopped after 180 seconds)", ""), "0.9.0.20", False),
+        (("", "", "an image is off by 117 of 255 levels", ""), "0.9.0.20", False),
+        (("", "", "DALI's decoder fails on it: wrong arguments", ""), "0.9.0.20", False),
+    ],
+)
+def test_on_a_gpu_only_a_known_fault_of_the_decoder_excuses_a_test(
+    monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], version: str, known: bool
+) -> None:
+    monkeypatch.setattr("known_faults.decoder_versions", lambda: {"nvImageCodec": version})
+    assert is_known_of_regions(Found(problems)) == known
 
 
 def test_all_works_on_the_cpu() -> None:
