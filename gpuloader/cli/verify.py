@@ -24,7 +24,9 @@ def verify(
     ] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(help="Run machine, recipes, repeats, formats, bad-images, memory or speed only; can be repeated."),
+        typer.Option(
+            help="Run machine, recipes, operations, repeats, formats, bad-images, memory or speed only; repeatable."
+        ),
     ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
     cpu: Cpu = False,
