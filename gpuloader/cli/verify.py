@@ -36,7 +36,7 @@ def verify(
     ] = Path("verified.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Compares what the GPU decodes and delivers with what the CPU does, in about two minutes.
+    """Compares what the GPU decodes and delivers with what the CPU does.
 
     Without a GPU it verifies the CPU. The exit status is 3 where something is off.
 
