@@ -29,6 +29,7 @@ WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 images of a batch: alone, it might decode an image that in its batch went to another decoder and failed there."""
 
 _CAUSE = "DALI's decoder fails on it"
+_MOST_NAMED = 8  # each costs another try of the whole batch
 
 
 def find_undecodable(
@@ -144,7 +145,7 @@ def find_failing(
     """Returns the rows of a batch that cannot be decoded, with DALI's messages.
 
     DALI's error loses the batch, but names a row. This row is tried alone, and then the batch without it. If no row is
-    named, or the named one can be decoded, each row is tried alone.
+    named, if the named one can be decoded, or if many rows fail, each row is tried alone.
 
     Args:
         rows: the number of rows.
@@ -156,10 +157,13 @@ def find_failing(
     failing: dict[int, str] = {}
     rest = list(range(rows))
     while rest:
-        if not message and len(rest) > 1 and not (message := decode(rest)):
-            break
-        named = failed_row(message)
-        suspect = None if named is None else rest[named % len(rest)]
+        suspect = None
+        if len(rest) > 1 and len(failing) < _MOST_NAMED:
+            message = message or decode(rest)
+            if not message:
+                break
+            if (named := failed_row(message)) is not None:
+                suspect = rest[named % len(rest)]
         for row in sorted(rest, key=lambda row: row != suspect):
             rest.remove(row)
             if message := decode([row]):

@@ -99,6 +99,7 @@ def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
         ([77], 77 + 2 * 128, 2),  # in a batch that was filled with its own images
         ([77], None, 3),  # the whole batch names it
         ([3, 77, 127], 3, 6),
+        ([*range(20)], None, 1 + 2 * 8 + 120 + 12),  # of many bad ones, those after the eighth: all are tried
         ([77], 5, 129),  # one that can be decoded: all are tried, and the good one
         ([], 5, 128),
     ],
