@@ -60,6 +60,7 @@ ONLY_SHOWN = {
     "docs/commands/demo.md": 1,
     "docs/commands/verify.md": 2,
     "docs/data.md": 1,
+    "docs/image-text.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 2,
     "docs/trainers.md": 7,

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -208,8 +208,8 @@ def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
         )
 
 
-def _dotted(extensions: Sequence[str]) -> str:
-    shown = ", ".join(f".{each}" for each in extensions[:_MOST_EXTENSIONS])
+def _dotted(extensions: Collection[str]) -> str:
+    shown = ", ".join(f".{each}" for each in islice(extensions, _MOST_EXTENSIONS))
     return f"{shown}{' ...' if len(extensions) > _MOST_EXTENSIONS else ''}"
 
 

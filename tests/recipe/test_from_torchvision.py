@@ -444,6 +444,24 @@ def test_torchvisions_own_recipes_are_shipped(
     assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
 
 
+def open_clips(*transforms: object) -> object:
+    """As open_clip composes its defaults; its classes of its own do nothing to RGB images, or what ToTensor does."""
+    statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+    return v1.Compose([*transforms, v1.ToTensor(), v1.Normalize(*statistics)])
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("clip_train", open_clips(v1.RandomResizedCrop(224, scale=(0.9, 1.0), interpolation=Mode.BICUBIC))),
+        ("clip_eval", open_clips(v1.Resize(224, interpolation=Mode.BICUBIC), v1.CenterCrop(224))),
+    ],
+)
+def test_open_clips_own_recipes_are_shipped(name: str, theirs: object) -> None:
+    shipped, preset = load_preset(name), translated(theirs)
+    assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
+
+
 @pytest.mark.parametrize(
     ("name", "weights"),
     [("imagenet_eval", ResNet50_Weights.IMAGENET1K_V1), ("resnet50_v2_eval", ResNet50_Weights.IMAGENET1K_V2)],
