@@ -63,6 +63,7 @@ ONLY_SHOWN = {
     "docs/image-text.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 2,
+    "docs/presets.md": 1,
     "docs/trainers.md": 7,
     "docs/watching.md": 4,
     "docs/wsl2.md": 2,

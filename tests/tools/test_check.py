@@ -6,7 +6,7 @@ import gzip
 import io
 import sys
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
