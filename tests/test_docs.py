@@ -65,7 +65,7 @@ ONLY_SHOWN = {
     "docs/migrating.md": 2,
     "docs/presets.md": 1,
     "docs/trainers.md": 7,
-    "docs/watching.md": 4,
+    "docs/watching.md": 3,
     "docs/wsl2.md": 2,
 }
 
