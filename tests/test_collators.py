@@ -234,7 +234,7 @@ def test_a_sample_without_the_component_is_named_at_the_start_or_when_a_function
 ) -> None:
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), **({"txt": b"a"} if i == 0 else {})} for i in range(2)]
     tar = write_shard(tmp_path / "a.tar", samples)
-    with pytest.raises(DataError, match=r"^fields: 1 of 2 samples have no \.txt component: '1'\. Leave"):
+    with pytest.raises(DataError, match=r"^fields: 1 of 2 samples lack \.txt \('1'\)\. Leave"):
         loader(tar, fields=["txt"])
     with loader(tar, fields=["txt"], shuffle=lambda epoch: [epoch], last_batch="partial") as batches:
         assert [batch["txt"] for batch in batches] == [["a"]]

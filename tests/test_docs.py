@@ -64,7 +64,7 @@ ONLY_SHOWN = {
     "docs/index.md": 2,
     "docs/migrating.md": 2,
     "docs/presets.md": 1,
-    "docs/trainers.md": 7,
+    "docs/trainers.md": 8,
     "docs/watching.md": 3,
     "docs/wsl2.md": 2,
 }

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError, DataError
+from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
@@ -29,6 +29,8 @@ Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
 _MOST_EXTENSIONS = 20  # that an error lists
+_MOST_COMPARED = 1000  # extensions with a wrong one, to find the nearest
+_MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
@@ -156,7 +158,7 @@ def check_components(
         samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
         if len(samples):
             keys = _list([shards.key(int(sample)) for sample in samples[:4]])
-            problems.append(f"{len(samples)} of {len(shards)} samples have no .{extension} component: {keys}")
+            problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
             lacking.append(extension)
     if problems:
         how = "in the function given as shuffle" if isinstance(positions, Custom) else f"by Sampling(require={lacking})"
@@ -201,7 +203,7 @@ def _mixture(
 def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
     """Checks that some sample has a component with that extension."""
     if extension not in shards.extensions:
-        near = difflib.get_close_matches(extension, shards.extensions, n=1)
+        near = difflib.get_close_matches(extension, shards.extensions[:_MOST_COMPARED], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
             f"{argument}: no sample has a .{extension} component: the data has {_dotted(shards.extensions)}{hint}"
@@ -209,7 +211,7 @@ def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
 
 
 def _dotted(extensions: Collection[str]) -> str:
-    shown = ", ".join(f".{each}" for each in islice(extensions, _MOST_EXTENSIONS))
+    shown = ", ".join(f".{each:.{_MOST_CHARACTERS}}" for each in islice(extensions, _MOST_EXTENSIONS))
     return f"{shown}{' ...' if len(extensions) > _MOST_EXTENSIONS else ''}"
 
 
@@ -303,7 +305,7 @@ def _explain_keys(shards: ShardSet) -> str:
 
 
 def _list(keys: Sequence[str]) -> str:
-    return f"{', '.join(map(repr, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
+    return f"{', '.join(describe(key, _MOST_CHARACTERS) for key in keys[:3])}{' ...' if len(keys) > 3 else ''}"
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:

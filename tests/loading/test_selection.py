@@ -408,7 +408,7 @@ def test_samples_without_a_field_are_an_error_of_the_loader_before_its_first_bat
     with pytest.raises(DataError) as caught:
         loader(captioned, fields=["cls", "txt"])
     assert str(caught.value) == (
-        "fields: 7 of 40 samples have no .txt component: '000003', '000020', '000021' .... "
+        "fields: 7 of 40 samples lack .txt ('000003', '000020', '000021' ...). "
         "Leave these samples out by Sampling(require=['txt']), or repair the shards"
     )
 
@@ -419,7 +419,7 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         loader(tar, label_from=None, fields={"txt": None, ".JSON": None})
     assert str(caught.value) == (
-        "fields: 1 of 2 samples have no .txt component: '1'; 1 of 2 samples have no .json component: '0'. "
+        "fields: 1 of 2 samples lack .txt ('1'); 1 of 2 samples lack .json ('0'). "
         "Leave these samples out by Sampling(require=['txt', 'json']), or repair the shards"
     )
 
@@ -440,7 +440,7 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
         ),
         (
             {"shuffle": rolled, "fields": ["txt"]},
-            r"^fields: 4 of 40 samples have no .txt component: '000003', '000021', '000024' .... Leave these samples "
+            r"^fields: 4 of 40 samples lack .txt \('000003', '000021', '000024' ...\). Leave these samples "
             r"out in the function given as shuffle, or repair",
         ),
     ],
