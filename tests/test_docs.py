@@ -60,10 +60,12 @@ ONLY_SHOWN = {
     "docs/commands/demo.md": 1,
     "docs/commands/verify.md": 2,
     "docs/data.md": 1,
+    "docs/image-text.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 2,
-    "docs/trainers.md": 7,
-    "docs/watching.md": 4,
+    "docs/presets.md": 1,
+    "docs/trainers.md": 8,
+    "docs/watching.md": 3,
     "docs/wsl2.md": 2,
 }
 

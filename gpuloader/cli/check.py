@@ -42,6 +42,9 @@ def _print(result: CheckResult) -> None:
         say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {broken.samples:,} samples")
     for stray in result.stray:
         say(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+    for lacking in result.lacking:
+        more = f", and {lacking.samples - 1:,} more" if lacking.samples > 1 else ""
+        say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")
     for repaired in result.repaired:
         copy = f"{repaired.samples:,} samples are in {repaired.copy}" if repaired.copy else "no sample is left to copy"
         say(f"{repaired.shard}: {copy}")
@@ -49,7 +52,7 @@ def _print(result: CheckResult) -> None:
         "bad samples": len(result.bad),
         "broken shards": len(result.broken),
         "members left out": result.stray_count,
-        "samples without a label": result.without_label,
+        **{f"samples without .{lacking.extension}": lacking.samples for lacking in result.lacking},
     }
     wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
     say(f"{result.samples:,} samples in {result.shards:,} shards: {wrong or 'all is well'}")

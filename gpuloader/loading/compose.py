@@ -62,16 +62,43 @@ class Compose(Preset):
 
     @classmethod
     def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
-        """Converts a torchvision transform, v1 or v2, to a recipe that does the same.
+        """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
 
         Args:
-            transform: a transform, a `Compose` of them, or a list.
+            transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its
+                evaluation: timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor`, also as
+                the mapping of its `to_dict()`. Hugging Face's centre crop rounds down, torchvision's does not: the
+                window may be one pixel away.
             options: further arguments of the recipe, such as `layout`.
 
         Raises:
             PresetError: it has parts that this library does not support; the message names all of them.
+
+        Example:
+            >>> from gpuloader import Compose
+            >>> config = {"input_size": (3, 160, 160), "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5),
+            ...           "std": (0.5, 0.5, 0.5), "crop_pct": 0.95, "crop_mode": "center"}
+            >>> Compose.from_torchvision(config).transforms[0]
+            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True)
         """
         return cls._of(preset_from_torchvision(transform, **options))
+
+    @classmethod
+    def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
+        """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
+
+        Its RandAugment becomes `TimmRandAugment`, and its 3-Augment `ThreeAugment`; the arithmetic of their operations
+        is torchvision's instead of PIL's.
+
+        Args:
+            transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.
+            options: further arguments of the recipe, such as `layout`, or `mix` in place of timm's `Mixup`.
+
+        Raises:
+            PresetError: it has parts that this library does not support; the message names all of them, and says what
+                to give `create_transform` instead.
+        """
+        return cls.from_torchvision(transform, **options)
 
     def __call__(
         self,

@@ -40,7 +40,7 @@ from gpuloader.loading.arguments import (
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
+from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
@@ -238,8 +238,10 @@ def resolve_run(
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    labels = make_labels(shards, labelling.place, labelling.classes)
-    positions = make_sampling(shards, labels, order, sources, chosen)
+    selection = select(shards, chosen)
+    labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
+    positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    check_components(shards, collators, positions, known_bad)
     plan = Plan(
         samples=len(shards) if positions is None else positions.length,
         batch_size=as_python_integer(batch_size),

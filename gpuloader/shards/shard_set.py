@@ -219,8 +219,13 @@ class ShardSet:
         """The keys of all samples."""
         return [key for index in self._indexes for key in index.all_keys()]
 
+    @cached_property
+    def extensions(self) -> tuple[str, ...]:
+        """The extensions of all components, sorted."""
+        return tuple(sorted({extension for index in self._indexes for extension in index.extensions}))
+
     def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """The ids of the samples without a component of that extension."""
+        """The ids of the samples without a component of that extension, in order."""
         return np.concatenate(
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
