@@ -33,11 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("fuzz-findings"), help="where to save mutants at fault")
     parser.add_argument("--spare-mib", type=int, default=1024, help="memory that a mutant may take")
     parser.add_argument("--json", type=Path, help="a file to write the results to")
-    parser.add_argument(
-        "--publish",
-        action="store_true",
-        help=f"run nothing: write {report.RESULTS.relative_to(report.ROOT)} into {report.PAGE.relative_to(report.ROOT)}",
-    )
+    results, page = (path.relative_to(report.ROOT) for path in (report.RESULTS, report.PAGE))
+    parser.add_argument("--publish", action="store_true", help=f"run nothing: write {results} into {page}")
     options = parser.parse_args(arguments)
     if options.publish:
         report.publish()
@@ -48,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         bars = {kind: progress.add_task(kind, total=options.count) for kind in options.kinds}
+        totals = dict.fromkeys(options.kinds, options.count)
 
         def run(jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
             for job, result in examined(jobs, options.workers, options.spare_mib << 20):
-                if result.cause:
+                if result.cause and len(job.numbers) > 1:
                     text = f"{job.kind} {job.numbers}: {result.cause}: {result.detail}"
                     console.print(text, markup=False, highlight=False, soft_wrap=True)
-                progress.advance(bars[job.kind], len(job.numbers))
+                    totals[job.kind] += len(result.suspects)  # they are tried again
+                progress.update(bars[job.kind], total=totals[job.kind], advance=len(job.numbers))
                 yield job, result
 
         jobs = chain.from_iterable(plan_jobs(kind, options.count, options.seed) for kind in options.kinds)
@@ -66,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if options.json:
         run_with = {"seed": options.seed, "workers": options.workers, "spare_mib": options.spare_mib}
-        results = report.summarize(tallies, findings, **run_with, seconds=time.monotonic() - started)
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        summary = report.summarize(tallies, findings, **run_with, seconds=time.monotonic() - started)
+        options.json.write_text(json.dumps(summary, indent=2) + "\n")
     return 1 if findings else 0
 
 

@@ -49,28 +49,30 @@ class Decoder:
                 self.examine(Job(kind, range(BATCH), 0, recipe), dict(enumerate(material(kind)[:4])))
 
     def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
-        """Gate, decode, and triage where that fails: all in one batch, and backwards in two."""
+        """Gate, decode, and triage where that fails."""
         admitted = {number: _admit(image) for number, image in mutants.items()}
         images = {number: image for number, image in admitted.items() if not isinstance(image, str)}
-        first, second = self._splits[job.recipe]
+        result = self.decode_twice(images, job.recipe)
+        return result._replace(outcomes=result.outcomes + Counter({"refused": len(mutants) - len(images)}))
+
+    def decode_twice(self, images: Mapping[int, Admitted], recipe: int) -> Result:
+        """Decodes images that passed the gate in one batch, then backwards in two, and compares."""
+        first, second = self._splits[recipe]
         numbers = list(images)
         half = (len(numbers) + 1) // 2
         once = first.decode(images, [numbers], check_triage=True)
-        again = second.decode(images, [numbers[:half][::-1], numbers[half:][::-1]])
-        return compare(once, again, len(mutants) - len(images))
+        return compare(once, second.decode(images, [numbers[:half][::-1], numbers[half:][::-1]]))
 
 
 def _admit(image: bytes) -> Admitted | str:
     return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
 
 
-def compare(once: Mapping[int, str], again: Mapping[int, str], refused: int) -> Result:
+def compare(once: Mapping[int, str], again: Mapping[int, str]) -> Result:
     """The result of a batch that was decoded twice: number -> a digest of its pixels, or "replaced"."""
     differing = [number for number in once if once[number] != again[number]]
     replaced = sum(outcome == _REPLACED for number, outcome in once.items() if number not in differing)
-    outcomes = Counter(
-        {"refused": refused, "replaced": replaced, "accepted": len(once) - len(differing) - replaced},
-    )
+    outcomes = Counter({"replaced": replaced, "accepted": len(once) - len(differing) - replaced})
     if not differing:
         return Result(outcomes)
     some = ", ".join(f"{number}: {once[number]} and {again[number]}" for number in differing[:5])
@@ -102,22 +104,27 @@ class _Split:
         with _filling_memory(self._byte):
             for numbers in filter(None, batches):
                 drawn = self._draw([images[number] for number in numbers], numbers)
+                bad: set[int] = set()
                 try:
-                    pixels, bad = self._run(*drawn), set()
+                    pixels = self._run(*drawn)
                 except RuntimeError as error:
-                    if not is_decode_failure(str(error)):
-                        raise
-                    bad = set(find_undecodable(self._recipe, *drawn, device_id=None))
-                    if not bad:
-                        raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
+                    bad = self._find_bad(drawn, error)
                     good = [row for row in range(len(numbers)) if row not in bad]
-                    pixels = self._run(*_take(drawn, good)) if good else []
+                    pixels = self._run(*_take(drawn, good)) if good else np.empty(0)
                     if check_triage and any(self._decodes(_take(drawn, [row])) for row in bad):
                         raise RuntimeError("triage refuses an image that the graph decodes") from None
-                left = iter(pixels)
-                for row, number in enumerate(numbers):
-                    outcomes[number] = _REPLACED if row in bad else _digest(next(left))
+                digests = map(_digest, pixels)
+                outcomes |= {number: _REPLACED if row in bad else next(digests) for row, number in enumerate(numbers)}
         return outcomes
+
+    def _find_bad(self, batch: Batch, error: RuntimeError) -> set[int]:
+        """The rows that triage refuses, after an error of the graph."""
+        if not is_decode_failure(str(error)):
+            raise error
+        bad = set(find_undecodable(self._recipe, *batch, device_id=None))
+        if not bad:
+            raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
+        return bad
 
     def _draw(self, images: Sequence[Admitted], numbers: Sequence[int]) -> Batch:
         files, sizes = zip(*images)

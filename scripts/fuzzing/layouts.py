@@ -69,7 +69,8 @@ def _markers(alone: bytes, before_data: bytes, end_of_data: bytes, names: bytes)
             stop = place + 2
             if name not in alone:
                 stop += max(2, int.from_bytes(data[stop : stop + 2], "big"))
-            if marker.match(data, place) and stop <= len(data) and parts[-1].name != before_data:
+            follows = end if parts[-1].name == before_data else marker
+            if follows.match(data, place) and stop <= len(data):
                 parts.append(Part(name, data[place + 4 : stop]))
             else:
                 found = end.search(data, place + 1)
@@ -91,7 +92,9 @@ def _markers(alone: bytes, before_data: bytes, end_of_data: bytes, names: bytes)
 
 
 JPEG = _markers(b"\x01\xd8\xd9", b"\xda", rb"\xff[\x01-\xcf\xd8-\xfe]", bytes(range(0xC0, 0xFF)))
-CODE_STREAM = _markers(bytes(range(0x30, 0x40)) + b"\x4f\x92\x93\xd9", b"\x93", rb"\xff[\x90-\xfe]", bytes(range(0x4F, 0x94)))
+CODE_STREAM = _markers(
+    bytes(range(0x30, 0x40)) + b"\x4f\x92\x93\xd9", b"\x93", rb"\xff[\x90-\xfe]", bytes(range(0x4F, 0x94))
+)
 
 
 # --- PNG
@@ -143,14 +146,12 @@ def _join_chunks(parts: Sequence[Part]) -> bytes:
 
 
 def _split_webp(data: bytes) -> list[Part]:
-    return [Part(data[:4], data[8:12]), *_split_chunks(data[12:])]
+    return [Part(b"", data[:12]), *_split_chunks(data[12:])]
 
 
 def _join_webp(parts: Sequence[Part]) -> bytes:
-    if not parts:
-        return b""
-    head, chunks = parts[0], _join_chunks(parts[1:])
-    return head.name + _number(_length(head, len(chunks)), 4, "little") + head.content + chunks
+    head, chunks = _concatenate(parts[:1]), _join_chunks(parts[1:])
+    return head[:4] + _number(len(head[8:] + chunks), 4, "little") + head[8:] + chunks
 
 
 _CHUNKS = Layout(_split_chunks, _join_chunks)
@@ -258,16 +259,50 @@ def _join_tiff(parts: Sequence[Part]) -> bytes:
         values = content[2:]
         if name in _PLACES and not values:
             form = _FORMS.get(kind, offset)
-            values = b"".join(_number(each, struct.calcsize(form), "big" if order == ">" else "little") for each in places)
+            values = b"".join(
+                _number(each, struct.calcsize(form), "big" if order == ">" else "little") for each in places
+            )
         count = len(values) // _SIZES.get(kind, 1) if said is None else said % (1 << 8 * width)
         directory += struct.pack(f"{order}HH{offset}", int.from_bytes(name[:2], "big"), kind, count)
         if len(values) > width:
             values, behind = struct.pack(order + offset, start + len(behind)), behind + values + bytes(len(values) % 2)
         directory += values.ljust(width, b"\0")
-    return data[:first] + struct.pack(order + offset, len(data)) + data[first + width :] + directory + bytes(width) + behind
+    return (
+        data[:first]
+        + struct.pack(order + offset, len(data))
+        + data[first + width :]
+        + directory
+        + bytes(width)
+        + behind
+    )
 
 
-_TAGS = (256, 257, 258, 259, 262, 266, 273, 274, 277, 278, 279, 284, 292, 317, 320, 322, 323, 324, 325, 330, 338, 339, 347, 530)
+_TAGS = (
+    256,
+    257,
+    258,
+    259,
+    262,
+    266,
+    273,
+    274,
+    277,
+    278,
+    279,
+    284,
+    292,
+    317,
+    320,
+    322,
+    323,
+    324,
+    325,
+    330,
+    338,
+    339,
+    347,
+    530,
+)
 TIFF = Layout(_split_tiff, _join_tiff, tuple(tag.to_bytes(2, "big") for tag in _TAGS))
 
 

@@ -59,7 +59,8 @@ def _more_images(kind: str) -> tuple[bytes, ...]:
         )
     if kind == "webp":
         return tuple(
-            encoded(small, "WEBP", save_all=True, append_images=[other], lossless=lossless) for lossless in (False, True)
+            encoded(small, "WEBP", save_all=True, append_images=[other], lossless=lossless)
+            for lossless in (False, True)
         )
     if kind == "pnm":
         return b"P1\n4 2\n1 0 1 0\n0 1 0 1\n", b"P2\n3 2\n255\n0 128 255\n1 2 3\n"

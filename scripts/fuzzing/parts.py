@@ -78,23 +78,31 @@ def divide(parts: list[Part], others: list[Part], layout: Layout, rng: random.Ra
 
 
 def take(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
-    """A part of another file is put in, whole or damaged."""
-    new = others[_place(others, rng)]
-    return _insert(parts, [new if rng.random() < 0.6 else rng.choice(_EDITS)(new, rng)], rng)
+    """A part of another file is put in."""
+    return _insert(parts, [others[_place(others, rng)]], rng)
+
+
+def take_damaged(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
+    """A part of another file is put in, with another content or length."""
+    return _insert(parts, [rng.choice(_EDITS)(others[_place(others, rng)], rng)], rng)
 
 
 def replace(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
     """A part is another file's, of the same name if there is one."""
     place = _place(parts, rng)
+    others = others[not others[0].name :] or others
     same = [other for other in others if other.name == parts[place].name]
     return [*parts[:place], rng.choice(same or others), *parts[place + 1 :]]
 
 
 def rename(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
-    """A part has the name of another."""
-    place = _place(parts, rng)
+    """A part with a name has that of another."""
+    named = [place for place, part in enumerate(parts) if part.name]
+    if not named:
+        return parts
+    place = rng.choice(named)
     names = {part.name for part in (*parts, *others)} | set(rng.sample(layout.names, min(3, len(layout.names))))
-    return [*parts[:place], parts[place]._replace(name=rng.choice(sorted(names))), *parts[place + 1 :]]
+    return [*parts[:place], parts[place]._replace(name=rng.choice(sorted(names - {b""}))), *parts[place + 1 :]]
 
 
 def graft(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
@@ -157,4 +165,4 @@ def edit(parts: list[Part], others: list[Part], layout: Layout, rng: random.Rand
     return [*parts[:place], rng.choice(_EDITS)(parts[place], rng), *parts[place + 1 :]]
 
 
-MOVES: tuple[Move, ...] = (drop, repeat, move, divide, take, take, replace, replace, rename, graft)
+MOVES: tuple[Move, ...] = (drop, repeat, move, divide, take, take_damaged, replace, replace, rename, graft)

@@ -105,7 +105,7 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
                     worker.process.kill()  # each is then found dead, with the job that it hung on
                 continue
             for connection in ready:
-                worker = busy.pop(connection)
+                worker = busy.pop(connection)  # type: ignore[call-overload]
                 result = worker.result()
                 assert worker.job is not None
                 yield worker.job, result

@@ -69,4 +69,15 @@ def set_last_number(data: bytes, rng: random.Random) -> bytes:
     return data[:-_HEADER_BYTES] + set_number(data[-_HEADER_BYTES:], rng)
 
 
-CHANGES = (flip, flip_in_header, cut, remove, insert, repeat, blank, set_first_number, set_first_number, set_last_number)
+CHANGES = (
+    flip,
+    flip_in_header,
+    cut,
+    remove,
+    insert,
+    repeat,
+    blank,
+    set_first_number,
+    set_first_number,
+    set_last_number,
+)

@@ -102,8 +102,8 @@ def describe(results: Mapping[str, Any]) -> str:
         [
             *lines,
             "",
-            f"Seed {results['seed']}, DALI {dali}, commit {results['commit'][:7]}, {results['seconds'] // 60} minutes in "
-            f"{results['workers']} processes; no batch of mutants took more than {peak:,} MiB.",
+            f"Seed {results['seed']}, DALI {dali}, commit {results['commit'][:7]}; {results['workers']} processes took "
+            f"{results['seconds'] / 60:.0f} minutes. No batch took more than {peak:,} MiB.",
             "",
         ]
     )

@@ -10,8 +10,36 @@ from hostile import TEXTS, paths, removed, replaced
 
 from fuzzing.layouts import TAR_BLOCK_BYTES, with_tar_checksum
 
-_NUMBERS = "0 -1 1e999 nan -0.0 0.5 3 255 8193 100000000".split() + [f"{2**31}", f"{2**64}", "9" * 5000]
-_WORDS = ("null", "true", "no", "[]", "{}", "[1, 2]", "{0: 32, 5: 64}", "&a", "*a", "!!x", "1:59:59", "RandAugment", "x")
+_NUMBERS = (
+    "0",
+    "-1",
+    "1e999",
+    "nan",
+    "-0.0",
+    "0.5",
+    "3",
+    "255",
+    "8193",
+    f"{10**8}",
+    f"{2**31}",
+    f"{2**64}",
+    "9" * 5000,
+)
+_WORDS = (
+    "null",
+    "true",
+    "no",
+    "[]",
+    "{}",
+    "[1, 2]",
+    "{0: 32, 5: 64}",
+    "&a",
+    "*a",
+    "!!x",
+    "1:59:59",
+    "RandAugment",
+    "x",
+)
 
 
 def change_value(data: bytes, rng: random.Random) -> bytes:
