@@ -195,6 +195,7 @@ BOXES = Layout(
 # --- TIFF
 
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
+_MOST_TAGS = 100
 _FORMS = {3: "H", 4: "I", 16: "Q"}
 _PLACES = {b"\x01\x11": b"\x01\x17", b"\x01\x44": b"\x01\x45"}  # tags of strips' and tiles' offsets and sizes
 
@@ -219,7 +220,7 @@ def _split_tiff(data: bytes) -> list[Part]:
         (start,) = struct.unpack_from(order + offset, data, first)
         (entries,) = struct.unpack_from(order + number, data, start)
         start += struct.calcsize(number)
-        for place in range(start, start + entries * (size + width), size + width):
+        for place in range(start, start + min(entries, _MOST_TAGS) * (size + width), size + width):
             tag, kind, count = struct.unpack_from(entry, data, place)
             values = data[place + size : place + size + width]
             if (length := count * _SIZES.get(kind, 1)) > width:

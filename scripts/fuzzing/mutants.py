@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 from fuzzing import parts, raw, words
 from fuzzing.layouts import LAYOUTS, layout_of
-from fuzzing.material import DATA, IMAGES, material
+from fuzzing.material import DATA, IMAGES, donors, material
 
 KINDS = (*IMAGES, *DATA)
+_MOST_BYTES = 1 << 18
 Change: TypeAlias = Callable[[bytes, random.Random], bytes]
 
 
@@ -54,7 +55,7 @@ def mutant(kind: str, seed: int, number: int) -> bytes:
     whole = data = rng.choice(material(kind))
     times = rng.choice((2, 3, 4, 6) if mutator == "mixed" else (1, 1, 2, 3))
     while times > 0 or data == whole:
-        data = rng.choice(changes)(data, rng)
+        data = rng.choice(changes)(data, rng)[:_MOST_BYTES]
         times -= 1
     # Without right checksums, most mutants would be refused for that alone.
     if kind == "png" and rng.random() < 0.5:
@@ -72,5 +73,5 @@ def _splice(kind: str, data: bytes, rng: random.Random) -> bytes:
 
 def _change_parts(kind: str, move: parts.Move, data: bytes, rng: random.Random) -> bytes:
     layout = layout_of(kind, data)
-    donors = [file for file in material(kind) if layout_of(kind, file) is layout]
-    return parts.change(move, layout, data, rng.choice(donors), rng)
+    alike = [file for file in donors(kind) if layout_of(kind, file) is layout]
+    return parts.change(move, layout, data, rng.choice(alike), rng)
