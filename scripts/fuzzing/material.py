@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def donors(kind: str) -> tuple[bytes, ...]:
 def _is_small(image: bytes) -> bool:
     if len(image) > _MOST_BYTES:
         return False
-    with Image.open(io.BytesIO(image)) as opened:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, on EXIF that is broken on purpose
+        opened = Image.open(io.BytesIO(image))
         return opened.width * opened.height <= _MOST_PIXELS
 
 

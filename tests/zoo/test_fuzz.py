@@ -6,13 +6,11 @@ import os
 import random
 import re
 import struct
-import subprocess
-import sys
 import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from multiprocessing import active_children
+from multiprocessing import active_children, forkserver
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 from bad_images import HEIGHT, PNG, WIDTH, chunk
 from fuzzing import parts, report
+from fuzzing.__main__ import main as fuzz
 from fuzzing.images import Decoder, compare
 from fuzzing.jobs import BATCH, Finding, Job, Result, Tally, examine_all, plan_jobs
 from fuzzing.layouts import LAYOUTS, Layout, Part, layout_of
@@ -34,7 +33,6 @@ ROOT = Path(__file__).parents[2]
 # --- files and their parts
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_a_file_that_is_taken_apart_and_put_together_is_the_same(kind: str) -> None:
     for data in material(kind):
@@ -309,39 +307,25 @@ def test_the_time_and_memory_of_a_batch_are_no_finding(cause: str) -> None:
     assert examine({FIRST: broken(cause, FIRST)}) == ([], {"mutants": 8, "accepted": 8})
 
 
-def test_a_process_that_dies_is_counted_and_replaced() -> None:
-    jobs = [Job("json", range(3 * number, 3 * number + 3), 0) for number in range(4)]
-    results = examined(jobs, 1, 1 << 30)
-    [*first] = [next(results)]
-    for process in active_children():
-        process.kill()
-        process.join()
-    job, died = next(results)
-    assert (died.cause, died.detail, died.suspects) == ("crash", "the process ended with exit code -9", (3, 4, 5))
-    assert job == jobs[1]
-    rest = [*first, *results]
-    assert [job for job, _ in rest] == [jobs[0], *jobs[2:]]
-    assert all(result.cause == "" and result.outcomes.total() == 3 for _, result in rest)
-
-
 # --- whole runs
 
 
-def fuzz(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests/support")))
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "fuzzing", "--folder", folder, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """Where the fuzzer's processes are forked from; it loads the libraries once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests/support"))))
+        yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def run(server: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The report of a small run."""
     folder = tmp_path_factory.mktemp("run")
-    options = ("--count", "160", "--seed", "1", "--json", str(folder / "report.json"))
-    ran = fuzz(folder / "findings", *options)
-    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
-    return json.loads((folder / "report.json").read_text())
+    report = folder / "report.json"
+    assert fuzz(["--count", "160", "--seed", "1", "--folder", str(folder / "findings"), "--json", str(report)]) == 0
+    return json.loads(report.read_text())
 
 
 def test_nothing_mutated_breaks_anything(run: dict[str, Any]) -> None:
@@ -372,21 +356,40 @@ def test_the_mutations_reach_the_parsers_and_what_is_behind(run: dict[str, Any],
     assert min(sum(each[outcome] for each in counts) for outcome in ("refused", "accepted")) > 0
 
 
-def test_a_process_without_memory_to_spare_is_a_finding_that_is_saved(tmp_path: Path) -> None:
-    options = ("--count", "16", "--kinds", "jpeg", "--spare-mib", "0", "--workers", "1")
-    found = fuzz(tmp_path / "findings", *options, "--json", str(tmp_path / "report.json"))
-    assert found.returncode == 1, found.stdout + found.stderr
-    saved = sorted((tmp_path / "findings").iterdir())
+@pytest.mark.usefixtures("server")
+def test_a_process_without_memory_to_spare_is_a_finding_that_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--count", "16", "--kinds", "jpeg", "--spare-mib", "0", "--workers", "1"]
+    folder, json_file = tmp_path / "findings", tmp_path / "report.json"
+    assert fuzz([*options, "--folder", str(folder), "--json", str(json_file)]) == 1
+    saved, printed = sorted(folder.iterdir()), capsys.readouterr().out
     assert saved
-    assert all(str(path) in found.stdout for path in saved)
-    # Its name says how to make it again, in any process.
+    assert all(str(path) in printed for path in saved)
+    # Its name says how to make it again.
     made = {path: re.fullmatch(r"seed(\d+)-(\d+)\.jpeg", path.name) for path in saved}
     assert all(name and path.read_bytes() == mutant("jpeg", int(name[1]), int(name[2])) for path, name in made.items())
-    results = json.loads((tmp_path / "report.json").read_text())
+    results = json.loads(json_file.read_text())
     assert results["mutants"] == 16
     assert (
         sum(each["memory"] for each in results["outcomes"]["jpeg"].values()) == len(saved) == len(results["findings"])
     )
+
+
+@pytest.mark.usefixtures("server")
+def test_a_process_that_dies_is_counted_and_replaced() -> None:
+    jobs = [Job("json", range(3 * number, 3 * number + 3), 0) for number in range(4)]
+    results = examined(jobs, 1, 1 << 30)
+    [*first] = [next(results)]
+    for process in active_children():
+        process.kill()
+        process.join()
+    job, died = next(results)
+    assert (died.cause, died.detail, died.suspects) == ("crash", "the process ended with exit code -9", (3, 4, 5))
+    assert job == jobs[1]
+    rest = [*first, *results]
+    assert [job for job, _ in rest] == [jobs[0], *jobs[2:]]
+    assert all(result.cause == "" and result.outcomes.total() == 3 for _, result in rest)
 
 
 # --- the page
