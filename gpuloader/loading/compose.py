@@ -15,7 +15,7 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.loading.decoding import fill
+from gpuloader.loading.decoding import fill, filled_rows
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
@@ -105,7 +105,7 @@ class Compose(Preset):
             views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
             if encoded and is_decode_failure(str(error)):
-                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding)
+                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
                 if causes:
                     bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
                     raise DataError("; ".join(bad)) from None
@@ -139,9 +139,10 @@ class _Graph:
         self._pipeline: Any = None
         decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
         self.decoding = decoder.graph_options
+        self._first_rows, self._rows = filled_rows(decoder.hw_load, batch_size)
         self._options: dict[str, Any] = {
             **self.decoding,
-            "batch_size": batch_size,
+            "batch_size": max(self._rows, batch_size),
             "num_threads": min(batch_size, available_cores()),
             "device_id": device_id,
             "prefetch_queue_depth": 1,
@@ -154,8 +155,7 @@ class _Graph:
     ) -> list[torch.Tensor]:
         with self._lock:
             batch, rows = self._batch, len(images)
-            if self._pipeline is None and self.decoding["decoder_options"].get("hw_decoder_load"):
-                images, arrays = fill(images, arrays, self._options["batch_size"])
+            images, arrays = fill(images, arrays, self._first_rows if self._pipeline is None else self._rows)
             batch[:] = [list(images), *arrays.values()]
             self._pipeline = self._pipeline or recipe_pipeline(
                 preset=preset, source=lambda: tuple(batch), **self._options

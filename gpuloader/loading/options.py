@@ -122,7 +122,8 @@ class Decoder:
             cropped. The pixels are the same. None means True, except on a GPU on which that fails.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU, driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
+    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
+    `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder

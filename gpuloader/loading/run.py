@@ -152,10 +152,17 @@ class Run:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them."""
+    def find_undecodable(
+        self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]], message: str = ""
+    ) -> Mapping[int, str]:
+        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them.
+
+        Args:
+            message: DALI's error, if they failed as a batch.
+        """
+        options = self.decoder.graph_options
         return find_undecodable(
-            self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
+            self.recipe, images, arrays, self.device_id, self.num_threads, **options, message=message
         )
 
     @cached_property
