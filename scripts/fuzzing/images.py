@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -13,18 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline
 
-from fuzzing.jobs import BATCH, Job, Result
+from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
 from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
 from gpuloader.internals.dali import is_decode_failure
-from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import admit, find_undecodable, jpeg2000, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset
 
 _SIZE = 32
-_REPLACED = "replaced"
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
-_BYTES = (0x11, 0xEE)
 
 Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
 """What `admit` returns: the file that DALI gets, and its height and width."""
@@ -32,47 +31,51 @@ Batch: TypeAlias = tuple[list[NDArray[np.uint8]], dict[str, NDArray[Any]]]
 """Encoded images, and what a recipe drew for them."""
 
 
-class Decoder:
-    """The gate, and the graphs of two recipes: whole images, and random windows."""
+def admit_any(image: bytes) -> Admitted | str:
+    """The gate, for all formats."""
+    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
 
-    def __init__(self) -> None:
-        self._recipes = (
+
+class Decoder:
+    """The gate, and the graphs of two recipes: whole images, and random windows.
+
+    Args:
+        admit: the gate.
+    """
+
+    def __init__(self, admit: Callable[[bytes], Admitted | str] = admit_any) -> None:
+        self._memories = memories = [_Memory(byte) for byte in (0x11, 0xEE)]
+        recipes = (
             load_preset("raw_uint8", {"Resize": {"size": [_SIZE, _SIZE]}, "CenterCrop": {"size": _SIZE}}),
             load_preset("imagenet_train", {"RandomResizedCrop": {"size": _SIZE}}),
         )
-        self._splits = [[_Split(recipe, *each) for each in zip(shades(), _BYTES)] for recipe in self._recipes]
+        self._splits = [[_Split(recipe, *each, admit) for each in zip(shades(), memories)] for recipe in recipes]
+
+    def close(self) -> None:
+        """Ends the processes that decode some formats."""
+        for memory in self._memories:
+            memory.server.close()
 
     def warm_up(self) -> None:
         """Loads what the first batches would load."""
         for kind in IMAGES:
-            for recipe in range(len(self._recipes)):
+            for recipe in range(len(self._splits)):
                 self.examine(Job(kind, range(BATCH), 0, recipe), dict(enumerate(material(kind)[:4])))
 
     def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
-        """Gate, decode, and triage where that fails."""
-        admitted = {number: _admit(image) for number, image in mutants.items()}
-        images = {number: image for number, image in admitted.items() if not isinstance(image, str)}
-        result = self.decode_twice(images, job.recipe)
-        return result._replace(outcomes=result.outcomes + Counter({"refused": len(mutants) - len(images)}))
-
-    def decode_twice(self, images: Mapping[int, Admitted], recipe: int) -> Result:
-        """Decodes images that passed the gate in one batch, then backwards in two, and compares."""
-        first, second = self._splits[recipe]
-        numbers = list(images)
+        """Gate, decode, and triage where that fails: all in one batch, then backwards in two."""
+        first, second = self._splits[job.recipe]
+        numbers = list(mutants)
         half = (len(numbers) + 1) // 2
-        once = first.decode(images, [numbers], check_triage=True)
-        return compare(once, second.decode(images, [numbers[:half][::-1], numbers[half:][::-1]]))
-
-
-def _admit(image: bytes) -> Admitted | str:
-    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
+        once = first.decode(mutants, [numbers], check_triage=True)
+        return compare(once, second.decode(mutants, [numbers[:half][::-1], numbers[half:][::-1]]))
 
 
 def compare(once: Mapping[int, str], again: Mapping[int, str]) -> Result:
-    """The result of a batch that was decoded twice: number -> a digest of its pixels, or "replaced"."""
+    """The result of a batch that was decoded twice: number -> "refused", "replaced", or a digest of the pixels."""
     differing = [number for number in once if once[number] != again[number]]
-    replaced = sum(outcome == _REPLACED for number, outcome in once.items() if number not in differing)
-    outcomes = Counter({"replaced": replaced, "accepted": len(once) - len(differing) - replaced})
+    same = (once[number] for number in once.keys() - differing)
+    outcomes = Counter(outcome if outcome in OUTCOMES else "accepted" for outcome in same)
     if not differing:
         return Result(outcomes)
     some = ", ".join(f"{number}: {once[number]} and {again[number]}" for number in differing[:5])
@@ -85,43 +88,49 @@ class _Split:
     Args:
         shade: an image of one colour; a batch of it is decoded before each batch, so that its pixels are in the memory
             that the pipeline keeps.
-        byte: what fills the memory that the decoders get from malloc.
+        memory: what decoders find in new memory.
     """
 
-    def __init__(self, recipe: Preset, shade: bytes, byte: int) -> None:
-        self._recipe, self._byte = recipe, byte
-        admitted = _admit(shade)
+    def __init__(self, recipe: Preset, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted | str]) -> None:
+        self._recipe, self._memory, self._admit = recipe, memory, admit
+        admitted = admit_any(shade)
         assert not isinstance(admitted, str)
         self._shades = [admitted] * BATCH
         self._pipeline: Pipeline | None = None
         self._batch: tuple[Any, ...] = ()
 
     def decode(
-        self, images: Mapping[int, Admitted], batches: Sequence[Sequence[int]], check_triage: bool = False
+        self, mutants: Mapping[int, bytes], batches: Sequence[Sequence[int]], check_triage: bool = False
     ) -> dict[int, str]:
-        """Number -> a digest of its pixels, or "replaced"; an error if triage and the graph disagree."""
-        outcomes = {}
-        with _filling_memory(self._byte):
-            for numbers in filter(None, batches):
-                drawn = self._draw([images[number] for number in numbers], numbers)
-                bad: set[int] = set()
-                try:
-                    pixels = self._run(*drawn)
-                except RuntimeError as error:
-                    bad = self._find_bad(drawn, error)
-                    good = [row for row in range(len(numbers)) if row not in bad]
-                    pixels = self._run(*_take(drawn, good)) if good else np.empty(0)
-                    if check_triage and any(self._decodes(_take(drawn, [row])) for row in bad):
-                        raise RuntimeError("triage refuses an image that the graph decodes") from None
-                digests = map(_digest, pixels)
-                outcomes |= {number: _REPLACED if row in bad else next(digests) for row, number in enumerate(numbers)}
+        """Number -> "refused", "replaced", or a digest of the pixels; an error if triage and the graph disagree."""
+        outcomes = dict.fromkeys(mutants, "refused")
+        with self._memory.filled():
+            for numbers in batches:
+                admitted = {number: self._admit(mutants[number]) for number in numbers}
+                images = {number: image for number, image in admitted.items() if not isinstance(image, str)}
+                if images:
+                    outcomes |= self._decode_batch(images, check_triage)
         return outcomes
+
+    def _decode_batch(self, images: Mapping[int, Admitted], check_triage: bool) -> dict[int, str]:
+        drawn = self._draw(list(images.values()), list(images))
+        bad: set[int] = set()
+        try:
+            pixels = self._run(*drawn)
+        except RuntimeError as error:
+            bad = self._find_bad(drawn, error)
+            good = [row for row in range(len(images)) if row not in bad]
+            pixels = self._run(*_take(drawn, good)) if good else np.empty(0)
+            if check_triage and any(self._decodes(_take(drawn, [row])) for row in bad):
+                raise RuntimeError("triage refuses an image that the graph decodes") from None
+        digests = map(_digest, pixels)
+        return {number: "replaced" if row in bad else next(digests) for row, number in enumerate(images)}
 
     def _find_bad(self, batch: Batch, error: RuntimeError) -> set[int]:
         """The rows that triage refuses, after an error of the graph."""
         if not is_decode_failure(str(error)):
             raise error
-        bad = set(find_undecodable(self._recipe, *batch, device_id=None))
+        bad = set(find_undecodable(self._recipe, *batch, device_id=None, message=str(error)))
         if not bad:
             raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
         return bad
@@ -174,12 +183,29 @@ def _digest(pixels: NDArray[Any]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(pixels).view(np.uint8).data, digest_size=8).hexdigest()
 
 
-@contextmanager
-def _filling_memory(byte: int) -> Iterator[None]:
-    """Within, memory from malloc has other bytes than zeros: an image of memory that was never written shows it."""
-    set_option = ctypes.CDLL(None).mallopt
-    set_option(_PERTURB, byte)
-    try:
-        yield
-    finally:
-        set_option(_PERTURB, 0)
+class _Memory:
+    """What decoders find in new memory, here and in the process that decodes some formats.
+
+    An image of memory that no decoder wrote has other pixels, then, for each byte.
+
+    Attributes:
+        server: the process.
+    """
+
+    def __init__(self, byte: int) -> None:
+        self._byte = byte
+        self.server = type(jpeg2000.server)()
+
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        """Within, what malloc gives is full of the byte."""
+        set_option, ours = ctypes.CDLL(None).mallopt, jpeg2000.server
+        set_option(_PERTURB, self._byte)
+        os.environ["MALLOC_PERTURB_"] = str(self._byte)  # for the process, which starts at its first image
+        jpeg2000.server = self.server
+        try:
+            yield
+        finally:
+            jpeg2000.server = ours
+            del os.environ["MALLOC_PERTURB_"]
+            set_option(_PERTURB, 0)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -129,9 +129,8 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
-    decoder = Decoder()
-    decoder.warm_up()
-    with tempfile.TemporaryDirectory() as folder:
+    with closing(Decoder()) as decoder, tempfile.TemporaryDirectory() as folder:
+        decoder.warm_up()
         parsers = Parsers(Path(folder))
         used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
