@@ -10,6 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
 from gpuloader.cli.printing import print_json, say
+from gpuloader.helpers.units import counted
 
 
 def show(
@@ -59,7 +60,8 @@ def show(
     if as_json:
         print_json(shown)
         return
-    say(f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels")
+    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(versions, 'version')}"
+    say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")
     for sample in shown.samples:

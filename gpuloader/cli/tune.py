@@ -20,6 +20,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
+from gpuloader.helpers.units import counted
 
 
 def tune(
@@ -69,4 +70,4 @@ def tune(
     if batch_size is None and size < LARGEST_BATCH:
         say(f"batches of {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     say(verdict(result))
-    say(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")
+    say(f"{output}: arguments of GPULoader, found in {counted(len(result.search.runs), 'run')}, {result.seconds:.0f} s")

@@ -10,6 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, chosen_device
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.helpers.units import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.verify import Verification
@@ -71,4 +72,4 @@ def _print(result: Verification, picture: Path) -> None:
         say(f"{picture} shows the CPU's images, the device's, and their differences")
     off = sum(not row.ok for row in result.rows)
     say()
-    say(f"{len(result.rows)} rows, {f'{off} are off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")
+    say(f"{counted(len(result.rows), 'row')}, {f'{off} off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,14 +16,19 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.loading.decoding import fill, filled_rows
+from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
-Image: TypeAlias = "NDArray[np.uint8] | bytes"
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
+Kind = TypeVar("Kind", bound=Image)
 
 
 class Compose(Preset):
@@ -102,13 +107,13 @@ class Compose(Preset):
 
     def __call__(
         self,
-        images: Image | list[Image],
+        images: Kind | list[Kind],
         *,
         seed: int = 0,
         epoch: int = 0,
         sample: int = 0,
         device_id: int | None = None,
-    ) -> torch.Tensor | list[torch.Tensor]:
+    ) -> Images:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
         It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
@@ -139,6 +144,7 @@ class Compose(Preset):
             raise
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
+        views = round_to_dtype(self, views)
         views = [view[0] for view in views] if one else views
         return views[0] if len(views) == 1 else views
 

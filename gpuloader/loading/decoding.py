@@ -184,7 +184,9 @@ class DecodedBatches:
         """The images of a batch without samples."""
         recipe = self._run.recipe
         shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
-        return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=self._run.device) for shape in shapes]
+        return [
+            torch.empty(shape, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device) for shape in shapes
+        ]
 
 
 class _Feed:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.units import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -45,7 +46,7 @@ from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, 
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
@@ -68,6 +69,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return self.num_samples
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
+        return {name: label for label, name in enumerate(self.classes or ())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +119,7 @@ class Run:
         place = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
         return (
-            f"{plan.samples} samples, {plan.steps()} steps of {plan.batch_size}, {self.device}, "
+            f"{counted(plan.samples, 'sample')}, {counted(plan.steps(), 'step')} of {plan.batch_size}, {self.device}, "
             f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )
@@ -265,6 +271,8 @@ def resolve_run(
 
 
 def _name_recipe(preset: AnyPreset) -> str:
+    if is_recipe_mapping(preset):
+        return "as a mapping"
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuloader.errors import StateError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.options import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Preset
@@ -121,7 +122,7 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
-            f"it had {len(before)} shards, this loader has {len(now)}",
+            f"it had {counted(len(before), 'shard')}, this loader has {len(now)}",
             *([f"missing or changed here are the saved shards {_list(lacking)}, counted from 0"] if lacking else []),
             *([f"new or changed here are {_list(added)}"] if added else []),
         ]

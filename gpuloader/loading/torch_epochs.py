@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuloader.errors import StateError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.world import World
 
 
@@ -52,8 +53,9 @@ class TorchEpochs:
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
             raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
         if state["state"] is None and 0 < state["given"] < len(self):
+            given = counted(state["given"], "batch", "batches")
             raise StateError(
-                f"it was left in the middle of an epoch, after {state['given']} batches, and has no state_dict: use "
+                f"it was left in the middle of an epoch, after {given}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.units import counted
 from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
@@ -150,7 +151,9 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
     if samples == 0 and len(done) == len(shards):
-        raise NoSamplesError(f"none of the {len(left_out)} pictures is good: {left_out[0].name}: {left_out[0].why}")
+        raise NoSamplesError(
+            f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
+        )
     finished = {shard.name for shard in done}
     return PackResult(
         destination=folder,

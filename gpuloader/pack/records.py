@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError
+from gpuloader.helpers.units import counted
 from gpuloader.shards.regular_file import read_regular
 
 MOST_PICTURE_BYTES = 1 << 32
@@ -148,7 +149,8 @@ def labelled_files(
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(
-            f"{len(missing)} of {len(paths)} pictures are missing: {shown}: correct or remove their entries"
+            f"{len(missing)} of {counted(len(paths), 'picture')} cannot be found: {shown}: correct or remove these "
+            f"entries"
         )
     records = [
         FileRecord(path, _key(path, folder), size, number, json)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from braceexpand import braceexpand
 
-from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError
+from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards
@@ -35,8 +35,12 @@ def resolve_shards(tar: Tar) -> list[Shard]:
         DataError: a folder may not be read, or the system refuses a path.
     """
     sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
-    if not all(isinstance(source, (str, os.PathLike)) for source in sources):
-        raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of these")
+    for source in sources:
+        if not isinstance(source, (str, os.PathLike)):
+            raise ConfigError(
+                f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
+                f"{_advice_on_dataset(source)}"
+            )
     shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
@@ -118,7 +122,7 @@ def _expand(source: str) -> list[Shard]:
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
-        return _check_any(shards, f"no file matches {source}")
+        return _check_any(shards, f"no file matches {source}{'' if shards else _hint_for_glob(path)}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
@@ -160,6 +164,20 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
     return list(shards)
 
 
+def _advice_on_dataset(source: object) -> str:
+    """How to make shards from one of torch's data sets; "" if it is none."""
+    kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(source).__mro__]
+    if "torchvision.datasets.folder.DatasetFolder" in kinds:
+        folder = shlex.quote(str(getattr(source, "root", "FOLDER")))
+        return f". `gpuloader pack {folder} shards` makes shards of the folder of this data set; then use tar='shards'"
+    if "torch.utils.data.dataset.Dataset" in kinds:
+        return (
+            ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "
+            "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"
+        )
+    return ""
+
+
 def _advice_on_images(folder: Path) -> str | None:
     """How to make shards from a folder, if it has images or class folders with images; otherwise None."""
     for depth in ("*", "*/*", "*/*/*"):
@@ -171,6 +189,18 @@ def _advice_on_images(folder: Path) -> str | None:
                 classes = shlex.quote(str(file.parent.parent))
                 return f"`gpuloader pack {classes} shards` makes shards of its class folders; then use tar='shards'"
     return None
+
+
+def _hint_for_glob(path: Path) -> str:
+    """The names that are there and resemble the first part of the path that is a pattern."""
+    folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
+    if not folder.is_dir():
+        return f"; {folder} is no folder{_hint(folder)}"
+    names = sorted(other.name for other in folder.iterdir() if not _is_index(other.name))
+    if near := difflib.get_close_matches(path.relative_to(folder).parts[0], names, n=3):
+        return f"; similar names are {', '.join(sorted(near))}"
+    shards = [name for name in names if name.endswith(".tar")]
+    return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
 
 
 def _hint(path: Path) -> str:

@@ -24,6 +24,7 @@ import platformdirs
 
 from gpuloader.errors import ConfigError, DeviceError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
+from gpuloader.helpers.units import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -248,7 +249,9 @@ def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
     nvjpeg.nvjpegDestroy(handle)
     if failed:
         return f"unknown: nvJPEG does not say (status {failed})"
-    return f"{engines.value}, each of {per_engine.value} cores, on GPU 0" if engines.value else "none on GPU 0"
+    return (
+        f"{engines.value}, each of {counted(per_engine.value, 'core')}, on GPU 0" if engines.value else "none on GPU 0"
+    )
 
 
 def _decoding() -> Finding:
@@ -280,7 +283,7 @@ def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
         return Finding("cores", f"{affinity} of {built_in}")
     usable = usable_cores(affinity, quota)
     advice = (
-        f"GPULoader uses {usable} threads, but other libraries use one for each of the {affinity} cores: "
+        f"GPULoader uses {counted(usable, 'thread')}, but other libraries use one for each of the {affinity} cores: "
         f"set OMP_NUM_THREADS={usable}, or raise the quota"
     )
     return Finding("cores", f"{affinity} of {built_in}, but a quota of {quota:.3g} cores' time", "warning", advice)

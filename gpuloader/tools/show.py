@@ -24,6 +24,7 @@ from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
 from gpuloader.helpers.printable import printable
+from gpuloader.helpers.units import counted
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
@@ -368,7 +369,8 @@ def _heading(
 ) -> list[str]:
     title = f"{preset} with {json.dumps(overrides, default=str)}" if overrides else preset
     epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
-    facts = f"seed {seed}, {epochs}, {samples} of {len(gallery):,} samples, {gallery.device}, gpuloader {__version__}"
+    shown = f"{samples} of {counted(len(gallery), 'sample')}"
+    facts = f"seed {seed}, {epochs}, {shown}, {gallery.device}, gpuloader {__version__}"
     levels = " (normalising undone)" if any(view.normalize for view in compose.each_view) else ""
     lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines

@@ -185,7 +185,7 @@ def test_the_numbers_of_threads_end_with_the_cores(cores: int, counts: list[int]
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [
-        ([7], "p99 7 ms, median 7 ms, of 1 steps of 16 images"),
+        ([7], "p99 7 ms, median 7 ms, of 1 step of 16 images"),
         ([10] * 9 + [300], "p99 300 ms, median 10 ms, of 10 steps of 16 images"),
         ([10] * 99 + [300], "p99 10 ms, median 10 ms, of 100 steps of 16 images"),  # one of a hundred is longer
         ([10] * 98 + [300] * 2, "p99 300 ms, median 10 ms, of 100 steps of 16 images"),
