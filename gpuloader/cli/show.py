@@ -40,9 +40,16 @@ def show(
 
     Example: gpuloader show shards/ --preset mine.yaml --serve
     """
+    from gpuloader.tools.show_arguments import check_picture, check_shown
+
+    overrides = _overrides(changes or [])
+    samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
+    check_shown(shards, preset, overrides, seed)
+    if not serve:
+        check_picture(output, samples, versions, columns)
     common: dict[str, Any] = {
         "preset": preset,
-        "overrides": _overrides(changes or []),
+        "overrides": overrides,
         "seed": seed,
         "label_from": label_source(label_from),
         "device_id": chosen_device(cpu),
@@ -54,9 +61,7 @@ def show(
         return
     from gpuloader.tools import show as tool
 
-    shown = tool.show(
-        shards, output, samples=[*(ids or []), *(keys or [])] or count, versions=versions, columns=columns, **common
-    )
+    shown = tool.show(shards, output, samples=samples, versions=versions, columns=columns, **common)
     if as_json:
         print_json(shown)
         return

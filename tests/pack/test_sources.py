@@ -248,7 +248,7 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             "a.csv",
             "path,label\nin/0.jpg,1\nin/7.jpg,1\nin/0.jpg/8.jpg,1\n",
             PackError,
-            "2 of 3 pictures cannot be found: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4): ",
+            "2 of 3 pictures cannot be found: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4)",
         ),
         ("a.jsonl", "", NoSamplesError, "a.jsonl has no rows"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
