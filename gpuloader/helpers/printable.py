@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 MOST_CHARACTERS = 3000
 """The length of a message. What is quoted in it may come from a file, and be of any length."""
 
 _FEWEST_CHARACTERS = 100  # of a line, if a message has many
+_LONGEST_WORD = 1000  # such as a path
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
 
 def printable(text: str) -> str:
@@ -28,8 +31,9 @@ def shorten(text: str, most_characters: int) -> str:
 
 
 def as_message(lines: Sequence[object]) -> str:
-    """The lines of a message, printable; if they are too long together, the long ones are shortened."""
-    texts = [printable(shorten(str(line), MOST_CHARACTERS)) for line in lines]
+    """The lines of a message, printable; long words are shortened, and if that is not enough, long lines."""
+    words = (_LONG_WORD.sub(lambda word: shorten(word[0], _LONGEST_WORD), str(line)) for line in lines)
+    texts = [printable(shorten(text, MOST_CHARACTERS)) for text in words]
     if sum(map(len, texts)) + len(texts) > MOST_CHARACTERS:
         share = max(_FEWEST_CHARACTERS, MOST_CHARACTERS // len(texts) - 1)
         texts = [shorten(text, share) for text in texts]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuloader.errors import StateError, describe
 from gpuloader.loading.world import World
+from gpuloader.plan import EPOCHS
 
 
 class TorchEpochs:
@@ -51,6 +52,11 @@ class TorchEpochs:
         """Raises StateError if `load_state_dict` would not take this state."""
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
             raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
+        for name in ("epoch", "given"):
+            if type(state[name]) is not int or not 0 <= state[name] <= EPOCHS:
+                raise StateError(
+                    f"the state's {name} is {describe(state[name])}: allowed is an integer in [0, {EPOCHS}]"
+                )
         if state["state"] is None and 0 < state["given"] < len(self):
             raise StateError(
                 f"it was left in the middle of an epoch, after {state['given']} batches, and has no state_dict: use "
