@@ -61,7 +61,7 @@ def describe(value: object, most_characters: int = 80) -> str:
 class GPULoaderError(Exception):
     """The base class: `except GPULoaderError` catches every error that the library raises on purpose.
 
-    Each argument is a line of the message. The text is always safe to print, and has at most 3,000 characters, whatever
+    Each argument is a line of the message. The text is always safe to print, and has at most 4,000 characters, whatever
     it quotes: long lines keep their beginning and their end. Attributes have all of it.
 
     Example:

@@ -6,10 +6,10 @@ import logging
 import re
 from collections.abc import Sequence
 
-MOST_CHARACTERS = 3000
+MOST_CHARACTERS = 4000
 """The length of a message. What is quoted in it may come from a file, and be of any length."""
 
-_FEWEST_CHARACTERS = 100  # of a line, if a message has many
+_MOST_LINES = 40
 _LONGEST_WORD = 1000  # such as a path
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
@@ -31,13 +31,14 @@ def shorten(text: str, most_characters: int) -> str:
 
 
 def as_message(lines: Sequence[object]) -> str:
-    """The lines of a message, printable; long words are shortened, and if that is not enough, long lines."""
+    """The lines of a message, printable; long words are shortened, and if that is not enough, all that is long."""
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[: _MOST_LINES - 10], f"... ({len(lines)} lines) ...", *lines[-9:]]
     words = (_LONG_WORD.sub(lambda word: shorten(word[0], _LONGEST_WORD), str(line)) for line in lines)
     texts = [printable(shorten(text, MOST_CHARACTERS)) for text in words]
     if sum(map(len, texts)) + len(texts) > MOST_CHARACTERS:
-        share = max(_FEWEST_CHARACTERS, MOST_CHARACTERS // len(texts) - 1)
-        texts = [shorten(text, share) for text in texts]
-    return shorten("\n".join(texts), MOST_CHARACTERS)
+        texts = [shorten(text, MOST_CHARACTERS // len(texts) - 1) for text in texts]
+    return "\n".join(texts)
 
 
 def make_printable(record: logging.LogRecord) -> bool:
