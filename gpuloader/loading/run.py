@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -143,14 +142,6 @@ class Run:
     def num_threads(self) -> int:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
-
-    @cached_property
-    def accepted_sizes(self) -> NDArray[np.int32]:
-        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
-
-        The gate need not see these again, because reading makes sure that a shard has not changed.
-        """
-        return np.zeros((len(self.shards), 2), np.int32)
 
     def admit(self, image: EncodedImage) -> Admitted | str:
         """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""

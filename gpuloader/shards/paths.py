@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from braceexpand import braceexpand
-
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
+from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards
@@ -95,9 +94,10 @@ def _find(source: str) -> list[Shard]:
         ) from None
 
 
-def _expand(source: str) -> list[Shard]:
+def _expand(source: str, braces: bool = True) -> list[Shard]:
+    """The shards of a path, URL or pattern; what braces stood for has no further `braces`, even if it looks so."""
     if (protocol := remote_protocol(source)) is not None:
-        return _expand_url(source, protocol)
+        return _expand_url(source, protocol, braces)
     source = source.removeprefix("file://")
     if not source:
         raise ConfigError(
@@ -117,8 +117,8 @@ def _expand(source: str) -> list[Shard]:
         return _check_any(found, f"no *.tar in the folder {source}")
     if mode:
         return [path]
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
@@ -128,9 +128,9 @@ def _expand(source: str) -> list[Shard]:
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _expand_url(source: str, protocol: str) -> list[Shard]:
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     folder = source.endswith("/")
     if protocol in ("http", "https"):
         if folder or "*" in source:  # a question mark begins a query, and brackets may be part of names
@@ -144,13 +144,6 @@ def _expand_url(source: str, protocol: str) -> list[Shard]:
             shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL"
         )
     return [RemoteShard(source)]
-
-
-def _braces(source: str) -> list[str]:
-    try:
-        return list(braceexpand(source))
-    except ValueError as error:
-        raise ConfigError(f"the brace pattern {without_secrets(source)!r} cannot be read: {error}") from None
 
 
 def _is_index(name: str) -> bool:
