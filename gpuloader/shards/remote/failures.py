@@ -66,8 +66,8 @@ def status_of(error: Exception) -> int | None:
         named = (getattr(holder, name, None) for name in ("status", "status_code", "code"))
         if found := next((status for status in named if isinstance(status, int)), 0):
             return found
-        if found := _boto(holder).get("HTTPStatusCode"):
-            return int(found)
+        if code := _boto(holder).get("HTTPStatusCode"):
+            return int(code)
     return None
 
 
