@@ -12,8 +12,8 @@ are not removed. Nobody waits for space while holding a lock on a shard, so ther
 names do not belong to the cache: they do not count and are not changed.
 
 If a process ends, what it wrote stays; if the machine stops, this may be lost. So partial files from before the
-machine's last start are removed. If a shard's size or modification time is wrong, something changed it here, and it is
-downloaded again.
+machine's last start are removed. If a shard's size or modification time is wrong, or its content is not what its index
+says, something changed or damaged it here, and it is downloaded again.
 """
 
 from __future__ import annotations

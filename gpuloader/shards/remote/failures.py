@@ -64,10 +64,10 @@ def status_of(error: Exception) -> int | None:
     """The HTTP status, from wherever the store's library keeps it; None if there is none."""
     for holder in _holders(error):
         named = (getattr(holder, name, None) for name in ("status", "status_code", "code"))
-        if found := next((status for status in named if isinstance(status, int)), 0):
-            return found
-        if code := _boto(holder).get("HTTPStatusCode"):
-            return int(code)
+        if status := next((each for each in named if isinstance(each, int)), 0):
+            return status
+        if found := _boto(holder).get("HTTPStatusCode"):
+            return int(found)
     return None
 
 

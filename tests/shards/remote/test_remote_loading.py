@@ -129,6 +129,16 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(
         assert stats.held_bytes <= cache_bytes
 
 
+def test_a_store_may_tell_versions_apart_by_any_bytes(shards: list[Path], server: Server, cache: Path) -> None:
+    server.headers = {"ETag": '"\xff\xfe"'}  # no UTF-8
+    for _ in range(2):
+        with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
+            assert_same(list(far), list(local))
+            stats = far.stats().cache
+    assert stats is not None
+    assert stats.downloaded_bytes == 0  # the second loader finds the shards of the first one
+
+
 def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: Path) -> None:
     mixed = [shards[0], f"{server.url}/train-{{0001,0002}}.tar", *shards[3:]]
     sources = [{"tar": f"{server.url}/train-0000.tar", "weight": 3}, {"tar": shards[1:]}]
