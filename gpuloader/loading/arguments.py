@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
+
+_log = logging.getLogger("gpuloader")
 
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
@@ -180,6 +183,20 @@ def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | No
     if len(set(output.values())) < len(output):
         raise ConfigError(f"output={output!r} gives two entries the same name: use different names")
     return dict(output)
+
+
+_PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
+
+
+@cache
+def warn_of_places(fields: tuple[str, ...]) -> None:
+    """Logs a warning if fields are named like places in the image, once in a process: every recipe moves pixels."""
+    if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
+        _log.warning(
+            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
+            "in them are those of the stored images, not of the delivered ones",
+            ", ".join(named),
+        )
 
 
 def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:

@@ -37,6 +37,7 @@ from gpuloader.loading.arguments import (
     resolve_device,
     resolve_label_from,
     resolve_shuffle,
+    warn_of_places,
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
@@ -228,6 +229,8 @@ def resolve_run(
     kept = as_value(Cache, "cache", {} if cache is None else cache)
     collators = check_fields(fields, output)
     names = output_names(output, tuple(collators))
+    if here.local_rank == 0:
+        warn_of_places(tuple(collators))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(

@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling
+from gpuloader.loading.arguments import warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -144,6 +145,28 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", script, shard], stdout=subprocess.PIPE, text=True, check=True)
     assert result.stdout.startswith("cpu has no memory left for batch_size=8, prefetch=1 and images of up to 6000x6000")
     assert "for decoded images. Take a smaller batch_size or prefetch, or smaller images" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (["boxes.npy"], "boxes.npy"),
+        (["json", "mask.png", "keypoints"], "mask.png, keypoints"),
+        ({"bboxes": len}, "bboxes"),
+        (["json", "txt", "npy"], None),
+        (["myboxes.npy"], None),
+    ],
+)
+def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
+    shards: list[Path], caplog: pytest.LogCaptureFixture, fields: list[str] | dict[str, Any], named: str | None
+) -> None:
+    warn_of_places.cache_clear()
+    for rank in (1, 0, 0):
+        loader(shards, output="dict", fields=fields, world={"rank": rank, "world_size": 2}).close()
+    said = [record.getMessage() for record in caplog.records]
+    assert [message.partition(", but the fields ")[2].partition(" stay as they are")[0] for message in said] == (
+        [named] if named else []
+    )
 
 
 # --- what a loader is not
