@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,12 +46,9 @@ from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, load_preset
-from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
+from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
-
-Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
-"""An image as the graph takes it, and its (height, width)."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Preset:
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
         max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
         formats: the formats that images may have, told by their content; an image of another format is bad. The
-            default is all but "jpeg2000", which is decoded in a separate process.
+            default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
     """
 
     transforms: Transforms = ()

@@ -11,10 +11,10 @@ from making import encoded, jpeg, picture, write_samples, write_shard
 from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
-from gpuloader.loading.run import Admitted, Run
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import load_preset
-from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
+from gpuloader.shards import Admitted, Arena, EncodedImage, ShardSet, make_labels
 
 SAMPLES = 24
 DAMAGED_FROM_ROW = 40
