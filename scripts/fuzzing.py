@@ -303,7 +303,7 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     logging.disable()
     decoder = _Decoder()
     for kind in IMAGES:  # loads what the first batches would
-        decoder.decode([admit(np.frombuffer(image, np.uint8))[0] for image in seeds(kind)])
+        decoder.decode([admit(np.frombuffer(image, np.uint8)) for image in seeds(kind)])
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
@@ -355,7 +355,7 @@ class _Decoder:
 
         images = [mutated(job.kind, job.seed, number) for number in job.numbers]
         admitted = [admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS) for image in images]
-        passed = [image[0] for image in admitted if not isinstance(image, str)]
+        passed = [image for image in admitted if not isinstance(image, str)]
         bad = set.union(*self.decode(passed)) if passed else ()
         return Result(
             Counter(
@@ -368,14 +368,14 @@ class _Decoder:
             )
         )
 
-    def decode(self, arrays: list[np.ndarray]) -> list[set[int]]:
+    def decode(self, admitted: list[tuple[np.ndarray, tuple[int, int]]]) -> list[set[int]]:
         """For each recipe, the rows that cannot be decoded; an error unless the others can."""
         from gpuloader.internals.dali import is_decode_failure
-        from gpuloader.pipelines import find_undecodable, gate
+        from gpuloader.pipelines import find_undecodable
         from gpuloader.plan import Draws
 
         result = []
-        sizes = np.array([gate(array) for array in arrays])
+        arrays, sizes = [image[0] for image in admitted], np.array([image[1] for image in admitted])
         for preset in self._presets:
             drawn = preset.arrays(Draws(0, 0, np.arange(len(arrays))), sizes[:, 0], sizes[:, 1])
             refused: set[int] = set()

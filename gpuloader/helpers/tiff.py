@@ -42,7 +42,7 @@ def cause_in_tiff(picture: TiffImageFile, encoded: bytes) -> str | None:
     down, across = -(-height // rows), -(-width // columns)
     needed = planes * down * across
     if (len(starts), len(sizes)) != (needed, needed):
-        return f"a TIFF with {len(starts)} strips or tiles, and {len(sizes)} sizes, but its planes have {needed}"
+        return f"a TIFF of {needed} strips or tiles: it has the places of {len(starts)}, and the sizes of {len(sizes)}"
     if compression in _CHECKED_BY_LIBTIFF:
         return None
     if compression not in (_PLAIN, _JPEG):

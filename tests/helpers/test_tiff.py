@@ -90,13 +90,22 @@ JPEG = encoded(PICTURE, "JPEG", subsampling="4:4:4")
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        (strips(LAST_IS_SHORT[:1], rows=20), "a TIFF with 1 strips or tiles, and 1 sizes, but its planes have 3"),
-        (strips(LAST_IS_SHORT * 2, rows=20), "a TIFF with 6 strips or tiles, and 6 sizes, but its planes have 3"),
-        (strips([PIXELS.tobytes()], t279=()), "a TIFF with 1 strips or tiles, and 0 sizes, but"),
-        (strips([PIXELS.tobytes()], **PLANAR), "a TIFF with 1 strips or tiles, and 1 sizes, but its planes have 3"),
+        (strips(LAST_IS_SHORT[:1], rows=20), "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1"),
+        (strips(LAST_IS_SHORT * 2, rows=20), "a TIFF of 3 strips or tiles: it has the places of 6, and the sizes of 6"),
+        (
+            strips([PIXELS.tobytes()], t279=()),
+            "a TIFF of 1 strips or tiles: it has the places of 1, and the sizes of 0",
+        ),
+        (
+            strips([PIXELS.tobytes()], **PLANAR),
+            "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1",
+        ),
         (strips([PIXELS.tobytes()], t273=(), t279=()), "Pillow cannot read its header"),
-        (tiles(tiles_of(PIXELS)[:2]), "a TIFF with 2 strips or tiles, and 2 sizes, but its planes have 4"),
-        (tiles(tiles_of(PLANES[0]), **PLANAR), "a TIFF with 4 strips or tiles, and 4 sizes, but its planes have 12"),
+        (tiles(tiles_of(PIXELS)[:2]), "a TIFF of 4 strips or tiles: it has the places of 2, and the sizes of 2"),
+        (
+            tiles(tiles_of(PLANES[0]), **PLANAR),
+            "a TIFF of 12 strips or tiles: it has the places of 4, and the sizes of 4",
+        ),
         (strips([plane.tobytes() for plane in WIDE_PLANES], **BITS_16, **PLANAR), "a TIFF of 3 planes with 16 bits"),
         (tiles(tiles_of(WIDE_PLANES[0]), **BITS_16, **PLANAR), "a TIFF of 3 planes with 16 bits per sample"),
         # As many as there must be, with less in them.

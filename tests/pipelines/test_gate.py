@@ -17,10 +17,12 @@ from bad_images import (
     hostile,
     of_scans,
     patched,
-    tiff,
     tiled_tiff,
     without,
     without_last,
+)
+from bad_images import (
+    claiming as with_size,
 )
 from making import encoded, jpeg, picture
 from PIL import Image
@@ -257,6 +259,39 @@ def test_a_scan_bomb_is_refused() -> None:
     refusal = check(progressive[:-2] + MAX_SCANS * last_scan + b"\xff\xd9")
     assert isinstance(refusal, str)
     assert "scans, more than 100" in refusal
+
+
+@pytest.mark.parametrize("coding", [0xC0, 0xC1, 0xC9])
+def test_scans_count_whatever_their_components_are_called(coding: int) -> None:
+    for names in (b"\1\1\1", b"\1\1\2", b"\2\1\1"):
+        assert check(frame_as(of_scans(100, names=names), coding)) == (64, 96)
+        assert check(frame_as(of_scans(101, names=names), coding)) == "a JPEG of 101 scans, more than 100"
+    large = with_size(frame_as(of_scans(100, names=b"\1\1\1"), coding), 5000, 5000, coding)
+    assert check(large) == "a JPEG of 25,000,000 pixels times 100 scans, more than 2,000,000,000"
+
+
+@pytest.mark.parametrize("coding", range(16))
+def test_only_frames_are_accepted_that_all_decoders_know(coding: int) -> None:
+    if coding in (4, 8, 12):  # no frames
+        return
+    said = check(
+        frame_as(PROGRESSIVE if coding in (2, 10) else GOOD, 0xC0 + coding, 0xC2 if coding in (2, 10) else 0xC0)
+    )
+    if coding in (0, 1, 2, 9, 10):
+        assert not isinstance(said, str)
+    else:
+        assert said == f"a JPEG with a frame SOF{coding}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10"
+
+
+@pytest.mark.parametrize("coding", [0xC0, 0xC1, 0xC2, 0xC9, 0xCA])
+def test_only_8_bits_per_sample_are_accepted(coding: int) -> None:
+    data = frame_as(PROGRESSIVE, coding, 0xC2) if coding in (0xC2, 0xCA) else frame_as(GOOD, coding)
+    place = data.index(bytes([0xFF, coding])) + 4
+    for bits in (2, 7, 9, 12, 16):
+        said = check(patched(data, place, bytes([bits])))
+        assert isinstance(said, str)
+    # The parser refuses the others of them itself.
+    assert check(patched(data, place, b"\x0c")) == "a JPEG of 12 bits per sample: allowed are 8"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,9 @@ def test_what_is_left_stays_as_it_is(data: bytes, left: bytes | None) -> None:
 def test_no_good_one_of_the_zoo_has_other_pixels_then(kind: object) -> None:
     file = decoder_png(as_array(kind.data)).tobytes()
     assert re.fullmatch(rb"(IHDR)(PLTE)?(tRNS)?(IDAT)+(IEND)", b"".join(names(file)))
-    if kind.name != "png-text-bomb":  # Pillow refuses the text
+    if kind.name.startswith("png-animated-") or "text" in kind.name:  # Pillow refuses some of these
+        assert file == PNG
+    else:
         assert np.array_equal(pillows(file), pillows(kind.data))
     assert decoder_png(as_array(file)).tobytes() == file
 
