@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.loading.run import Admitted, Run
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
-from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
+from gpuloader.shards import Admitted, Ahead, Arena, EncodedImage, Wanted, trimmed
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
@@ -100,7 +100,7 @@ class Reader:
             self._ahead.reach(cursor)
         ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
-        images = self._run.shards.read_images(ids, arena, wanted)
+        images = list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
         reading_seconds = time.perf_counter() - reading
         accepted_sizes = self._run.shards.accepted_sizes
         sizes = accepted_sizes[ids].astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -47,12 +47,9 @@ from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
-from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
+from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
-
-Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
-"""An image as the graph takes it, and its (height, width)."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +185,8 @@ class Run:
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
+        if isinstance(state, Mapping) and state.get("recipe") == self.recipe.earlier_fingerprint:
+            state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
         place = check_place(checked, "delivered", lambda _: self.plan.samples)
         return Cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))

@@ -18,9 +18,10 @@ from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
 from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
 from gpuloader.internals.dali import is_decode_failure
-from gpuloader.pipelines import admit, find_undecodable, jpeg2000, recipe_pipeline
+from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import by_pillow
 
 _SIZE = 32
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
@@ -194,18 +195,18 @@ class _Memory:
 
     def __init__(self, byte: int) -> None:
         self._byte = byte
-        self.server = type(jpeg2000.server)()
+        self.server = type(by_pillow.server)()
 
     @contextmanager
     def filled(self) -> Iterator[None]:
         """Within, what malloc gives is full of the byte."""
-        set_option, ours = ctypes.CDLL(None).mallopt, jpeg2000.server
+        set_option, ours = ctypes.CDLL(None).mallopt, by_pillow.server
         set_option(_PERTURB, self._byte)
         os.environ["MALLOC_PERTURB_"] = str(self._byte)  # for the process, which starts at its first image
-        jpeg2000.server = self.server
+        by_pillow.server = self.server
         try:
             yield
         finally:
-            jpeg2000.server = ours
+            by_pillow.server = ours
             del os.environ["MALLOC_PERTURB_"]
             set_option(_PERTURB, 0)
