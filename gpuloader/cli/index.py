@@ -11,7 +11,7 @@ from gpuloader.cli.printing import print_json, say
 def index(shards: Shards, as_json: AsJson = False) -> None:
     """Makes the index of each shard that lacks one, and says what is in the shards.
 
-    Example: gpuloader index 'shards/train-{0000..0147}.tar'
+    Example: gpuloader index shards/train/
     """
     from gpuloader.shards import ShardSet, resolve_shards
 

@@ -110,7 +110,7 @@ def _expand(source: str) -> list[Shard]:
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _check_any(found, f"no *.tar in the folder {source}")
+        return _check_any(found, f"no *.tar in the folder {source}{_folders_with_tars(path)}")
     if mode:
         return [path]
     if "{" in source:
@@ -171,6 +171,11 @@ def _advice_on_images(folder: Path) -> str | None:
                 classes = shlex.quote(str(file.parent.parent))
                 return f"`gpuloader pack {classes} shards` makes shards of its class folders; then use tar='shards'"
     return None
+
+
+def _folders_with_tars(folder: Path) -> str:
+    found = sorted({file.parent.name for file in folder.glob("*/*.tar")})
+    return f", but in its folders {', '.join(found[:3])}" if found else ""
 
 
 def _hint(path: Path) -> str:
