@@ -3,7 +3,6 @@
 import io
 from pathlib import Path
 
-
 import demo_shards
 import numpy as np
 import pytest
