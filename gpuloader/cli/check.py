@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Decodes every image as training would, and lists what is wrong with the shards; if anything is, exits with 3.
 
-    Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
+    Example: gpuloader check shards/train/ --quarantine bad.jsonl
     """
     from gpuloader.tools.check import check_shards
 

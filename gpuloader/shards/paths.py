@@ -114,7 +114,7 @@ def _expand(source: str, braces: bool = True) -> list[Shard]:
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _check_any(found, f"no *.tar in the folder {source}")
+        return _check_any(found, f"no *.tar in the folder {source}{_folders_with_tars(path)}")
     if mode:
         return [path]
     if "{" in source and braces:
@@ -194,6 +194,11 @@ def _hint_for_glob(path: Path) -> str:
         return f"; similar names are {', '.join(sorted(near))}"
     shards = [name for name in names if name.endswith(".tar")]
     return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
+
+
+def _folders_with_tars(folder: Path) -> str:
+    found = sorted({file.parent.name for file in folder.glob("*/*.tar")})
+    return f", but in its folders {', '.join(found[:3])}" if found else ""
 
 
 def _hint(path: Path) -> str:
