@@ -26,7 +26,8 @@ def mutators(kind: str) -> dict[str, tuple[Change, ...]]:
     changes: dict[str, tuple[Change, ...]] = {"bytes": (*raw.CHANGES, partial(_splice, kind))}
     if kind in LAYOUTS:
         changes["parts"] = tuple(partial(_change_parts, kind, move) for move in parts.MOVES)
-        changes["values"] = (partial(_change_parts, kind, parts.edit),)
+        edits = [partial(parts.edit, how) for how in parts.EDITS]
+        changes["values"] = tuple(partial(_change_parts, kind, edit) for edit in edits)
     changes["values"] = changes.get("values", ()) + _VALUES.get(kind, ())
     return {**changes, "mixed": sum(changes.values(), ())}
 
@@ -57,12 +58,15 @@ def mutant(kind: str, seed: int, number: int) -> bytes:
     while times > 0 or data == whole:
         data = rng.choice(changes)(data, rng)[:_MOST_BYTES]
         times -= 1
-    # Without right checksums, most mutants would be refused for that alone.
-    if kind == "png" and rng.random() < 0.5:
-        return LAYOUTS[kind].join(LAYOUTS[kind].split(data))
-    if kind == "tar" and rng.random() < 0.8:
-        return words.with_tar_checksums(data)
+    if rng.random() < 0.8:  # without right checksums, most mutants would be refused for that alone
+        data = _with_checksums(kind, data)
     return data
+
+
+def _with_checksums(kind: str, data: bytes) -> bytes:
+    if kind == "png":
+        return LAYOUTS[kind].join(LAYOUTS[kind].split(data))
+    return words.with_tar_checksums(data) if kind == "tar" else data
 
 
 def _splice(kind: str, data: bytes, rng: random.Random) -> bytes:

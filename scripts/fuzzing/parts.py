@@ -84,7 +84,7 @@ def take(parts: list[Part], others: list[Part], layout: Layout, rng: random.Rand
 
 def take_damaged(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
     """A part of another file is put in, with another content or length."""
-    return _insert(parts, [rng.choice(_EDITS)(others[_place(others, rng)], rng)], rng)
+    return _insert(parts, [rng.choice(EDITS)(others[_place(others, rng)], rng)], rng)
 
 
 def replace(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
@@ -156,13 +156,13 @@ def _repack(part: Part, rng: random.Random) -> Part:
     return _set_content(part, rng)
 
 
-_EDITS: tuple[Edit, ...] = (_set_content, _set_content, _resize, _lie, _repack, _repack)
+EDITS: tuple[Edit, ...] = (_set_content, _set_content, _resize, _lie, _repack, _repack)
 
 
-def edit(parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
+def edit(how: Edit, parts: list[Part], others: list[Part], layout: Layout, rng: random.Random) -> list[Part]:
     """A part's content or length is damaged."""
     place = _place(parts, rng)
-    return [*parts[:place], rng.choice(_EDITS)(parts[place], rng), *parts[place + 1 :]]
+    return [*parts[:place], how(parts[place], rng), *parts[place + 1 :]]
 
 
 MOVES: tuple[Move, ...] = (drop, repeat, move, divide, take, take_damaged, replace, replace, rename, graft)

@@ -102,8 +102,9 @@ def describe(results: Mapping[str, Any]) -> str:
         [
             *lines,
             "",
-            f"Seed {results['seed']}, DALI {dali}, commit {results['commit'][:7]}; {results['workers']} processes took "
-            f"{results['seconds'] / 60:.0f} minutes. No batch took more than {peak:,} MiB.",
+            f"Seed {results['seed']}, DALI {dali}, commit {results['commit'][:7]}, "
+            f"{results['seconds'] / 60:.0f} minutes with `--workers {results['workers']}`. "
+            f"No batch took more than {peak:,} MiB.",
             "",
         ]
     )
