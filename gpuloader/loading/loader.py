@@ -79,8 +79,9 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         batch_size: samples of this rank in a step.
         device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
             torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
-        preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, or `{name: overrides}` as in
-            YAML, such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`.
+        preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, `{name: overrides}` as in YAML,
+            such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`, or a recipe's keys, such as
+            `{"transforms": [...]}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
