@@ -47,7 +47,7 @@ def bench(
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    Example: gpuloader bench 'shards/train-{0000..0147}.tar' --preset imagenet_train --report bench.html
+    Example: gpuloader bench shards/train/ --preset imagenet_train --report bench.html
     """
     from gpuloader.tools.bench import bench as run
     from gpuloader.tools.bench_report import caching_note

@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Decodes every image as training would, and lists what is wrong with the shards; if anything is, exits with 3.
 
-    Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
+    Example: gpuloader check shards/train/ --quarantine bad.jsonl
     """
     from gpuloader.tools.check import check_shards
 
@@ -44,6 +44,9 @@ def _print(result: CheckResult) -> None:
         say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {before}")
     for stray in result.stray:
         say(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+    for lacking in result.lacking:
+        more = f", and {lacking.samples - 1:,} more" if lacking.samples > 1 else ""
+        say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")
     for repaired in result.repaired:
         saved = counted(repaired.samples, "sample")
         copy = f"{repaired.copy} has {saved}" if repaired.copy else "no sample is left to copy"
@@ -52,7 +55,7 @@ def _print(result: CheckResult) -> None:
         "bad samples": len(result.bad),
         "broken shards": len(result.broken),
         "members left out": result.stray_count,
-        "samples without a label": result.without_label,
+        **{f"samples without .{lacking.extension}": lacking.samples for lacking in result.lacking},
     }
     wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
     say(f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}: {wrong or 'all is well'}")

@@ -12,7 +12,7 @@ from gpuloader.helpers.units import counted
 def index(shards: Shards, as_json: AsJson = False) -> None:
     """Makes the index of each shard that lacks one, and says what is in the shards.
 
-    Example: gpuloader index 'shards/train-{0000..0147}.tar'
+    Example: gpuloader index shards/train/
     """
     from gpuloader.shards import ShardSet, resolve_shards
 

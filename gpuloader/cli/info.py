@@ -29,7 +29,7 @@ def info(
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
-    Example: gpuloader info 'shards/train-{0000..0147}.tar'
+    Example: gpuloader info shards/train/
     """
     from gpuloader.tools.info import describe_shards
 

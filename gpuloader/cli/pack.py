@@ -65,7 +65,7 @@ def pack(
     Several sources may go to one folder, each with its own --prefix. Exit status 3 means that bad pictures were left
     out.
 
-    Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
+    Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """
     from gpuloader.pack import pack as pack_pictures
 

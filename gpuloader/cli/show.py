@@ -36,9 +36,9 @@ def show(
 ) -> None:
     """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
 
-    Example: gpuloader show 'shards/train-{0000..0147}.tar' --preset imagenet_randaugment -o grid.png
+    Example: gpuloader show shards/train/ --preset imagenet_randaugment -o grid.png
 
-    Example: gpuloader show shards/ --preset mine.yaml --serve
+    Example: gpuloader show shards/train/ --preset mine.yaml --serve
     """
     from gpuloader.tools.show_arguments import check_picture, check_shown
 

@@ -39,7 +39,7 @@ def tune(
 ) -> None:
     """Searches for the settings that load your shards fastest on this machine, and writes them as YAML.
 
-    Example: gpuloader tune 'shards/train-{0000..0147}.tar' --preset imagenet_train --batch-size 256 -o tuned.yaml
+    Example: gpuloader tune shards/train/ --preset imagenet_train --batch-size 256 -o tuned.yaml
     """
     from gpuloader.errors import ConfigError
     from gpuloader.tools.measuring import LARGEST_BATCH

@@ -25,7 +25,9 @@ def verify(
     ] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(help="Run machine, recipes, repeats, formats, bad-images, memory or speed only; can be repeated."),
+        typer.Option(
+            help="Run machine, recipes, operations, repeats, formats, bad-images, memory or speed only; repeatable."
+        ),
     ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
     cpu: Cpu = False,
@@ -35,7 +37,7 @@ def verify(
     ] = Path("verified.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Compares what the GPU decodes and delivers with what the CPU does, in about two minutes.
+    """Compares what the GPU decodes and delivers with what the CPU does.
 
     Without a GPU it verifies the CPU. The exit status is 3 where something is off.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
@@ -37,6 +37,7 @@ class Sampling:
             labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
         steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
+        require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
 
     Example:
         >>> from gpuloader import Sampling
@@ -48,11 +49,16 @@ class Sampling:
     weights: Weights | None = None
     replacement: bool = True
     steps_per_epoch: int | None = None
+    require: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.replacement, (bool, np.bool_)):
             raise ConfigError(f"Sampling(replacement={self.replacement!r}): allowed are True and False")
         _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
+        require = None if isinstance(self.require, str) or not isinstance(self.require, Iterable) else self.require
+        if require is None or not all(isinstance(each, str) for each in require):
+            raise ConfigError(f"Sampling(require={self.require!r}): allowed is a list of extensions, such as ['txt']")
+        _set(self, "require", tuple(each.lower().removeprefix(".") for each in require))
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,8 @@ class Decoder:
             cropped. The pixels are the same. None means True, except on a GPU on which that fails.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU, driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
+    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
+    `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder

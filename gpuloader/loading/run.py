@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -42,18 +41,15 @@ from gpuloader.loading.arguments import (
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
+from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
-from gpuloader.shards import EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
+from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
-
-Admitted: TypeAlias = tuple[EncodedImage, tuple[int, int]]
-"""An image as the graph takes it, and its (height, width)."""
 
 
 @dataclass(frozen=True)
@@ -145,24 +141,23 @@ class Run:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
 
-    @cached_property
-    def accepted_sizes(self) -> NDArray[np.int32]:
-        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
-
-        The gate need not see these again, because reading makes sure that a shard has not changed.
-        """
-        return np.zeros((len(self.shards), 2), np.int32)
-
     def admit(self, image: EncodedImage) -> Admitted | str:
         """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""
         if self.decoded:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them."""
+    def find_undecodable(
+        self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]], message: str = ""
+    ) -> Mapping[int, str]:
+        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them.
+
+        Args:
+            message: DALI's error, if they failed as a batch.
+        """
+        options = self.decoder.graph_options
         return find_undecodable(
-            self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
+            self.recipe, images, arrays, self.device_id, self.num_threads, **options, message=message
         )
 
     @cached_property
@@ -190,6 +185,8 @@ class Run:
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
+        if isinstance(state, Mapping) and state.get("recipe") == self.recipe.earlier_fingerprint:
+            state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
         place = check_place(checked, "delivered", lambda _: self.plan.samples)
         return Cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))
@@ -240,8 +237,10 @@ def resolve_run(
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    labels = make_labels(shards, labelling.place, labelling.classes)
-    positions = make_sampling(shards, labels, order, sources, chosen)
+    selection = select(shards, chosen)
+    labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
+    positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    check_components(shards, collators, positions, known_bad)
     plan = Plan(
         samples=len(shards) if positions is None else positions.length,
         batch_size=as_python_integer(batch_size),

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.units import counted
 from gpuloader.helpers.whole_files import remove_leftovers, write_once
@@ -242,7 +242,7 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> No
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
         try:
             named = json.loads(manifest.read_bytes())["classes"] is not None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StateError(f"{manifest} was not written by a pack: give another folder") from None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
@@ -269,10 +269,16 @@ def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[
 def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
     try:
         found = json.loads(there)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "it is not JSON"
+    if not isinstance(found, dict):
+        return f"it is {describe(found)}"
     pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
-    return ", ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
+    return ", ".join(f"{name} was {_show(before)}, is {_show(now)}" for name, before, now in pairs)
+
+
+def _show(value: object) -> str:
+    return value if isinstance(value, str) else describe(value)
 
 
 def _check_apart(source: PictureSource, folder: Path) -> None:

@@ -48,6 +48,7 @@ Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterVal
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
 _LATER_KEYS = {"max_pixels", "formats"}
+_EARLIER_DEFAULT_FORMATS = FORMATS[:-1]
 
 
 @part
@@ -87,7 +88,7 @@ class Preset:
             "nhwc" is another name for "channels_last".
         max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
         formats: the formats that images may have, told by their content; an image of another format is bad. The
-            default is all but "jpeg2000", which is decoded in a separate process.
+            default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
     """
 
     transforms: Transforms = ()
@@ -165,7 +166,12 @@ class Preset:
     @property
     def fingerprint(self) -> str:
         """32 hex digits, the same for recipes that make the same tensors."""
-        return hashlib.blake2b(json.dumps(self.pixels, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return _digest(self.pixels)
+
+    @property
+    def earlier_fingerprint(self) -> str:
+        """That of the same recipe where its formats were not the default; they are now."""
+        return _digest({**self.pixels, "formats": list(self.formats)})
 
     @property
     def pixels(self) -> dict[str, Any]:
@@ -174,6 +180,8 @@ class Preset:
         Keys that were added later are left out at their default, so that fingerprints in older states stay valid.
         """
         left_out = _NOT_PIXELS | (_LATER_KEYS - as_plain_values(self, brief=True).keys())
+        if self.formats == _EARLIER_DEFAULT_FORMATS:
+            left_out |= {"formats"}
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     def shapes(self, epoch: int) -> list[Shape]:
@@ -200,6 +208,10 @@ class Preset:
             of_view = {**placement.arrays(start), **view.arrays(draws)}
             arrays |= {f"{name}.{number}": array for name, array in of_view.items()}
         return arrays
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:

@@ -263,16 +263,23 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
     changed = dict(content)
     for key, value in content.items():
         if key in ("transforms", "views") and isinstance(value, list):
-            inner = (_with_transform(each, name, values, found) for each in value)
-            changed[key] = [each for each in inner if each != {}]
+            inner = [_with_transform(each, name, values, found) for each in value]
+            changed[key] = [each for each in inner if not isinstance(each, Mapping) or each]
         elif key in TRANSFORMS:
             found.append(key)
             inner = _with_transform(value, name, values, found)
-            emptied = inner != value and isinstance(inner, Mapping) and inner.get("transforms") == []
-            if emptied or (key == name and values is None):
+            if (_has_transforms(value) and not _has_transforms(inner)) or (key == name and values is None):
                 del changed[key]
             elif key == name and isinstance(inner, Mapping):
                 changed[key] = {**inner, **(values or {})}
             else:
                 changed[key] = inner
     return changed
+
+
+def _has_transforms(parameters: object) -> bool:
+    return (
+        isinstance(parameters, Mapping)
+        and isinstance(parameters.get("transforms"), list)
+        and parameters["transforms"] != []
+    )

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from braceexpand import braceexpand
-
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
+from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards
@@ -96,9 +95,10 @@ def _find(source: str) -> list[Shard]:
         ) from None
 
 
-def _expand(source: str) -> list[Shard]:
+def _expand(source: str, braces: bool = True) -> list[Shard]:
+    """The shards of a path, URL or pattern; what braces stood for has no further `braces`, even if it looks so."""
     if (protocol := remote_protocol(source)) is not None:
-        return _expand_url(source, protocol)
+        return _expand_url(source, protocol, braces)
     source = source.removeprefix("file://")
     if not source:
         raise ConfigError(
@@ -115,11 +115,11 @@ def _expand(source: str) -> list[Shard]:
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _check_any(found, f"no *.tar in the folder {source}")
+        return _check_any(found, f"no *.tar in the folder {source}{_folders_with_tars(path)}")
     if mode:
         return [path]
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
@@ -129,9 +129,9 @@ def _expand(source: str) -> list[Shard]:
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _expand_url(source: str, protocol: str) -> list[Shard]:
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     folder = source.endswith("/")
     if protocol in ("http", "https"):
         if folder or "*" in source:  # a question mark begins a query, and brackets may be part of names
@@ -145,13 +145,6 @@ def _expand_url(source: str, protocol: str) -> list[Shard]:
             shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL"
         )
     return [RemoteShard(source)]
-
-
-def _braces(source: str) -> list[str]:
-    try:
-        return list(braceexpand(source))
-    except ValueError as error:
-        raise ConfigError(f"the brace pattern {without_secrets(source)!r} cannot be read: {error}") from None
 
 
 def _is_index(name: str) -> bool:
@@ -202,6 +195,11 @@ def _hint_for_glob(path: Path) -> str:
         return f"; similar names are {', '.join(sorted(near))}"
     shards = [name for name in names if name.endswith(".tar")]
     return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
+
+
+def _folders_with_tars(folder: Path) -> str:
+    found = sorted({file.parent.name for file in folder.glob("*/*.tar")})
+    return f", but in its folders {', '.join(found[:3])}" if found else ""
 
 
 def _hint(path: Path) -> str:

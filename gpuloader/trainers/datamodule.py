@@ -166,7 +166,7 @@ class TrainerLoaders:
         """Moves the training loader past the first batches of an epoch."""
         global_batch = self._global_batch(loader)
         saved = self._state.get("global_batch", global_batch)
-        if saved != global_batch:
+        if not isinstance(saved, int) or saved != global_batch:
             raise StateError(
                 f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"

@@ -15,9 +15,20 @@ import pytest
 import torch
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
-from gpuloader import BadImages, ConfigError, GPULoader, LabelError, LabelFrom, Sampling, StateError, World
+from gpuloader import (
+    BadImages,
+    ConfigError,
+    DataError,
+    GPULoader,
+    LabelError,
+    LabelFrom,
+    Sampling,
+    StateError,
+    World,
+)
 from gpuloader.loading.selection import columns, resolve_sources
 from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted
+from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
 TRAIN = {"RandomResizedCrop": {"size": 32}}
@@ -421,6 +432,169 @@ def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
         loader(shards[0], shuffle=rolled)
 
 
+# --- components that some samples lack
+
+LACKING = [3, *range(20, 25), 39]
+"""The samples of `captioned` without a text. Of the sources, both have some; of the shards, too."""
+CAPTIONED = [i for i in range(SAMPLES) if i not in LACKING]
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two shards like `shards`, but some samples have no text."""
+    folder = tmp_path_factory.mktemp("captioned")
+    samples = [
+        {"__key__": f"{i:06d}", "jpg": jpeg(*SIZES[i % len(SIZES)], seed=i), "cls": b"%d" % (i % 10)}
+        | ({} if i in LACKING else {"txt": b"number %d" % i})
+        for i in range(SAMPLES)
+    ]
+    return [write_shard(folder / f"{name}.tar", samples[20 * n : 20 * n + 20]) for n, name in enumerate("ab")]
+
+
+def test_samples_without_a_field_are_an_error_of_the_loader_before_its_first_batch(captioned: list[Path]) -> None:
+    with pytest.raises(DataError) as caught:
+        loader(captioned, fields=["cls", "txt"])
+    assert str(caught.value) == (
+        "fields: 7 of 40 samples lack .txt ('000003', '000020', '000021' ...). "
+        "Leave these samples out by Sampling(require=['txt']), or repair the shards"
+    )
+
+
+def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
+    samples = [{"jpg": jpeg(40, 40), "txt": b"a"}, {"jpg": jpeg(40, 40), "json": b"{}"}]
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i, sample in enumerate(samples)])
+    with pytest.raises(DataError) as caught:
+        loader(tar, label_from=None, fields={"txt": None, ".JSON": None})
+    assert str(caught.value) == (
+        "fields: 1 of 2 samples lack .txt ('1'); 1 of 2 samples lack .json ('0'). "
+        "Leave these samples out by Sampling(require=['txt', 'json']), or repair the shards"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fields": ["text"]}, "fields: no sample has a .text component: the data has .cls, .jpg, .txt; did you mean"),
+        ({"fields": ["boxes.npy"]}, "fields: no sample has a .boxes.npy component: the data has .cls, .jpg, .txt$"),
+        ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
+        (
+            {"sampling": {"require": ["txt"], "subset": [3, 20]}},
+            "require: no sample of the subset has all of .txt",
+        ),
+        (
+            {"sampling": {"require": ["txt"]}, "shuffle": rolled},
+            "require and a function as shuffle cannot be combined: the function itself can leave samples out",
+        ),
+        (
+            {"shuffle": rolled, "fields": ["txt"]},
+            r"^fields: 4 of 40 samples lack .txt \('000003', '000021', '000024' ...\). Leave these samples "
+            r"out in the function given as shuffle, or repair",
+        ),
+    ],
+)
+def test_components_that_nothing_has_are_refused(captioned: list[Path], given: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError if "function" in message and "fields" in given else ConfigError, match=message):
+        loader(captioned, **given)
+
+
+def test_an_error_lists_so_many_extensions_and_no_more(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": b"", **{f"e{n:03d}": b"" for n in range(100)}}])
+    with pytest.raises(ConfigError, match=r"the data has \.e000, (.*, ){18}\.e019 \.\.\.$"):
+        loader(tar, 1, label_from=None, fields=["txt"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampling": {"require": ["txt"]}},
+        {"sampling": {"require": [".TXT", "cls"]}, "shuffle": "full"},
+        {"sampling": {"subset": CAPTIONED}},
+        {"sampling": {"subset": slice(4, 20)}},
+        {"sampling": {"weights": [float(i not in LACKING) for i in range(SAMPLES)]}},
+        {"shuffle": lambda epoch: np.roll(CAPTIONED, epoch)},
+        {"on_error": BadImages(known="known.jsonl")},  # of all that lack it
+    ],
+    ids=["require", "written otherwise", "subset", "slice", "weights", "function", "known to be bad"],
+)
+def test_what_the_plan_never_delivers_may_lack_a_field(
+    captioned: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with loader(captioned) as batches:
+        write_quarantine(Path("known.jsonl"), batches.run.shards, dict.fromkeys(LACKING, "known"))
+    with loader(captioned, fields=["txt"], **given) as batches:
+        for batch in batches:
+            assert batch["txt"] == [f"number {i}" for i in batch["index"].tolist()]
+
+
+@pytest.mark.parametrize("subset", [None, slice(None, None, -1), [39, 3, 7], "00002*", odd_labels])
+def test_require_is_a_subset_of_what_is_there(captioned: list[Path], subset: Any) -> None:  # noqa: ANN401
+    def order(**given: Any) -> list[int]:  # noqa: ANN401
+        with loader(captioned, shuffle="none", sampling=given) as batches:
+            return [i for batch in batches for i in batch["index"].tolist()]
+
+    assert order(subset=subset, require=["txt"]) == [i for i in order(subset=subset) if i not in LACKING]
+
+
+def test_each_shuffle_and_the_weights_leave_out_what_lacks_it(captioned: list[Path]) -> None:
+    require = {"sampling": {"require": ["txt"]}}
+    for shuffle in ("full", "block", "shards"):
+        order = sampling(captioned, shuffle=shuffle, **require)
+        assert sorted(order.order(0, 1)(np.arange(order.length))) == CAPTIONED
+    mixed = sampling(sources(captioned), shuffle="none", **require)
+    assert mixed.length == len(CAPTIONED)
+    assert mixed.order(0, 0)(np.arange(8)).tolist() == [0, 1, 25, 2, 4, 5, 26, 6]
+    weighted = sampling(captioned, sampling={"require": ["txt"], "weights": "balanced", "subset": [1, 3, 11, 2]})
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([1, 11, 2], [0.5, 0.5, 1.0])
+    weighted = sampling(captioned, sampling={"require": ["txt"], "weights": np.arange(SAMPLES)})
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == (CAPTIONED, CAPTIONED)
+
+
+def test_a_source_that_has_it_nowhere_is_named(captioned: list[Path], shards: list[Path]) -> None:
+    with pytest.raises(ConfigError, match=rf"the source that begins with {shards[0]} has no samples: leave it out"):
+        loader([{"tar": captioned}, {"tar": shards[0]}], sampling={"require": ["txt"]})
+
+
+def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
+    with loader(captioned, sampling={"require": ["jpg", "cls"]}) as required, loader(captioned) as batches:
+        assert required.run.plan.positions is None
+        required.load_state_dict(batches.state_dict())
+
+
+def test_samples_without_a_label_can_be_left_out(tmp_path: Path) -> None:
+    """In the first, all have another one, too: numbers of classes do not depend on what is left out."""
+    rows: list[dict[str, bytes]] = [
+        {"cls": b"4", "json": b'{"a": 1}'},
+        {"json": b'{"a": 2}'},
+        {"cls": b"6"},
+        {"cls": b"7", "json": b'{"a": 3}'},
+    ]
+    keys = ["b/0", "1", "a/2", "b/3"]
+    tar = write_shard(
+        tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), **row} for key, row in zip(keys, rows)]
+    )
+
+    def labels(label_from: Any, **given: Any) -> list[int]:  # noqa: ANN401
+        with loader(tar, 4, label_from=label_from, sampling=given) as batches:
+            return next(iter(batches))["label"].tolist()
+
+    assert labels("cls", require=["cls"]) == labels("cls", subset=[0, 2, 3]) == [4, 6, 7]
+    assert labels("json:a", require=["json"]) == labels("json:a", subset=[0, 1, 3]) == [1, 2, 3]
+    assert labels("folder", require=["cls"]) == labels("folder", subset=[0, 2, 3]) == [1, 0, 1]
+    named = LabelFrom("folder", ["x", "b"])
+    assert labels(named, require=["cls", "json"]) == labels(named, subset=[0, 3]) == [1, 1]
+    for label_from, says in (
+        ("cls", r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such samples out; label_from: allowed"),
+        ("json:a", r"1 of 4 .*: 'a/2' in .*\. Sampling\(require=\['json'\]\) leaves such samples out"),
+        ("folder", "1 of 4 samples are not in a folder: '1'"),
+        (named, "1 of 4 samples are not in a folder: '1'"),
+    ):
+        with pytest.raises(LabelError, match=says):
+            labels(label_from)
+    with pytest.raises(LabelError, match="1 of 4 samples are in folders of unknown classes: 'a/2'"):
+        labels(named, require=["cls"])
+
+
 # --- end to end
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -429,12 +603,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "weighted without replacement": {"sampling": {"weights": "balanced", "replacement": False, "subset": slice(3, 25)}},
     "sources": {"shuffle": "block"},
     "function": {"shuffle": rolled},
+    "require": {"sampling": {"require": ["txt"]}, "shuffle": "full"},
+    "require of shards": {"sampling": {"require": ["txt"]}, "shuffle": "shards"},
+    "require of sources": {"sampling": {"require": ["txt"]}, "shuffle": "block"},
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def tar_of(kind: str, shards: list[Path]) -> Any:  # noqa: ANN401
-    return sources(shards) if kind == "sources" else shards
+def tar_of(kind: str, shards: list[Path], captioned: list[Path]) -> Any:  # noqa: ANN401
+    tar = captioned if kind.startswith("require") else shards
+    return sources(tar) if kind.endswith("sources") else tar
 
 
 def delivered(batch: dict[str, Any]) -> list[int]:
@@ -468,9 +646,9 @@ def steps_of(
     ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "partial")]
 )
 def test_every_id_comes_where_the_sampling_has_it(
-    shards: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
+    shards: list[Path], captioned: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
 ) -> None:
-    tar, options = tar_of(kind, shards), {"seed": 3, **KINDS[kind]}
+    tar, options = tar_of(kind, shards, captioned), {"seed": 3, **KINDS[kind]}
     expected = sampling(tar, **options)
     steps = steps_of(tar, batch_size, world_size, epochs=2, last_batch=last_batch, **options)
     orders = [expected.order(3, epoch)(np.arange(expected.length)).tolist() for epoch in range(2)]
@@ -478,8 +656,8 @@ def test_every_id_comes_where_the_sampling_has_it(
 
 
 @each_kind
-def test_another_world_goes_on_with_what_is_left(shards: list[Path], kind: str) -> None:
-    tar, options = tar_of(kind, shards), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
+def test_another_world_goes_on_with_what_is_left(shards: list[Path], captioned: list[Path], kind: str) -> None:
+    tar, options = tar_of(kind, shards, captioned), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
     expected = sampling(tar, **options)
     with loader(tar, 3, **options) as batches:
         batches.set_epoch(5)
@@ -607,8 +785,8 @@ def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str,
         {"sampling": {"weights": torch.arange(SAMPLES)}},
     ],
 )
-def test_a_loader_with_them_can_be_pickled(shards: list[Path], options: dict[str, Any]) -> None:
-    tar = sources(shards) if options == KINDS["sources"] else shards
+def test_a_loader_with_them_can_be_pickled(captioned: list[Path], options: dict[str, Any]) -> None:
+    tar = sources(captioned) if options == KINDS["sources"] else captioned
     with loader(tar, 2, **options) as batches:
         batches.set_epoch(2)
         with pickle.loads(pickle.dumps(batches)) as other:

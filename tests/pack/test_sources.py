@@ -272,6 +272,16 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             LabelError,
             "line 2: the label 1: all labels must be integers, or all must be names",
         ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18),
+            LabelError,
+            "line 1: the label 1000000000000000000 has more than 18 digits",
+        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 4300), LabelError, "characters) ... 9999999"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("[" * 5000), PackError, "a.jsonl, line 1 is not JSON"),
+        ("a.csv", f"path,label\n{'9' * 200_000},1\n", PackError, "a.csv cannot be read as a table in UTF-8"),
     ],
 )
 def test_a_table_that_is_wrong_names_the_line(

@@ -23,6 +23,7 @@ FILES = (
     *("train-0000.tar.gpuidx", "train-0000.tar.idx", "train-0000.idx", "val-a.tar", "val-b.tar", "notes.txt"),
     *("deep/er/x.tar", "deep/y.tar", "odd {name}.tar", "odd [1].tar", "no-tar/notes.txt", "data.zip"),
     *("classes/cat/1.jpg", "classes/README.txt", "two splits/train/cat/1.JPEG", "flat/1.png", "flat/notes.txt"),
+    *("two folders/train/0.tar", "two folders/train/1.tar", "two folders/val/0.tar"),
 )
 
 
@@ -156,7 +157,8 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("no/where/*.tar", ["no/where is no folder (there is no folder no either)"]),
         ("d[e]ep", ["no file matches d[e]ep; similar names are deep"]),  # it matches a folder
         ("train-0000.tar.gpu*", ["no file matches"]),
-        ("no-tar", ["no *.tar in the folder no-tar", "check the path"]),
+        ("no-tar", ["no *.tar in the folder no-tar: check the path"]),
+        ("two folders", ["no *.tar in the folder two folders, but in its folders train, val: check the path"]),
         ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
