@@ -43,6 +43,7 @@ ELSEWHERE = {
 }
 WITHOUT_SNIPPETS = {
     "docs/benchmark.md",
+    "docs/choosing.md",
     "docs/commands/demo.md",
     "docs/glossary.md",
     "docs/guarantees.md",
@@ -64,6 +65,7 @@ ONLY_SHOWN = {
     "docs/index.md": 2,
     "docs/migrating.md": 2,
     "docs/trainers.md": 7,
+    "docs/versions.md": 1,
     "docs/watching.md": 4,
     "docs/wsl2.md": 2,
 }
