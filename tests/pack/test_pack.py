@@ -96,7 +96,7 @@ def test_a_list_of_a_half_shard_does_not_outlive_it(tmp_path: Path) -> None:
 def test_not_one_good_picture_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"?")
-    with pytest.raises(NoSamplesError, match=r"none of 1 picture is good: .*a/1\.jpg: none of JPEG, PNG"):
+    with pytest.raises(NoSamplesError, match=r"none of 1 picture is good: .*a/1\.jpg: none of jpeg, png"):
         pack(tmp_path / "photos", tmp_path / "packed", workers=1)
 
 
