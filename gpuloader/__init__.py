@@ -98,6 +98,14 @@ _LATE = {
 }
 
 
+_USED_BY_IMPORT = {"collators", "compat", "data", "errors", "metrics", "training", "transforms"}
+
+
+def __dir__() -> list[str]:
+    imported = {name for name in globals() if name in _USED_BY_IMPORT or name.startswith("__")}
+    return sorted({*__all__, *imported})
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _LATE:
         raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")

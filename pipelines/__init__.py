@@ -1,9 +1,8 @@
 """DALI graphs, and the gate that protects DALI from images that would crash it. No files, YAML, rank or epoch."""
 
-from gpuloader.pipelines.admission import admit, admit_all
 from gpuloader.pipelines.arguments import LastStep
 from gpuloader.pipelines.drawn_source import drawn_source
-from gpuloader.pipelines.gate import gate
+from gpuloader.pipelines.gate import admit, admit_all
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.steps import check_for_gpu
@@ -19,7 +18,6 @@ __all__ = [
     "check_for_gpu",
     "drawn_source",
     "find_undecodable",
-    "gate",
     "read_cached",
     "recipe_pipeline",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuloader.pipelines.admission import admit_all
+from gpuloader.pipelines.gate import admit_all
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset

@@ -1,15 +1,15 @@
-"""The gate before DALI: images that it refuses never reach the decoder.
+"""The gate before DALI: images that it refuses never reach DALI's parser or decoder.
 
-If DALI 2.4 gets an image with a header that it cannot parse, or a window outside the image, the process can end with a
-segmentation fault. So the gate first checks that parsing needs no gigabytes, and then asks DALI's own parser,
-nvImageCodec. It also refuses what a parser of headers does not detect: a JPEG that is cut or lacks a table, and images
-that take minutes or gigabytes to decode. The parser never gets JPEG 2000, because damaged files end the process.
+DALI gets JPEG, PNG and WebP. If DALI 2.4 gets an image with a header that it cannot parse, or a window outside the
+image, the process can end with a segmentation fault. So the gate first checks that parsing needs no gigabytes, and then
+asks DALI's own parser, nvImageCodec. It also refuses what a parser of headers does not detect: a JPEG that is cut or
+lacks a table, and images that take minutes or gigabytes to decode. Pillow decodes other formats in another process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +18,82 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 
 from nvidia.nvimgcodec import CodeStream
 
-from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
-from gpuloader.pipelines.jpeg2000 import is_jpeg2000
-from gpuloader.shards.image_checks import cause_in_bytes, cause_in_jpeg, cause_in_pnm, cause_in_size
-from gpuloader.shards.image_claims import cause_in_claims
+from gpuloader.errors import DataError
+from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS, MAX_PIXELS
+from gpuloader.recipe import Preset
+from gpuloader.shards.by_pillow import decode_by_pillow
+from gpuloader.shards.image_checks import Admitted, cause_in_bytes, cause_in_size
+from gpuloader.shards.image_format import cause_in_format, image_format
+from gpuloader.shards.jpeg import cause_in_jpeg
+from gpuloader.shards.png import cause_in_data, decoder_png
+from gpuloader.shards.webp import cause_in_webp
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
-_CHECKS = {"jpeg": cause_in_jpeg, "pnm": cause_in_pnm}
+_CHECKS = {"jpeg": cause_in_jpeg, "png": cause_in_data}
 
 
-def gate(
+def admit(
     encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
-) -> tuple[int, int] | str:
-    """Returns (height, width) in pixels as stored, without EXIF rotation, if DALI may get the image; or the cause.
+) -> Admitted | str:
+    """Returns the file that DALI gets for an image, and the size; or why the image is refused.
 
     Args:
         encoded: (bytes,) the whole file.
-        max_pixels, formats: the recipe's. JPEG 2000 is always refused; `admit` has it decoded in another process.
+        max_pixels, formats: the recipe's.
+
+    Returns:
+        `encoded` itself if DALI may get it; of a PNG with text and the like, a copy without these; of an image that
+        Pillow decodes, a PNM.
+
+    Raises:
+        LoaderError: Pillow's process fails, and the image is not the cause.
     """
     if len(encoded) == 0:
         return "the file is empty"
-    if is_jpeg2000(encoded):
-        return "a JPEG 2000 image: recipes decode these only if `formats` names jpeg2000"
-    if cause := cause_in_bytes(len(encoded)) or cause_in_claims(encoded):
+    found = image_format(encoded)
+    if found is None:
+        return _cause_in_beginning(encoded)
+    if cause := cause_in_format(found, formats) or cause_in_bytes(len(encoded)):
+        return cause
+    if found not in DEFAULT_FORMATS:
+        return decode_by_pillow(encoded, max_pixels)
+    file = decoder_png(encoded) if found == "png" else encoded
+    if isinstance(file, str):
+        return file
+    if found == "webp" and (cause := cause_in_webp(file)):
         return cause
     try:
-        stream = CodeStream(encoded)
-        height, width, dtype, codec = stream.height, stream.width, stream.dtype, stream.codec_name
+        stream = CodeStream(file)
+        height, width, dtype, codec = int(stream.height), int(stream.width), stream.dtype, stream.codec_name
     except (RuntimeError, TypeError):  # TypeError if the header has a precision that no dtype has
-        return f"no image format that DALI reads, or a broken header (it begins with {encoded[:8].tobytes()!r})"
-    if dtype not in _DTYPES:
-        return f"its samples are {dtype}, allowed are uint8 and uint16"
+        return _cause_in_beginning(encoded)
+    if codec != found or dtype not in _DTYPES:
+        return f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16"
     if cause := cause_in_size(height, width, max_pixels):
         return cause
-    if codec not in formats:
-        return f"an image in the format {codec}, but the recipe's `formats` are {', '.join(formats)}"
-    if codec in _CHECKS and (cause := _CHECKS[codec](encoded)):
+    if found in _CHECKS and (cause := _CHECKS[found](file)):
         return cause
-    return int(height), int(width)
+    return file, (height, width)
+
+
+def admit_all(images: Sequence[bytes], preset: Preset) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
+    """Returns the files that DALI gets for images, and their sizes; the recipe must accept all of them.
+
+    Returns:
+        The files (bytes,) each; (n, 2) heights and widths.
+
+    Raises:
+        DataError: an image cannot be decoded; the message names the first one.
+    """
+    files, sizes = [], []
+    for number, image in enumerate(images):
+        admitted = admit(np.frombuffer(image, np.uint8), preset.max_pixels, preset.formats)
+        if isinstance(admitted, str):
+            raise DataError(f"image {number} cannot be decoded: {admitted}")
+        files.append(admitted[0])
+        sizes.append(admitted[1])
+    return files, np.array(sizes, np.int64)
+
+
+def _cause_in_beginning(encoded: NDArray[np.uint8]) -> str:
+    return f"no image format that DALI reads, or a broken header (it begins with {encoded[:8].tobytes()!r})"

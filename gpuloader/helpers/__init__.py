@@ -1,1 +1,1 @@
-"""Small helpers that need nothing else from the library: cores, limits of images, the process for JPEG 2000."""
+"""Small helpers that need nothing else from the library: cores, limits of images, the process for Pillow."""

@@ -1,4 +1,4 @@
-"""The images that a recipe may pass to the decoder: the most pixels, and the formats."""
+"""The images that a recipe may allow: the most pixels, and the formats."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ DEFAULT_MAX_PIXELS = 50_000_000  # the most that cameras and phones commonly mak
 Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
-DEFAULT_FORMATS = FORMATS[:-1]  # JPEG 2000 is decoded in a separate process, and only if asked for
+DEFAULT_FORMATS = FORMATS[:3]  # DALI decodes these; Pillow the others, in a separate process, if a recipe asks for them

@@ -19,7 +19,7 @@ SubsetOf: TypeAlias = (
     Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
 )
 """Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
-Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Collection[float]
+Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Mapping[str, float] | Collection[float]
 
 _MOST_THREADS = 1024
 _MOST_PREFETCH = 64
@@ -33,8 +33,8 @@ class Sampling:
         subset: the samples to use: their ids or keys; a file of keys (a `Path`, or a string that ends in ".txt"); a
             pattern of keys, such as "cat/*"; a slice; or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and returns a bool for each sample. None uses all.
-        weights: how often samples occur: a weight for each sample, {label: weight}, or "balanced" for all labels
-            equally often. None takes each sample once.
+        weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
+            labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
         steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
@@ -128,7 +128,8 @@ class Decoder:
             cropped. The pixels are the same. None means True, except on a GPU on which that fails.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU, driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
+    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
+    `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
@@ -241,7 +242,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     if len(np.unique(ids)) < len(ids):
         raise ConfigError("subset: some samples occur twice: name each once, and use Sampling(weights=) for how often")
     if len(ids) == 0:
-        raise ConfigError(f"subset: it selects none of the {len(shards)} samples")
+        raise ConfigError(f"subset: it selects none of {counted(len(shards), 'sample')}")
     if ids.min() < 0 or ids.max() >= len(shards):
         raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
     return ids.astype(np.int64)
@@ -275,7 +276,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     if len(id_of) < len(asked):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_list(unknown)}. "
+            f"subset: the data lacks {len(unknown)} of {counted(len(asked), 'key')}: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
     if len(found) > len(id_of):
@@ -311,7 +312,8 @@ def _list(keys: Sequence[str]) -> str:
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
     if isinstance(weights, str) and weights != "balanced":
         raise ConfigError(
-            f'weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
+            f"weights={weights!r}: allowed are a number for each sample, {{label: weight}}, {{class name: weight}} and "
+            f'"balanced"'
         )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
@@ -319,9 +321,11 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
         classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
             return 1.0 / counts[of]
-        if lacking := [label for label in classes.tolist() if label not in weights]:
-            raise ConfigError(f"weights: no weight for the labels {lacking[:10]}: give one for each label")
-        chosen = _array("weights", [weights[label] for label in classes.tolist()], np.float64)[of]
+        of_label = _by_label(weights, labels.names)
+        if lacking := [label for label in classes.tolist() if label not in of_label]:
+            named = ", ".join(repr(labels.names.get(label, label)) for label in lacking[:10])
+            raise ConfigError(f"weights: no weight for the labels {named}: give one for each label")
+        chosen = _array("weights", [of_label[label] for label in classes.tolist()], np.float64)[of]
     else:
         of_all = _array("weights", weights, np.float64)
         if of_all.shape != (samples,):
@@ -334,6 +338,24 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
             f"weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
         )
     return chosen
+
+
+def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
+    """The weights by label; a key that is text is a class's name."""
+    labels = {name: label for label, name in names.items()}
+    if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
+        problem = "two classes have the same name" if names else "the names of the classes are not known"
+        raise ConfigError(f"weights: {problem}: give {{label: weight}}, or label_from=LabelFrom(..., classes=[...])")
+    if unknown := [key for key in weights if isinstance(key, str) and key not in labels]:
+        near = difflib.get_close_matches(unknown[0], labels, n=3) or list(labels)[:3]
+        raise ConfigError(
+            f"weights: {_list(unknown)} is none of {counted(len(labels), 'class', 'classes')}: "
+            f"did you mean one of {_list(near)}?"
+        )
+    of_label = {labels.get(key, key): weight for key, weight in weights.items()}
+    if len(of_label) < len(weights):
+        raise ConfigError("weights: a class occurs twice, by its name and by its label: give each once")
+    return of_label
 
 
 def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = None) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Handles one picture: decodes it to check it, then copies it, downsizes it, or stores it decoded."""
+"""Handles one picture: decodes it to check it, then copies it, downsizes it, or stores it as PNG or decoded."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS, MAX_PIXELS, Format
+from gpuloader.helpers.pictures import TURNED_BACK, as_8_bits
 from gpuloader.pack.records import BadPictureError
 from gpuloader.shards.array_header import array_gate, pixels
-from gpuloader.shards.image_checks import cause_in_jpeg, cause_in_pnm, cause_in_size
-from gpuloader.shards.image_claims import cause_in_claims
+from gpuloader.shards.by_pillow import decode_by_pillow
+from gpuloader.shards.image_checks import cause_in_size
+from gpuloader.shards.image_format import image_format
 from gpuloader.shards.index import ARRAY_EXTENSION
+from gpuloader.shards.jpeg import cause_in_jpeg
+from gpuloader.shards.png import cause_in_data, decoder_png
+from gpuloader.shards.webp import cause_in_webp
 
 DEFAULT_QUALITY = 90
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")  # Pillow's names of those that the loader reads
-_EXTENSIONS = dict(zip(_FORMATS, ("jpg", "png", "webp", "bmp", "tif", "jp2", "ppm"), strict=True))
+_EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
+_CHECKS = {"jpeg": cause_in_jpeg, "png": cause_in_data, "webp": cause_in_webp}
 _ORIENTATION = 0x0112
-_TURNED_BACK = {  # Pillow turns TIFFs by their orientation, but no other format; the loader turns none
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,11 @@ class Rendering:
 def render(image: bytes | Image.Image, extension: str | None, rendering: Rendering) -> tuple[str, bytes]:
     """The extension and content of a picture's member.
 
+    A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
+    that the loader would deliver.
+
     Args:
-        image: encoded, or the picture itself, which is stored as a PNG unless it is downsized.
+        image: encoded, or the picture itself.
         extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
 
     Raises:
@@ -75,22 +75,25 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
-        picture, orientation = _decode(image, extension) if isinstance(image, bytes) else (image, None)
-        plain = _as_8_bits(picture)
+        picture = _decode(image, extension) if isinstance(image, bytes) else image
+        try:
+            plain = as_8_bits(picture)
+        except ValueError as error:
+            raise BadPictureError(str(error)) from None
         limit = rendering.decoded or rendering.max_size
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
             return ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB")))
         if small is not plain:
             quality = DEFAULT_QUALITY if rendering.quality is None else rendering.quality
-            return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(orientation))
-        if isinstance(image, bytes):
-            return extension or _EXTENSIONS.get(picture.format or "", "jpg"), image  # MPO, say, is a JPEG
-        return "png", _encode(plain, "PNG")
+            return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(image))
+        if isinstance(image, bytes) and (found := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
+            return extension or _EXTENSIONS[found], image
+        return "png", _encode(plain, "PNG", **_orientation_option(image))
 
 
-def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int | None]:
-    """The picture as stored, without EXIF rotation, and the orientation in its EXIF."""
+def _decode(data: bytes, extension: str | None) -> Image.Image:
+    """The picture as stored, without EXIF rotation."""
     if not data:
         raise BadPictureError("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
@@ -98,43 +101,41 @@ def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int | None
         size = array_gate(encoded)
         if isinstance(size, str):
             raise BadPictureError(size)
-        return Image.fromarray(pixels(encoded, size)), None
+        return Image.fromarray(pixels(encoded, size))
+    found = image_format(encoded)
+    if found is None:
+        raise BadPictureError(_cause_in_header(data))
+    file = _decoder_file(found, encoded)
+    if isinstance(file, str):
+        raise BadPictureError(file)
     try:
-        picture: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        orientation, cause = None, cause_in_size(picture.height, picture.width) or cause_in_claims(encoded)
-        if picture.format in ("JPEG", "MPO"):
-            cause = cause or cause_in_jpeg(encoded)
-        elif picture.format == "PPM":
-            cause = cause or cause_in_pnm(encoded)
+        picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP", "PPM"))
+        cause = cause_in_size(picture.height, picture.width)
+        if cause is None and found in _CHECKS:
+            cause = _CHECKS[found](file)
         if cause is None:
-            # Pillow forgets a TIFF's orientation when it loads it, and would load a PNG to look for one.
-            orientation = _orientation(picture) if picture.format == "TIFF" else None
             picture.load()
-            orientation = orientation or _orientation(picture)
-    except UnidentifiedImageError:
-        formats = ", ".join(_FORMATS)
-        raise BadPictureError(f"none of {formats}, or a broken header (it begins with {data[:8]!r})") from None
     except MemoryError:
         raise
+    except UnidentifiedImageError:
+        raise BadPictureError(_cause_in_header(data)) from None
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
         raise BadPictureError(f"Pillow cannot decode it: {error or type(error).__name__}") from None
     if cause is not None:
         raise BadPictureError(cause)
-    if picture.format == "TIFF" and orientation in _TURNED_BACK:
-        picture = picture.transpose(_TURNED_BACK[orientation])
-        picture.format = "TIFF"
-    return picture, orientation
+    return picture
 
 
-def _as_8_bits(picture: Image.Image) -> Image.Image:
-    """The picture as 8-bit RGB or gray. As in the loader, an alpha channel is dropped and 16 bits keep their high 8."""
-    if picture.mode in ("RGB", "L"):
-        return picture
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM")):
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        raise BadPictureError(f"Pillow's mode {picture.mode} is not supported: allowed are 8 and 16 bits per sample")
-    return picture.convert("L" if picture.mode == "1" else "RGB")
+def _decoder_file(found: Format, encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | str:
+    """What DALI would get of a file, (bytes,), or why it is refused."""
+    if found not in DEFAULT_FORMATS:
+        decoded = decode_by_pillow(encoded, MAX_PIXELS)
+        return decoded if isinstance(decoded, str) else decoded[0]
+    return decoder_png(encoded) if found == "png" else encoded
+
+
+def _cause_in_header(data: bytes) -> str:
+    return f"none of {', '.join(FORMATS)}, or a broken header (it begins with {data[:8]!r})"
 
 
 def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
@@ -145,16 +146,16 @@ def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
     return picture.resize(size, Image.Resampling.BILINEAR)
 
 
-def _orientation(picture: Image.Image) -> int | None:
-    try:
-        return picture.getexif().get(_ORIENTATION)
-    except Exception:  # noqa: BLE001 - broken metadata makes no bad picture
-        return None
-
-
-def _orientation_option(orientation: int | None) -> dict[str, Image.Exif]:
+def _orientation_option(image: bytes | Image.Image) -> dict[str, Image.Exif]:
     """The option of Pillow that keeps the original's orientation in a new file, for readers that turn pictures."""
-    if orientation not in _TURNED_BACK:
+    if not isinstance(image, bytes):
+        return {}
+    try:
+        original = Image.open(io.BytesIO(image), formats=("JPEG", "PNG", "WEBP", "TIFF"))
+        orientation = Image.Image.getexif(original).get(_ORIENTATION)  # a PNG's own method would decode it first
+    except Exception:  # noqa: BLE001 - broken metadata makes no bad picture
+        return {}
+    if orientation not in TURNED_BACK:
         return {}
     exif = Image.Exif()
     exif[_ORIENTATION] = orientation

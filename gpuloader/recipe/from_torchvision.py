@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import make_part
-from gpuloader.recipe.preset import Preset
+from gpuloader.recipe.preset import Dtype, Preset
 from gpuloader.recipe.preset_files import TRANSFORMS
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
@@ -100,8 +100,8 @@ def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
         return "float32" if name == "ToTensor" else "uint8"
     value = _of_images(leaf.dtype)
     wanted = dtype if value is None else str(value).removeprefix("torch.")
-    if wanted not in ("float32", "float16", "uint8"):
-        problems.append(f"{name} to {wanted}: only float32, float16 and uint8 are supported")
+    if wanted not in get_args(Dtype):
+        problems.append(f"{name} to {wanted}: only {', '.join(get_args(Dtype))} are supported")
     elif wanted != dtype and not getattr(leaf, "scale", True):
         problems.append(f"{name} to {wanted} with scale=False: only scale=True is supported")
     return wanted

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.image_limits import MAX_PIXELS
-from gpuloader.shards.image_checks import cause_in_size
+from gpuloader.shards.image_checks import Admitted, cause_in_size
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
@@ -37,9 +37,7 @@ def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple
     return cause_in_size(*size, max_pixels) or size
 
 
-def admit_array(
-    member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS
-) -> tuple[NDArray[np.uint8], tuple[int, int]] | str:
+def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted | str:
     """Returns the array, (height, width, 3), and its (height, width), or the reason why recipes refuse it."""
     size = array_gate(member, max_pixels)
     return size if isinstance(size, str) else (pixels(member, size), size)

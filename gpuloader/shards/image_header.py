@@ -9,8 +9,8 @@ from gpuloader.shards.regular_file import Read
 
 MAX_SEGMENTS = 4096  # a photograph has about twenty; a file of nothing but segments must not stop a scan
 SCAN, FILL = 0xDA, 0xFF
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _END_OF_HEADER = frozenset((0xD9, SCAN))
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
 _FILL_BYTES = re.compile(rb"\xff{2,}")
@@ -71,7 +71,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
     """The size in the frame header, if it comes after few segments."""
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
-        if marker in _FRAMES:
+        if marker in FRAMES:
             sides = read(4, start + 1)
             return (_big(sides[:2]), _big(sides[2:])) if len(sides) == 4 else (0, 0)
         left -= end - start if marker == FILL else 1

@@ -29,6 +29,8 @@ _ALLOWED = (
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _LACKING = "lack a label: they have no .{} component"
 _LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
+_COMPARED = 100  # characters of an unknown name: it may be of any length
+_KEY_SHOWN = 200
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 _Refuse: TypeAlias = Callable[..., None]
@@ -105,7 +107,7 @@ def make_labels(
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
         refuse(shards.samples_without("json"), _LACKING.format("json"), f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}")
         return _ReadLabels(shards, label_from, parse, names)
-    raise ConfigError(f"label_from={label_from!r}: {_ALLOWED}")
+    raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,9 @@ class _ReadLabels:
             return _number(self._parse(content), self._names)
         except LabelError as error:
             place = self._shards.place(sample)
-            raise LabelError(f"the .{self._extension} component of {place.key!r} in {place.shard} {error}") from None
+            raise LabelError(
+                f"the .{self._extension} component of {describe(place.key, _KEY_SHOWN)} in {place.shard} {error}"
+            ) from None
 
 
 def _number(label: int | str, names: _Names) -> int:
@@ -232,20 +236,17 @@ def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse) -> Labels:
 
 
 def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, refuse: _Refuse) -> _Table:
-    folders = np.array([_folder(key) for key in shards.all_keys()])
-    refuse(np.flatnonzero(folders == ""), "are not in a folder")
-    found, table = np.unique(folders, return_inverse=True)
-    names = [str(name) for name in found if name]
-    classes = tuple(names) if given is None else given
+    folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
+    found = sorted(set(folders) - {""})
+    classes = tuple(found) if given is None else given
     numbers = {name: number for number, name in enumerate(classes)}
-    if unknown := [name for name in names if name not in numbers]:
-        refuse(
-            np.flatnonzero(np.isin(folders, unknown)),
-            "are in folders of unknown classes",
-            _explain_unknown(unknown, classes),
-        )
-    numbered = np.array([numbers.get(str(name), NO_LABEL) for name in found], np.int64)
-    return _Table("folder", numbered[table], dict(enumerate(classes)))
+    table = np.array([numbers.get(folder, NO_LABEL) for folder in folders], np.int64)
+    in_none = np.array([not folder for folder in folders], bool)
+    refuse(np.flatnonzero(in_none), "are not in a folder")
+    if unknown := [name for name in found if name not in numbers]:
+        others = np.flatnonzero((table == NO_LABEL) & ~in_none)
+        refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
+    return _Table("folder", table, dict(enumerate(classes)))
 
 
 def _folder(key: str) -> str:
@@ -257,9 +258,9 @@ def _folder(key: str) -> str:
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     listed = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
     if not listed or not all(isinstance(name, str) for name in listed):
-        raise ConfigError(f"classes={classes!r}: allowed is a list of class names, entry i for label i")
+        raise ConfigError(f"classes={describe(classes)}: allowed is a list of class names, entry i for label i")
     if twice := [name for name, count in Counter(listed).items() if count > 1]:
-        raise ConfigError(f"classes: {', '.join(map(repr, twice[:3]))} occurs twice: each label needs its own name")
+        raise ConfigError(f"classes: {_quote(twice[:3])} occurs twice: each label needs its own name")
     return listed
 
 
@@ -294,7 +295,8 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
         for label, name in its_names.items():
             if names.setdefault(label, name) != name:
                 raise DataError(
-                    f"the label {label} is {names[label]!r} in {said_in[label] / CLASSES_FILE}, but {name!r} in "
+                    f"the label {label} is {describe(names[label])} in {said_in[label] / CLASSES_FILE}, but "
+                    f"{describe(name)} in "
                     f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
                     f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
                     f"use classes=[...]"
@@ -305,9 +307,13 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
-    near = difflib.get_close_matches(names[0], listed, n=3)
-    those = f"similar are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
-    return f"{', '.join(map(repr, names[:3]))} is not one of the {len(listed)} classes, {those}"
+    near = difflib.get_close_matches(names[0][:_COMPARED], listed, n=3)
+    those = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
+    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {those}"
+
+
+def _quote(texts: Sequence[str]) -> str:
+    return ", ".join(map(describe, texts))
 
 
 def _explain_outside(limit: int) -> str:
@@ -324,6 +330,6 @@ def _refuse(
     samples = used(samples)
     if len(samples):
         places = [shards.place(int(sample)) for sample in samples[:3]]
-        shown = ", ".join(f"{place.key!r} in {place.shard}" for place in places)
+        shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
         more = ", and more" if len(samples) > 3 else ""
         raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")

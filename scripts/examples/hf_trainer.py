@@ -1,6 +1,6 @@
 """Trains with transformers.Trainer, evaluates, and resumes in the middle of an epoch from a Trainer checkpoint.
 
-python scripts/examples/hf_trainer.py --shards 'shards/train-{0000..0147}.tar' --val shards/val --output_dir out
+python scripts/examples/hf_trainer.py --shards shards/train/ --val shards/val/ --output_dir out
 torchrun --nproc_per_node 8 scripts/examples/hf_trainer.py ... --resume_from_checkpoint out/checkpoint-500
 """
 

@@ -24,7 +24,7 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> 
     again = run("check", tmp_path / "clean", "--cpu")
     assert (again.returncode, again.stdout) == (
         0,
-        f"{len(zoo()) - len(bad_kinds())} samples in 1 shards: all is well\n",
+        f"{len(zoo()) - len(bad_kinds())} samples in 1 shard: all is well\n",
     )
 
 
@@ -36,7 +36,7 @@ def test_samples_that_lack_a_component_are_counted_with_the_first_of_them(tmp_pa
         3,
         [
             f"{tar}: lacks .txt, which others have: '1', and 1 more",
-            "4 samples in 1 shards: samples without .txt 2",
+            "4 samples in 1 shard: samples without .txt 2",
         ],
     )
 

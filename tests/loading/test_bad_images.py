@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bad_images import TIFF
+from bad_images import HEIGHT, TIFF, WIDTH
 from loaders import CUT, SAMPLES, evaluation, loader, spoilt
 from making import damaged_jpeg
 
 from gpuloader import BadImageError, BadImages, Decoder, DeviceError, StateError, TooManyBadImagesError, World
+from gpuloader.pipelines import admit
 from gpuloader.plan import Draws, Stream
 
-CUT_TIFF = TIFF[:-1000]  # the gate lets it pass, and only windows that need the last rows fail
+CUT_TIFF = TIFF[:-1000]  # if the gate lets it pass, only windows that need the last rows fail
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,17 @@ def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path:
             second.load_state_dict(state)
 
 
+@pytest.fixture
+def open_to_tiff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets TIFFs pass the gate: on the CPU, DALI decodes or refuses the other formats whatever the window is."""
+
+    def admit_all(image: np.ndarray, *recipe: Any) -> tuple[np.ndarray, tuple[int, int]] | str:  # noqa: ANN401
+        return (image, (HEIGHT, WIDTH)) if image[:2].tobytes() == b"II" else admit(image, *recipe)
+
+    monkeypatch.setattr("gpuloader.loading.run.admit", admit_all)
+
+
+@pytest.mark.usefixtures("open_to_tiff")
 @pytest.mark.parametrize("damaged", [damaged_jpeg(), CUT_TIFF], ids=["bad in all windows", "bad in some"])
 def test_what_was_seen_before_does_not_say_which_images_are_bad(tmp_path: Path, damaged: bytes) -> None:
     tar, file = spoilt(tmp_path, {2: damaged, 9: CUT, 21: damaged}), tmp_path / "bad.jsonl"

@@ -150,9 +150,9 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 @pytest.mark.parametrize(
     ("subset", "message"),
     [
-        ([], "subset: it selects none of the 40 samples"),
-        (slice(40, None), "subset: it selects none of the 40 samples"),
-        (lambda columns: columns["label"] > 9, "subset: it selects none of the 40 samples"),
+        ([], "subset: it selects none of 40 samples"),
+        (slice(40, None), "subset: it selects none of 40 samples"),
+        (lambda columns: columns["label"] > 9, "subset: it selects none of 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
@@ -169,9 +169,9 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         ),
         (
             ["000001", "a", "b", "c", "d"],
-            r"subset: 4 of 5 keys are not in the data: 'a', 'b', 'c' \.\.\.\. A key is the",
+            r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the",
         ),
-        (["000001.jpg"], "1 of 1 keys are not in the data: '000001.jpg'. .* the first here are '000000', '000001'"),
+        (["000001.jpg"], "the data lacks 1 of 1 key: '000001.jpg'. .* the first here are '000000', '000001'"),
         (["000001", "000001"], "subset: some samples occur twice"),
         (
             Path("nowhere/keys"),
@@ -326,15 +326,18 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         (
             {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
-            r"no weight for the labels \[9\]: give one for each label",
+            r"no weight for the labels 9: give one for each label",
         ),
-        ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, r"no weight for the labels \[0, 1, 2"),
+        (
+            {"sampling": {"weights": dict.fromkeys("0123456789", 1)}},
+            "the names of the classes are not known: give {label: weight}, or label_from=LabelFrom",
+        ),
         ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
         ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy cannot make an array of it"),
         ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
         (
             {"sampling": {"weights": "equal"}},
-            "weights='equal': allowed are a number for each sample, {label: weight} and",
+            "weights='equal': allowed are a number for each sample, {label: weight}, {class name: ",
         ),
         (
             {"sampling": {"weights": "balanced"}, "label_from": None},
@@ -365,6 +368,50 @@ def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dic
     tar = sources(shards) if given.pop("several", False) else shards
     with pytest.raises(ConfigError, match=message):
         loader(tar, **{"batch_size": 1, "last_batch": "drop", **given})
+
+
+CLASSES = ["cat", "dog", *"01234567"]
+NAMED = {name: number / 2 for number, name in enumerate(CLASSES)}
+
+
+@pytest.mark.parametrize(
+    "weights", [NAMED, {0: 0.0, **{name: NAMED[name] for name in CLASSES[1:]}}], ids=["names", "both"]
+)
+def test_weights_take_the_names_of_classes(shards: list[Path], weights: dict[int | str, float]) -> None:
+    given = {"label_from": LabelFrom("cls", classes=CLASSES), "sampling": {"weights": weights}}
+    assert sampling(shards, **given).weights.tolist() == [i % 10 / 2 for i in range(40)]
+
+
+def test_weights_take_the_names_beside_the_shards_and_of_folders(tmp_path: Path) -> None:
+    samples = [
+        {"__key__": f"{kind}/{i}", "jpg": jpeg(40, 40), "cls": b"%d" % i} for i, kind in enumerate(("dog", "cat"))
+    ]
+    tar = write_shard(tmp_path / "pets.tar", samples)
+    by_folder = sampling(tar, label_from="folder", sampling={"weights": {"cat": 9, "dog": 1}})
+    (tmp_path / "classes.json").write_text('["dog", "cat"]')
+    assert by_folder.weights.tolist() == [1, 9]
+    assert sampling(tar, sampling={"weights": {"cat": 9, "dog": 1}}).weights.tolist() == [1, 9]
+
+
+@pytest.mark.parametrize(
+    ("classes", "weights", "says"),
+    [
+        (CLASSES, {**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean one of 'dog'?"),
+        (CLASSES, {**NAMED, 0: 1}, "weights: a class occurs twice, by its name and by its label: give each once"),
+        (CLASSES, {"cat": 9}, "weights: no weight for the labels 'dog', '0', '1', '2', '3', '4', '5', '6', '7': give"),
+        (None, {"cat": 9}, "weights: two classes have the same name: give {label: weight}"),
+    ],
+)
+def test_weights_of_names_that_are_no_classes_are_refused(
+    shards: list[Path], tmp_path: Path, classes: list[str] | None, weights: dict[int | str, float], says: str
+) -> None:
+    copies = [tmp_path / shard.name for shard in shards]
+    for shard, copy in zip(shards, copies):
+        copy.symlink_to(shard)
+    (tmp_path / "classes.json").write_text(json.dumps(["cat", "cat", *"01234567"]))
+    with pytest.raises(ConfigError) as caught:
+        loader(copies, label_from=LabelFrom("cls", classes=classes), sampling={"weights": weights})
+    assert says in str(caught.value)
 
 
 def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path) -> None:
@@ -480,7 +527,7 @@ def test_what_the_plan_never_delivers_may_lack_a_field(
             assert batch["txt"] == [f"number {i}" for i in batch["index"].tolist()]
 
 
-@pytest.mark.parametrize("subset", [None, slice(None, None, -1), [39, 3, 7], "00002*", odd_labels], ids=str)
+@pytest.mark.parametrize("subset", [None, slice(None, None, -1), [39, 3, 7], "00002*", odd_labels])
 def test_require_is_a_subset_of_what_is_there(captioned: list[Path], subset: Any) -> None:  # noqa: ANN401
     def order(**given: Any) -> list[int]:  # noqa: ANN401
         with loader(captioned, shuffle="none", sampling=given) as batches:

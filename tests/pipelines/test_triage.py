@@ -13,12 +13,12 @@ from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
 from gpuloader.errors import DeviceError
-from gpuloader.pipelines import find_undecodable, gate, recipe_pipeline
+from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
-CUT_TIFF = TIFF[:-1000]  # only windows that need the last rows fail
+CUT_TIFF = TIFF[:-1000]  # no image passes the gate of which only some windows fail: of this, those that need the end
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_the_damaged_image_passes_the_gate() -> None:
-    assert gate(np.frombuffer(damaged_jpeg(), np.uint8)) == (64, 64)
+    assert admit(np.frombuffer(damaged_jpeg(), np.uint8))[1] == (64, 64)
 
 
 @pytest.mark.parametrize("bad", [[], [0], [3], [7], [2, 3], [0, 1, 2, 3, 4, 5, 6, 7]])
@@ -49,15 +49,16 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> 
 
 def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]]) -> None:
     """Every kind of image that the gate lets pass, in several windows."""
-    kinds = [CUT_TIFF, *(kind.data for kind in zoo())]
-    images = [data for data in kinds if not isinstance(gate(np.frombuffer(data, np.uint8)), str)]
+    admitted = [admit(np.frombuffer(kind.data, np.uint8)) for kind in zoo()]
+    files = [image[0] for image in admitted if not isinstance(image, str)]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []
     for epoch in range(4):
-        arrays = draw(preset, images, epoch)
-        refused.append(list(find_undecodable(preset, as_arrays(images), arrays, None, num_threads=2)))
+        arrays = draw(preset, [TIFF, *(file.tobytes() for file in files)], epoch)
+        images = [*as_arrays([CUT_TIFF]), *files]
+        refused.append(list(find_undecodable(preset, images, arrays, None, num_threads=2)))
         assert asked == []
-        assert refused[-1] == list(find_undecodable(preset, as_arrays(images), arrays, device_id=0))
+        assert refused[-1] == list(find_undecodable(preset, images, arrays, device_id=0))
         asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
@@ -66,7 +67,7 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
 @pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
 def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(region: bool, bad: list[int]) -> None:
     preset, images = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 8}}), [TIFF, CUT_TIFF]
-    causes = find_undecodable(preset, as_arrays(images), draw(preset, images), None, region=region)
+    causes = find_undecodable(preset, as_arrays(images), draw(preset, [TIFF, TIFF]), None, region=region)
     assert list(causes) == bad
 
 
@@ -74,11 +75,14 @@ def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(regi
     ("device_id", "bad", "pipelines"),
     [
         (None, [2, 4], 0),
-        (None, [], 1),  # what fails then fails in the graph alone, if at all
-        (0, [2, 4], 7),  # and so has the good one that is decoded before one is blamed
+        (None, [], 1),  # the graph tries all at once
+        (0, [], 1),
+        (0, [2], 3),  # the batch; the image alone; the good one that is decoded before one is blamed, and the rest
+        (0, [2, 4], 5),
+        (0, [0, 1, 2, 3, 4], 11),
     ],
 )
-def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
+def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
     asked: list[dict[str, Any]], device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
@@ -87,6 +91,29 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
     assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
     options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
+
+
+@pytest.mark.parametrize(
+    ("bad", "named", "pipelines"),
+    [
+        ([77], 77, 2),  # the named one alone; the good one and the rest
+        ([77], 77 + 2 * 128, 2),  # in a batch that was filled with its own images
+        ([77], None, 3),  # the whole batch names it
+        ([3, 77, 127], 3, 6),
+        ([*range(20)], None, 1 + 2 * 8 + 120 + 12),  # of many bad ones, those after the eighth: all are tried
+        ([77], 5, 129),  # one that can be decoded: all are tried, and the good one
+        ([], 5, 128),
+    ],
+)
+def test_the_image_that_dali_names_is_tried_first(
+    asked: list[dict[str, Any]], bad: list[int], named: int | None, pipelines: int
+) -> None:
+    """Of 128, each with a pipeline of its own if it is tried alone: without the name, the search is long."""
+    images = as_arrays([damaged_jpeg() if row in bad else jpeg(20, 30) for row in range(128)])
+    drawn = draw(PRESET, [image.tobytes() for image in images])
+    message = "" if named is None else f"`fn.decoders.image`,\n\nencountered:\n\nFailed to decode sample #{named} : "
+    assert sorted(find_undecodable(PRESET, images, drawn, 0, message=message)) == bad
+    assert len(asked) == pipelines
 
 
 def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +139,10 @@ def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(
 ) -> None:
     monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
     images = [jpeg(60, 80), damaged_jpeg()]
-    with pytest.raises(DeviceError, match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+\)"):
+    with pytest.raises(
+        DeviceError,
+        match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+, nvJPEG \S+, nvTIFF \S+\)",
+    ):
         find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)
     assert find_undecodable(PRESET, as_arrays(images[:1]), draw(PRESET, images[:1]), device_id) == {}
 

@@ -246,6 +246,7 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
         ([v2.ConvertImageDtype(torch.float16)], "float16"),
         ([v2.ToDtype(torch.float32, scale=True)], "float32"),
         ([v2.ToDtype(torch.float16, scale=True)], "float16"),
+        ([v2.ToDtype(torch.bfloat16, scale=True)], "bfloat16"),
         ([v2.ToDtype(torch.uint8, scale=True)], "uint8"),
         ([v2.ToDtype(torch.uint8)], "uint8"),
         ([v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)], "float32"),
@@ -322,10 +323,13 @@ class ToTensor:
         (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
         (v2.Resize(9, Mode.BOX), "`Resize.interpolation`: found 'box'; allowed are 'nearest', 'bilinear', 'bicubic'"),
         (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True is supported"),
-        (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16 and uint8 are supported"),
+        (
+            v2.ToDtype(torch.float64, scale=True),
+            "ToDtype to float64: only float32, float16, bfloat16, uint8 are supported",
+        ),
         (
             v1.ConvertImageDtype(torch.int16),
-            "ConvertImageDtype to int16: only float32, float16 and uint8 are supported",
+            "ConvertImageDtype to int16: only float32, float16, bfloat16, uint8 are supported",
         ),
         # In torchvision each choice is one of two.
         *(
@@ -387,7 +391,7 @@ def test_timms_transforms_without_a_counterpart_are_refused_with_what_to_do() ->
         ([], {}, "give either `transforms`, or `views` with their own transforms"),
         ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),
         ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
-        (v2.CenterCrop(9), {"layout": "nhwc"}, "`layout`: found 'nhwc' (did you mean nchw?); allowed are "),
+        (v2.CenterCrop(9), {"layout": "nchv"}, "`layout`: found 'nchv' (did you mean nchw?); allowed are "),
         (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is an unknown key (did you mean layout?); allowed are "),
     ],
     ids=str,

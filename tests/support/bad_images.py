@@ -68,7 +68,6 @@ def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
     high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
     names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate", "jp2-16-bit-gray")
     because = {
-        "ppm-of-100-levels": "DALI does not scale such values, and a dark picture is worse than none",
         "jpeg-cut-before-another": "rows that the crop does not need are not decoded, nor what comes behind them",
         **dict.fromkeys(
             _STANDARD_TABLES, "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not"
@@ -83,6 +82,7 @@ def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
         "jpeg-app0-length-1": "DALI does not search for the next marker",
         "jpeg-app0-length-5": "DALI does not search for the next marker",
         "png-text-bomb": "the text is not unpacked",
+        "png-texts-of-gigabytes": "the text is not unpacked",
         "png-cut-end": "it is cut, though all pixels are there",
         "png-bad-data-checksum": "the checksum says that it is damaged",
         "png-taller-than-its-data": "there are rows missing",
@@ -92,7 +92,18 @@ def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
         "ico": "DALI does not read ICO",
         "avif": "DALI does not read AVIF",
         "tiff-float": "what white is would be a guess",
-        "tiff-1-bit": "DALI wants the number of bits said, though 1 is what holds without",
+        "png-animated-another-size": "only the picture in IDAT is decoded",
+        "png-animated-size-0": "only the picture in IDAT is decoded",
+        "png-two-headers": "chunks must be in order",
+        "png-palette-behind-data": "chunks must be in order",
+        "png-data-apart": "chunks must be in order",
+        "tiff-fax": "nobody notices rows that are missing",
+        "tiff-fewer-strips": "Pillow shows black in the place of those that are missing",
+        "tiff-fewer-planes": "Pillow shows black in the place of those that are missing",
+        "tiff-fewer-planes-16-bit": "Pillow shows black in the place of those that are missing",
+        "tiff-fewer-tiles": "Pillow shows black in the place of those that are missing",
+        "tiff-empty-strip": "Pillow shows what else is in the file",
+        "tiff-jpeg-narrower": "Pillow shows black beside it",
     }
     return {
         **dict.fromkeys(names, high_bits),
@@ -171,7 +182,7 @@ def segment(marker: int, content: bytes) -> bytes:
     return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
 
 
-def of_scans(number: int, tables: int = 0, tables_before_scan: int = 0) -> bytes:
+def of_scans(number: int, tables: int = 0, tables_before_scan: int = 0, names: bytes = b"\0\1\2") -> bytes:
     """A sequential JPEG of three equal components, of which each scan has one, in turn.
 
     All but the first component use the tables of that number, which are defined before the scan of that number.
@@ -183,10 +194,10 @@ def of_scans(number: int, tables: int = 0, tables_before_scan: int = 0) -> bytes
     for table in (huffman[:33], huffman[33:216]):  # DC and AC
         more += table[:4] + bytes([table[4] | tables]) + table[5:]
     numbers = [0, tables, tables]
-    components = b"".join(bytes([each, 0x11, numbers[each]]) for each in range(3))
+    components = b"".join(bytes([names[each], 0x11, numbers[each]]) for each in range(3))
     data = gray[:frame] + segment(0xC0, gray[frame + 4 : frame + 9] + b"\x03" + components) + gray[frame + 13 : scan]
     for place in range(number):
-        selected = bytes([1, place % 3, numbers[place % 3] * 0x11])
+        selected = bytes([1, names[place % 3], numbers[place % 3] * 0x11])
         data += more if place == tables_before_scan else b""
         data += segment(0xDA, selected + b"\x00\x3f\x00") + gray[scan + 10 : -2]
     return data + (more if tables_before_scan == number else b"") + b"\xff\xd9"
@@ -359,6 +370,12 @@ def _good_others() -> dict[str, bytes]:
         "png-16-bit-gray": encoded(WIDE, "PNG"),
         "png-16-bit-rgb": png_of_16_bits(),
         "png-animated": encoded(PICTURE, "PNG", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
+        "png-animated-another-size": animated_png(8, 8, first=(8, 8)),
+        "png-animated-size-0": animated_png(0, 0, first=(0, 0)),
+        "png-animated-beyond": animated_png(WIDTH, HEIGHT, offset=1000),
+        "png-animated-without-first": animated_png(WIDTH, HEIGHT, first=None),
+        "png-animated-says-4g-frames": animated_png(WIDTH, HEIGHT, frames=2**32 - 1),
+        "png-animated-bad-frame": animated_png(WIDTH, HEIGHT, frame=zlib.compress(b"\x09" + b"\xff" * 999)),
         "png-tail-garbage": PNG + b"garbage",
         "png-1x1": encoded(picture(1, 1), "PNG"),
         "png-4-bit-palette": encoded(PICTURE.quantize(16), "PNG", bits=4),
@@ -367,6 +384,7 @@ def _good_others() -> dict[str, bytes]:
         "png-orientation-6": encoded(PICTURE, "PNG", exif=turned()),
         "png-text": inserted_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1000))),
         "png-text-bomb": inserted_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(50_000_000))),
+        "png-texts-of-gigabytes": PNG[:33] + 100 * chunk(b"zTXt", b"a\0\0" + _BOMB) + PNG[33:],
         "png-unknown-chunk": inserted_chunk(b"abCd", bytes(100)),
         "webp-lossy": WEBP,
         "webp-lossless": encoded(PICTURE, "WEBP", lossless=True),
@@ -394,7 +412,7 @@ def _good_others() -> dict[str, bytes]:
         "tiff-orientation-6": encoded(PICTURE, "TIFF", exif=turned()),
         "tiff-big": encoded(PICTURE, "TIFF", big_tiff=True),
         "tiff-big-endian": big_endian_tiff(),
-        "tiff-fax": encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
+        "tiff-1-bit": encoded(PICTURE.convert("1"), "TIFF"),
         "tiff-ycbcr": encoded(PICTURE.convert("YCbCr"), "TIFF"),
         "tiff-tiled": tiled_tiff(32, 48),
         "tiff-tile-larger-than-image": tiled_tiff(256, 256),
@@ -406,6 +424,7 @@ def _good_others() -> dict[str, bytes]:
         + (np.asarray(PICTURE, ">u2") * 257).astype(">u2").tobytes(),
         "ppm-rgb": encoded(PICTURE, "PPM"),
         "ppm-gray": encoded(GRAY, "PPM"),
+        "ppm-of-100-levels": b"P6\n%d %d\n100\n" % (WIDTH, HEIGHT) + (np.asarray(PICTURE) // 3).tobytes(),
         "ppm-text": b"P3\n2 2\n255\n" + b"1 2 3  40 50 60  70 80 90  100 110 120\n",
         "pbm-1-bit": encoded(PICTURE.convert("1"), "PPM"),
         "jp2-lossless": JP2,
@@ -423,6 +442,25 @@ def _good_others() -> dict[str, bytes]:
 def inserted_chunk(name: bytes, content: bytes) -> bytes:
     """A PNG with one more chunk behind its header."""
     return PNG[:33] + chunk(name, content) + PNG[33:]
+
+
+def animated_png(
+    width: int,
+    height: int,
+    first: tuple[int, int] | None = (WIDTH, HEIGHT),
+    offset: int = 0,
+    frames: int = 2,
+    frame: bytes | None = None,
+) -> bytes:
+    """An animated PNG whose second frame has this size and place, and these data. Its first one is the picture."""
+
+    def control(number: int, size: tuple[int, int], offset: int = 0) -> bytes:
+        return chunk(b"fcTL", struct.pack(">IIIIIHHBB", number, *size, offset, offset, 1, 10, 0, 0))
+
+    data = zlib.compress(height * (b"\0" + bytes(3 * width))) if frame is None else frame
+    begins = chunk(b"acTL", struct.pack(">II", frames, 0)) + (b"" if first is None else control(0, first))
+    later = control(1, (width, height), offset) + chunk(b"fdAT", (2).to_bytes(4, "big") + data)
+    return PNG[:33] + begins + PNG[33:-12] + later + PNG[-12:]
 
 
 def without_chunk(data: bytes, name: bytes) -> bytes:
@@ -524,6 +562,23 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + name + content + zlib.crc32(name + content).to_bytes(4, "big")
 
 
+def _animated(more: bytes) -> bytes:
+    """An animated PNG of 64 x 96 pixels, whose IDAT has none of them."""
+    frame = chunk(b"fcTL", struct.pack(">IIIIIHHBB", 0, WIDTH, HEIGHT, 0, 0, 1, 10, 0, 0))
+    return (
+        PNG[:33]
+        + chunk(b"acTL", bytes([0, 0, 0, 3, 0, 0, 0, 0]))
+        + chunk(b"IDAT", zlib.compress(b""))
+        + frame
+        + more
+        + PNG[-12:]
+    )
+
+
+_BOMB = zlib.compress(bytes(7_900_000))
+_STRIP = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (1,), 262: (2,), 277: (3,), 273: (8,), 278: (HEIGHT,)}
+_TILES = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (1,), 262: (2,), 277: (3,), 322: (32,), 323: (32,)}
+_NARROW = encoded(picture(HEIGHT, WIDTH // 2), "JPEG")
 _RUNS = b"".join(bytes([WIDTH, row, 0, 0]) for row in range(HEIGHT)) + b"\0\1"  # a row of one gray, and its end
 _ROWS = HEIGHT * (b"\0" + bytes(3 * WIDTH))
 
@@ -567,7 +622,7 @@ def half(data: bytes) -> bytes:
 def _bad_others() -> dict[str, bytes]:
     return {
         **hostile(),
-        "ppm-of-100-levels": b"P6\n%d %d\n100\n" % (WIDTH, HEIGHT) + (np.asarray(PICTURE) // 3).tobytes(),
+        "ppm-long-number": b"P6 " + b"0" * 5000 + b"%d %d 255\n" % (WIDTH, HEIGHT) + PICTURE.tobytes(),
         "empty": b"",
         "zeros": bytes(1000),
         "random": np.random.default_rng(0).bytes(1000),
@@ -580,7 +635,15 @@ def _bad_others() -> dict[str, bytes]:
         "gif": encoded(PICTURE.convert("P"), "GIF"),
         "ico": encoded(PICTURE, "ICO"),
         "avif": encoded(PICTURE, "AVIF"),
-        "tiff-1-bit": encoded(PICTURE.convert("1"), "TIFF"),
+        "tiff-fax": encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
+        "tiff-fewer-strips": tiff({**_STRIP, 278: (HEIGHT // 4,), 279: (3 * WIDTH * HEIGHT // 4,)}, PICTURE.tobytes()),
+        "tiff-fewer-planes": tiff({**_STRIP, 284: (2,), 279: (WIDTH * HEIGHT,)}, PICTURE.tobytes()),
+        "tiff-fewer-planes-16-bit": tiff(
+            {**_STRIP, 258: (16, 16, 16), 284: (2,), 279: (2 * WIDTH * HEIGHT,)}, PICTURE.tobytes()
+        ),
+        "tiff-fewer-tiles": tiff({**_TILES, 324: (8, 8), 325: (3072, 3072)}, PICTURE.tobytes()),
+        "tiff-empty-strip": tiff({**_STRIP, 279: (0,)}, PICTURE.tobytes()),
+        "tiff-jpeg-narrower": tiff({**_STRIP, 259: (7,), 262: (6,), 279: (len(_NARROW),)}, _NARROW),
         "tiff-float": encoded(Image.fromarray(np.zeros((HEIGHT, WIDTH), np.float32)), "TIFF"),
         "png-signature": PNG[:8],
         "png-cut-header": PNG[:30],
@@ -597,6 +660,12 @@ def _bad_others() -> dict[str, bytes]:
         "png-taller-than-its-data": png_claiming(PNG, 2 * HEIGHT, WIDTH),
         "png-no-palette": without_chunk(encoded(PICTURE.convert("P"), "PNG"), b"PLTE"),
         "png-critical-unknown-chunk": inserted_chunk(b"ABCD", bytes(100)),
+        "png-two-headers": PNG[:33] + PNG[8:],
+        "png-palette-behind-data": PNG[:-12] + chunk(b"PLTE", bytes(6)) + PNG[-12:],
+        "png-data-apart": PNG[:-12] + chunk(b"tEXt", b"a\0b") + chunk(b"IDAT", b"") + PNG[-12:],
+        # These two made DALI 2.4 end the process, and deliver the pixels of an image before.
+        "png-animated-data-behind-frame": _animated(chunk(b"IDAT", zlib.compress(8 * (b"\x09" + b"\xff" * 64)))),
+        "png-animated-without-data": _animated(b""),
         "bmp-bomb": BMP[:18] + (60_000).to_bytes(4, "little") * 2 + BMP[26:],
         "bmp-0x0": BMP[:18] + bytes(8) + BMP[26:],
         "tiff-bomb": tiff_claiming(200_000, 200_000),

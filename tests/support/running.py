@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.pipelines import gate, recipe_pipeline
+from gpuloader.pipelines import admit, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset
 
@@ -20,7 +20,7 @@ def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
 
 def draw(preset: Preset, images: Sequence[bytes], epoch: int = 0) -> dict[str, np.ndarray]:
     """What the recipe draws for the images, as samples 0, 1, ..."""
-    sizes = np.array([gate(image) for image in as_arrays(images)])
+    sizes = np.array([admit(image)[1] for image in as_arrays(images)])
     return preset.arrays(Draws(0, epoch, np.arange(len(images))), sizes[:, 0], sizes[:, 1])
 
 
@@ -46,7 +46,7 @@ def run_views(
 ) -> list[torch.Tensor]:
     """The same for each view of the recipe."""
     arrays = draw(preset, images) if arrays is None else arrays
-    batch = (as_arrays(images), *arrays.values())
+    batch = ([admit(image)[0] for image in as_arrays(images)], *arrays.values())
     pipeline = recipe_pipeline(
         preset=preset,
         source=lambda: batch,

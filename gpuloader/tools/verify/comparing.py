@@ -33,6 +33,7 @@ PLAIN: Mapping[str, Any] = {"imagenet_train": {"Normalize": None}}
 _MOST_LEVELS = 1.5
 _MOST_LEVELS_OF_AN_IMAGE = 10.0
 WIDER = 3.0
+NARROWER = 0.4  # of one operation on images that are decoded equally
 
 Images: TypeAlias = dict[str, list[torch.Tensor]]
 """The views of each sample by its key, on the CPU; of samples that were replaced none."""

@@ -26,10 +26,8 @@ def formats(subject: Subject) -> Looks:
         "PNG, palette": encoded(picture(8).convert("P"), "PNG"),
         "PNG, transparent": encoded(picture(9).convert("RGBA"), "PNG"),
         "PNG, 16 bits": encoded(_sixteen_bits(picture(10)), "PNG"),
-        "TIFF": encoded(picture(11), "TIFF"),
         "WebP": encoded(picture(12), "WEBP"),
         "WebP, lossless": encoded(picture(13), "WEBP", lossless=True),
-        "BMP": encoded(picture(14), "BMP"),
     }
     for name, image in images.items():
         yield name, partial(_format, subject, image)

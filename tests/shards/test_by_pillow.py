@@ -1,4 +1,4 @@
-"""JPEG 2000: another process makes PNM of it, which may die, hang or want too much without harm to anything else."""
+"""TIFF, BMP, PNM and JPEG 2000: another process decodes them, which may die, hang or want too much without harm."""
 
 from __future__ import annotations
 
@@ -16,52 +16,71 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bad_images import half, j2k_claiming
+from bad_images import half, j2k_claiming, turned
 from making import encoded, jpeg, picture, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader, LoaderError
 from gpuloader.helpers.image_limits import FORMATS
-from gpuloader.pipelines import admit, jpeg2000
+from gpuloader.pipelines import admit
+from gpuloader.shards import by_pillow
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import CenterCrop
 
 PICTURE = picture(48, 64)
 GRAY = PICTURE.convert("L")
+CMYK = Image.merge("CMYK", [GRAY, *PICTURE.split()])
 WIDE = Image.fromarray(np.asarray(GRAY, np.uint16) * 257)
 GOOD = encoded(PICTURE, "JPEG2000")
 STREAM = encoded(PICTURE, "JPEG2000", no_jp2=True)
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
-REFUSED = "a JPEG 2000 image: recipes decode these only if `formats` names jpeg2000"
+REFUSED = (
+    "a JPEG 2000 image: recipes decode these only if `formats` names jpeg2000; `gpuloader pack` writes them as PNG"
+)
 
 
 def admitted(data: bytes, max_pixels: int = 10_000) -> tuple[np.ndarray, tuple[int, int]] | str:
     return admit(np.frombuffer(data, np.uint8), max_pixels, FORMATS)
 
 
+# What becomes of each mode, and the formats that can have it.
+EVERY = ("TIFF", "BMP", "PPM", "JPEG2000")
+MODES = [
+    (PICTURE, PICTURE, EVERY),
+    (GRAY, GRAY, EVERY),
+    (WIDE, GRAY, ("TIFF", "PPM", "JPEG2000")),  # 16 bits
+    (PICTURE.convert("1"), PICTURE.convert("1").convert("L"), ("TIFF", "BMP", "PPM")),
+    (PICTURE.convert("P"), PICTURE.convert("P").convert("RGB"), ("TIFF", "BMP")),
+    (CMYK, CMYK.convert("RGB"), ("TIFF",)),
+    # Alpha is dropped, as of a PNG.
+    (Image.merge("RGBA", [*PICTURE.split(), GRAY]), PICTURE, ("TIFF", "BMP", "JPEG2000")),
+    (Image.merge("LA", [GRAY, PICTURE.split()[0]]), GRAY, ("TIFF", "JPEG2000")),
+]
+
+
 @pytest.mark.parametrize(
-    ("image", "kind", "white"),
+    ("data", "expected"),
     [
-        (PICTURE, "P6", 255),
-        (GRAY, "P5", 255),
-        (WIDE, "P5", 65535),
-        (Image.merge("RGBA", [*PICTURE.split(), GRAY]), "P6", 255),  # alpha is dropped, as of a PNG
-        (Image.merge("LA", [GRAY, PICTURE.split()[0]]), "P5", 255),
+        pytest.param(encoded(image, name), expected, id=f"{name} {image.mode}")
+        for image, expected, names in MODES
+        for name in names
     ],
 )
-def test_it_becomes_pnm_of_the_same_pixels(image: Image.Image, kind: str, white: int) -> None:
-    found = admitted(encoded(image, "JPEG2000"))
+def test_it_becomes_pnm_of_8_bits_with_the_same_pixels(data: bytes, expected: Image.Image) -> None:
+    found = admitted(data)
     assert not isinstance(found, str)
-    data, size = found
+    file, size = found
     assert size == (48, 64)
-    assert data.tobytes().startswith(f"{kind}\n64 48\n{white}\n".encode())
-    expected = GRAY if kind == "P5" else PICTURE
-    samples = np.frombuffer(
-        data[-expected.width * expected.height * len(expected.mode) * (1 + white // 256 % 2) :], np.uint8
-    )
-    samples = samples if white == 255 else samples[::2]  # both bytes of a sample are the same
-    assert np.array_equal(samples, np.asarray(expected).ravel())
+    assert file.tobytes() == b"P%d\n64 48\n255\n" % (5 if expected.mode == "L" else 6) + expected.tobytes()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_no_orientation_is_applied(orientation: int) -> None:
+    # Pillow applies a TIFF's.
+    file, size = admitted(encoded(PICTURE, "TIFF", exif=turned(orientation)))
+    assert size == (48, 64)
+    assert file.tobytes().endswith(PICTURE.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -70,13 +89,18 @@ def test_it_becomes_pnm_of_the_same_pixels(image: Image.Image, kind: str, white:
         (half(GOOD), "Pillow cannot decode it: "),
         (GOOD[:40], "Pillow cannot decode it: "),
         (GOOD[:12], "Pillow cannot decode it: "),
-        (STREAM[:4], "a JPEG 2000 image with a broken header ("),
+        (STREAM[:4], "Pillow cannot read its header"),
         (
             encoded(picture(101, 100), "JPEG2000"),
             "100x101 pixels, more than the recipe's 10,000: set `max_pixels: 10100`",
         ),
         (j2k_claiming(2**31, 2**31), "2147483648x2147483648 pixels, more than 100,000,000"),
-        (j2k_claiming(0, 0), "a JPEG 2000 image with a broken header ("),
+        (j2k_claiming(0, 0), "Pillow cannot read its header"),
+        # What is in the text of an error is not an address, so the cause is the same each time.
+        (encoded(PICTURE, "TIFF")[:8], "Pillow cannot read its header"),
+        (half(encoded(PICTURE, "BMP")), "Pillow cannot decode it: image file is truncated"),
+        (b"P6 " + b"0" * 5000 + b"64 48 255\n" + bytes(64 * 48 * 3), "Token too long in file header"),
+        (b"P6\n60000 60000\n255\n", "60000x60000 pixels, more than 100,000,000"),
     ],
 )
 def test_what_cannot_be_decoded_has_a_cause(data: bytes, cause: str) -> None:
@@ -94,17 +118,17 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A decoder that does to its process what is written behind an image."""
     (tmp_path / "sitecustomize.py").write_text(
         "import io, os, resource, signal\n"
-        "from PIL import Jpeg2KImagePlugin as plugin\n"
-        "class Odd(plugin.Jpeg2KImageFile):\n"
-        "    def load(self):\n"
-        "        if self.fp: exec(self.fp.getvalue().partition(b'#do ')[2])\n"
-        "        return super().load()\n"
-        "plugin.Jpeg2KImageFile = Odd\n"
+        "from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile as kind\n"
+        "load = kind.load\n"
+        "def odd(self):\n"
+        "    if self.fp: exec(self.fp.getvalue().partition(b'#do ')[2])\n"
+        "    return load(self)\n"
+        "kind.load = odd\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    jpeg2000.server.close()
+    by_pillow.server.close()
     yield
-    jpeg2000.server.close()
+    by_pillow.server.close()
 
 
 def doing(code: str) -> bytes:
@@ -128,10 +152,10 @@ def doing(code: str) -> bytes:
 )
 def test_what_an_image_does_to_its_process_is_its_cause_and_no_others(code: str, cause: str) -> None:
     assert not isinstance(admitted(GOOD), str)
-    process = jpeg2000.server.process
+    process = by_pillow.server.process
     assert admitted(doing(code)) == cause
     assert not isinstance(admitted(GOOD), str)
-    assert jpeg2000.server.process is process
+    assert by_pillow.server.process is process
 
 
 @pytest.mark.usefixtures("odd")
@@ -146,14 +170,14 @@ def test_what_is_not_an_images_fault_is_an_error() -> None:
 @pytest.mark.usefixtures("odd")
 def test_a_process_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted(GOOD)
-    monkeypatch.setattr(jpeg2000, "MOST_WAITING_SECONDS", 0.3)
+    monkeypatch.setattr(by_pillow, "MOST_WAITING_SECONDS", 0.3)
     with pytest.raises(LoaderError, match=r"did not answer for 0\.3 seconds"):
         admitted(doing("signal.pause()"))
 
 
 def test_a_process_that_ended_is_started_again() -> None:
     assert not isinstance(admitted(GOOD), str)
-    process = jpeg2000.server.process
+    process = by_pillow.server.process
     assert process is not None
     process.kill()
     process.wait()
@@ -163,7 +187,7 @@ def test_a_process_that_ended_is_started_again() -> None:
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    jpeg2000.server.close()
+    by_pillow.server.close()
     with pytest.raises(LoaderError, match=r"(?s)did not start.*a broken installation"):
         admitted(GOOD)
 
@@ -194,7 +218,7 @@ def test_threads_take_turns() -> None:
 
 def test_a_forked_child_has_a_process_of_its_own() -> None:
     admitted(GOOD)
-    process = jpeg2000.server.process
+    process = by_pillow.server.process
     assert process is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
@@ -202,8 +226,8 @@ def test_a_forked_child_has_a_process_of_its_own() -> None:
     if not child:
         well = False
         with suppress(BaseException):
-            well = admitted(GOOD)[1] == (48, 64) and jpeg2000.server.process.pid != process.pid
-            jpeg2000.server.close()
+            well = admitted(GOOD)[1] == (48, 64) and by_pillow.server.process.pid != process.pid
+            by_pillow.server.close()
         os._exit(0 if well else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert process.poll() is None
@@ -212,9 +236,9 @@ def test_a_forked_child_has_a_process_of_its_own() -> None:
 
 def test_the_process_ends_with_its_parent() -> None:
     code = (
-        "import os, sys, numpy as np; from gpuloader.pipelines import jpeg2000;"
-        "jpeg2000.translate(np.frombuffer(sys.stdin.buffer.read(), np.uint8), 10000);"
-        "print(jpeg2000.server.process.pid, flush=True); os.kill(os.getpid(), 9)"
+        "import os, sys, numpy as np; from gpuloader.shards import by_pillow;"
+        "by_pillow.decode_by_pillow(np.frombuffer(sys.stdin.buffer.read(), np.uint8), 10000);"
+        "print(by_pillow.server.process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     run = subprocess.run([sys.executable, "-c", code], input=GOOD, capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL

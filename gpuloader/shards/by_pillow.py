@@ -1,6 +1,7 @@
-"""Translates JPEG 2000 to PNM in a separate process: damaged files may crash the decoder or corrupt its memory.
+"""Decodes the formats that DALI never gets, TIFF, BMP, PNM and JPEG 2000, with Pillow in a separate process.
 
-This is the parent's side. `gpuloader.helpers.jpeg2000_process` is the process, and describes the protocol.
+Damaged files may crash a decoder, corrupt its memory, or show what it decoded before. This is the parent's side;
+`gpuloader.helpers.pillow_process` is the process, and describes the protocol.
 """
 
 from __future__ import annotations
@@ -11,49 +12,51 @@ import os
 import select
 import subprocess
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import LoaderError
-from gpuloader.helpers import jpeg2000_process
 from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.pipes import write_all
+from gpuloader.shards.image_checks import Admitted, cause_in_size
 
 MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
-_BOX, _CODE_STREAM = b"\0\0\0\x0c", b"\xff\x4f\xff\x51"
-_BOX_NAME = b"jP  "
+_PROCESS = "gpuloader.helpers.pillow_process"
+_KINDS = {1: 5, 3: 6}  # of PNM, by the number of channels
+
+_Answer: TypeAlias = tuple[dict[str, Any], bytearray]
 
 
-def is_jpeg2000(encoded: NDArray[np.uint8]) -> bool:
-    """Whether a file, (bytes,), begins as a JP2 or a bare code stream (ITU-T T.800, annexes A and I)."""
-    head = encoded[:8].tobytes()
-    return head[:4] == _CODE_STREAM or (head[:4] == _BOX and head[4:] == _BOX_NAME)
+def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | str:
+    """Decodes a file, (bytes,): returns a PNM of its pixels, (bytes,), and their (height, width); or why it is refused.
 
-
-def translate(encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
-    """Translates a JPEG 2000 file, (bytes,), to PNM of 8 or 16 bits; returns (height, width) if it is too large, or the
-    cause if it cannot be decoded.
-
-    Threads take turns. The answer depends only on the file, and so do the limits on memory and time.
+    They are gray or RGB, 8 bits each, as stored: an alpha channel is dropped, and EXIF rotation is not applied. Threads
+    take turns. The answer depends only on the file, and so do the limits on memory and time.
 
     Raises:
         LoaderError: the process does not start, is killed, or does not answer.
     """
-    return server.translate(encoded, max_pixels)
+    said, file = server.decode(encoded, max_pixels)
+    if "error" in said:
+        raise LoaderError(said["error"])
+    if "cause" in said:
+        return str(said["cause"])
+    height, width = said["size"]
+    return cause_in_size(height, width, max_pixels) or (np.frombuffer(file, np.uint8), (height, width))
 
 
 class _Server:
-    """The process that translates, seen from its parent."""
+    """The process that decodes, seen from its parent."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def translate(self, encoded: NDArray[np.uint8], max_pixels: int) -> bytearray | tuple[int, int] | str:
+    def decode(self, encoded: NDArray[np.uint8], max_pixels: int) -> _Answer:
         with self._lock:
             try:
                 answer = self._ask(encoded, max_pixels)
@@ -65,13 +68,8 @@ class _Server:
                 raise
         if answer is None:
             self.close()
-            raise LoaderError("the process that decodes JPEG 2000 was ended twice: check whether memory is full")
-        said, content = answer
-        if "error" in said:
-            raise LoaderError(said["error"])
-        if "size" in said:
-            return said["size"][0], said["size"][1]
-        return said.get("cause", content)
+            raise LoaderError("the process that decodes with Pillow was ended twice: check whether memory is full")
+        return answer
 
     def close(self) -> None:
         process, self.process = self.process, None
@@ -87,7 +85,7 @@ class _Server:
                 assert pipe is not None
                 pipe.close()
 
-    def _ask(self, encoded: NDArray[np.uint8], max_pixels: int) -> tuple[dict[str, Any], bytearray] | None:
+    def _ask(self, encoded: NDArray[np.uint8], max_pixels: int) -> _Answer | None:
         """Sends an image and returns the answer; None if the process ended."""
         process = self.process = self.process or _begin()
         assert process.stdin is not None
@@ -100,22 +98,22 @@ class _Server:
 
 
 def _begin() -> subprocess.Popen[bytes]:
-    process = start_python("-m", jpeg2000_process.__name__, is_ready=lambda process: _answer(process) is not None)
+    process = start_python("-m", _PROCESS, is_ready=lambda process: _answer(process) is not None)
     if isinstance(process, str):
-        raise LoaderError("the process that decodes JPEG 2000 did not start:", *process.splitlines())
+        raise LoaderError("the process that decodes with Pillow did not start:", *process.splitlines())
     return process
 
 
-def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray] | None:
-    """Reads the line of an answer and the content after it; None if the process ended."""
+def _answer(process: subprocess.Popen[bytes]) -> _Answer | None:
+    """Reads an answer: its line, and the PNM of the pixels after it; None if the process ended."""
     assert process.stdout is not None
-    file, poll = process.stdout.fileno(), select.poll()
-    poll.register(file, select.POLLIN)
+    pipe, poll = process.stdout.fileno(), select.poll()
+    poll.register(pipe, select.POLLIN)
 
     def some() -> bytes:
         if not poll.poll(1000 * MOST_WAITING_SECONDS):
-            raise LoaderError(f"the process that decodes JPEG 2000 did not answer for {MOST_WAITING_SECONDS} seconds")
-        return os.read(file, _READ_BYTES)
+            raise LoaderError(f"the process that decodes with Pillow did not answer for {MOST_WAITING_SECONDS} seconds")
+        return os.read(pipe, _READ_BYTES)
 
     line = b""
     while b"\n" not in line:
@@ -124,15 +122,19 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytearray
         line += data
     line, _, data = line.partition(b"\n")
     said = json.loads(line)
-    content = bytearray(said.get("pnm", 0))
-    content[: len(data)] = data
-    filled = len(data)
-    while filled < len(content):
+    head, channels = b"", said.get("channels", 0)
+    height, width = said.get("size", (0, 0))
+    if channels:
+        head = b"P%d\n%d %d\n255\n" % (_KINDS[channels], width, height)
+    file = bytearray(len(head) + height * width * channels)
+    filled = len(head) + len(data)
+    file[:filled] = head + data
+    while filled < len(file):
         if not (data := some()):
             return None
-        content[filled : filled + len(data)] = data
+        file[filled : filled + len(data)] = data
         filled += len(data)
-    return said, content
+    return said, file
 
 
 server = _Server()  # one in each process

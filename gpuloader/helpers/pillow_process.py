@@ -1,10 +1,10 @@
-"""The process that converts JPEG 2000 to PNM: `python -m gpuloader.helpers.jpeg2000_process`.
+"""The process that decodes TIFF, BMP, PNM and JPEG 2000 with Pillow: `python -m gpuloader.helpers.pillow_process`.
 
 It is started at the first such image, and kept. It forks for each image, so that no image is affected by another one;
 it imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON,
-[bytes, most pixels], followed by the file; the answer is a line of JSON, followed by a PNM in the first case:
+[bytes, most pixels], followed by the file; the answer is a line of JSON, followed by the pixels in the first case:
 
-    {"pnm": bytes}            this many bytes follow
+    {"size": [height, width], "channels": 1 or 3}  the pixels follow, 8-bit gray or RGB as stored
     {"size": [height, width]} the header says more pixels than asked for; nothing was decoded
     {"cause": text}           why the image cannot be decoded
     {"error": text}           why this process cannot decode any image
@@ -18,12 +18,18 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import Any
 
+from PIL import Image, UnidentifiedImageError, features
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from gpuloader.helpers.pictures import TURNED_BACK, as_8_bits
 from gpuloader.helpers.pipes import write_all
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
+from gpuloader.helpers.tiff import cause_in_tiff
 
 # For one image, on top of the process's own memory: OpenJPEG keeps samples in 32 bits, some of them three times.
 _SPARE_BYTES = 128 << 20
@@ -31,13 +37,19 @@ _BYTES_PER_PIXEL = 48
 _BYTES_PER_BYTE = 4
 _SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four times what noise takes
 
+_MOST_SAID = 200  # characters of an error
+_ORIENTATION = 0x0112
+_FORMATS = tuple(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile))
+
 
 def _serve() -> None:
-    from PIL import Jpeg2KImagePlugin, features  # noqa: F401 - the plugin is there in each fork then
-
+    for library in ("jpg_2000", "libtiff"):
+        if not features.check(library):
+            sys.exit(f"Pillow was built without {library}: install one that has it, such as the wheel")
+    Image.preinit()  # here, because it takes longer than to decode an image
+    Image.MAX_IMAGE_PIXELS = None  # a request has its own bound
+    warnings.simplefilter("ignore")  # Pillow's, about metadata
     answers, requests = sys.stdout.fileno(), sys.stdin.buffer
-    if not features.check("jpg_2000"):
-        sys.exit("Pillow was built without OpenJPEG: install one that has it, such as the wheel")
     used_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
     write_all(answers, b"{}\n")
     while line := requests.readline():
@@ -63,7 +75,7 @@ def _explain_end(status: int) -> dict[str, str]:
     if status == -signal.SIGXCPU:
         return {"cause": f"decoding it takes more than {_SECONDS} seconds and one for each million pixels and bytes"}
     if status == -signal.SIGKILL:
-        return {"error": "the process that decodes a JPEG 2000 image was killed: the machine may lack memory"}
+        return {"error": "the process that decodes an image with Pillow was killed: the machine may lack memory"}
     end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     return {"cause": f"decoding it ends the process ({end})"}
 
@@ -73,7 +85,7 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        said, content = _translate(encoded, max_pixels, used_bytes)
+        said, content = _decode(encoded, max_pixels, used_bytes)
         write_all(file, json.dumps(said).encode() + b"\n")
         write_all(file, content)
         status = 0
@@ -81,25 +93,29 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
         os._exit(status)
 
 
-def _translate(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str, Any], bytes]:
-    from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
-
+def _decode(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str, Any], bytes]:
     try:
         _bound(len(encoded), 0, used_bytes)
-        picture = Jpeg2KImageFile(io.BytesIO(encoded))
+        picture: Image.Image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
         pixels = picture.width * picture.height
         if pixels > max_pixels:
             return {"size": [picture.height, picture.width]}, b""
         _bound(len(encoded), pixels, used_bytes)
-        content = _pnm(picture)
-        return {"pnm": len(content)}, content
+        turned = None
+        if isinstance(picture, TiffImageFile):
+            if cause := cause_in_tiff(picture, encoded):
+                return {"cause": cause}, b""
+            turned = TURNED_BACK.get(picture.getexif().get(_ORIENTATION, 1))  # Pillow forgets it in `load`
+        picture.load()
+        picture = as_8_bits(picture if turned is None else picture.transpose(turned))
+        return {"size": [picture.height, picture.width], "channels": len(picture.mode)}, picture.tobytes()
     except MemoryError:
         room = f"{_SPARE_BYTES >> 20} MiB and {_BYTES_PER_PIXEL} bytes for each pixel"
         return {"cause": f"decoding it takes more than {room}"}, b""
-    except SyntaxError as error:
-        return {"cause": f"a JPEG 2000 image with a broken header ({error})"}, b""
+    except UnidentifiedImageError:
+        return {"cause": "Pillow cannot read its header"}, b""
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
-        return {"cause": f"Pillow cannot decode it: {error or type(error).__name__}"}, b""
+        return {"cause": f"Pillow cannot decode it: {str(error)[:_MOST_SAID] or type(error).__name__}"}, b""
 
 
 def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:
@@ -110,17 +126,6 @@ def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:
     ):
         most = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
-
-
-def _pnm(picture: Picture) -> bytes:
-    """The form that DALI would give: without alpha, and other colours as RGB."""
-    if picture.mode.startswith("I;16"):
-        kind, white, content = 5, 65535, picture.tobytes("raw", "I;16B")
-    elif picture.mode in ("L", "LA"):
-        kind, white, content = 5, 255, picture.convert("L").tobytes()
-    else:
-        kind, white, content = 6, 255, picture.convert("RGB").tobytes()
-    return b"P%d\n%d %d\n%d\n" % (kind, *picture.size, white) + content
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""Tells an image's format by its first bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.helpers.image_limits import DEFAULT_FORMATS, Format
+
+_SIGNATURES = re.compile(
+    rb"(?P<jpeg>\xff\xd8)"
+    rb"|(?P<png>\x89PNG\r\n\x1a\n)"
+    rb"|(?P<webp>RIFF.{4}WEBP)"
+    rb"|(?P<tiff>II[*+]\0|MM\0[*+])"
+    rb"|(?P<bmp>BM)"
+    rb"|(?P<pnm>P[1-6]\s)"
+    rb"|(?P<jpeg2000>\0\0\0\x0cjP  |\xff\x4f\xff\x51)",  # JP2, or a bare code stream
+    re.DOTALL,
+)
+_SIGNATURE_BYTES = 12
+_NAMES = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000"}
+
+
+def image_format(encoded: NDArray[np.uint8]) -> Format | None:
+    """The format of a file, (bytes,), or None if a recipe cannot name it; only its first bytes are looked at."""
+    found = _SIGNATURES.match(encoded[:_SIGNATURE_BYTES].tobytes())
+    return None if found is None else cast(Format, found.lastgroup)
+
+
+def cause_in_format(found: Format, formats: Collection[str]) -> str | None:
+    """Why an image of this format is refused if the recipe allows `formats`; None if it is not refused."""
+    if found in formats:
+        return None
+    if found in DEFAULT_FORMATS:
+        return f"an image in the format {found}, but the recipe's `formats` are {', '.join(formats)}"
+    return (
+        f"a {_NAMES[found]} image: recipes decode these only if `formats` names {found}; `gpuloader pack` writes them "
+        "as PNG"
+    )

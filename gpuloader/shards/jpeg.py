@@ -1,0 +1,146 @@
+"""Checks a JPEG before a decoder gets it, for the gate and for packing (ITU-T T.81)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.shards.image_header import FRAMES, MAX_SEGMENTS, SCAN, segments
+
+MAX_SCANS = 100
+MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; a photograph has about ten scans
+
+_SEQUENTIAL, _PROGRESSIVE = frozenset((0xC0, 0xC1, 0xC9)), frozenset((0xC2, 0xCA))
+_ARITHMETIC = frozenset((0xC9, 0xCA))
+_FIRST_FRAME = 0xC0
+_SAMPLE_BITS = 8
+_HUFFMAN_TABLES, _QUANTISATION_TABLES = 0xC4, 0xDB
+_IMAGE_BEGINS, _IMAGE_ENDS = 0xD8, 0xD9
+_END_OF_IMAGE = b"\xff\xd9"
+_MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the other markers belong to the scan
+_AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman tables begin at 0
+
+
+def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
+    """Why a JPEG, (bytes,) of the whole file, is refused; None if it is not refused.
+
+    It is refused if it is cut, if decoding would take minutes, or if it uses a table that it does not define. Decoders
+    differ on such a table: some raise an error, some use a standard table, some use the previous image's table. They
+    also differ on frames that are rare: some return a black image.
+    """
+    data = memoryview(encoded)
+    frame, components, pixels, first_scan, scans, several_scans = 0, 0, 0, 0, 0, False
+    quantisation: dict[int, set[int]] = {}  # of each component that has had no scan yet
+    defined: set[int] = set()
+    for number, (marker, start, end) in enumerate(_all_segments(data)):
+        if number == MAX_SEGMENTS:
+            return f"a JPEG of more than {MAX_SEGMENTS:,} segments"
+        if marker == _QUANTISATION_TABLES:
+            defined |= _quantisation_tables(data[start:end].tobytes())
+        elif marker == _HUFFMAN_TABLES:
+            defined |= _huffman_tables(data[start:end].tobytes())
+        elif marker in FRAMES:
+            content = data[start:end].tobytes()
+            if cause := _cause_in_frame(marker, content):
+                return cause
+            frame, components, quantisation = marker, content[5], _tables_of_components(content)
+            pixels = int.from_bytes(content[1:3], "big") * int.from_bytes(content[3:5], "big")
+        elif marker == SCAN:
+            scan = data[start:end].tobytes()
+            used = _used_huffman_tables(frame, scan)
+            for component in scan[1:-3:2]:
+                used |= quantisation.pop(component, set())
+            if not used <= defined:
+                return f"a JPEG without the {_name(min(used - defined))}, which it uses"
+            if not scans:
+                in_scan = int.from_bytes(
+                    scan[:1], "big"
+                )  # counted as libjpeg does, because components may share a name
+                first_scan, several_scans = start, frame in _PROGRESSIVE or in_scan < components
+            scans += 1
+            if not several_scans:
+                break
+        elif marker == _IMAGE_BEGINS:
+            return "a JPEG with another start-of-image marker"
+        elif marker == _IMAGE_ENDS:
+            break
+    if not scans:
+        return "a JPEG without a scan"
+    # The thumbnail in the header has its own end marker, so only one after the first scan counts.
+    if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
+        return "a JPEG that is cut: it has no end-of-image marker"
+    if scans > MAX_SCANS:
+        return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
+    if scans * pixels > MAX_PIXELS_TIMES_SCANS:
+        return f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}"
+    return None
+
+
+def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """The segments of a whole JPEG: all bytes between a scan's header and the next marker belong to the scan."""
+
+    def read(count: int, offset: int) -> bytes:
+        return data[offset : offset + count].tobytes()
+
+    marker, position = 0, 2
+    for marker, start, position in segments(read):
+        yield marker, start, position
+    if marker != SCAN:
+        return
+    while found := _MARKER_BEHIND_SCAN.search(data, position):
+        position = found.end()
+        for marker, start, position in segments(read, found.start()):
+            yield marker, start, position
+
+
+def _cause_in_frame(marker: int, content: bytes) -> str | None:
+    if marker not in _SEQUENTIAL and marker not in _PROGRESSIVE:
+        return f"a JPEG with a frame SOF{marker - _FIRST_FRAME}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10"
+    if len(content) < 6:
+        return "a JPEG with a cut frame header"
+    if content[0] != _SAMPLE_BITS:
+        return f"a JPEG of {content[0]} bits per sample: allowed are {_SAMPLE_BITS}"
+    return None
+
+
+def _tables_of_components(frame: bytes) -> dict[int, set[int]]:
+    """The quantisation tables of each component: a set, because some encoders give all components the same name."""
+    tables: dict[int, set[int]] = {}
+    for component, table in zip(frame[6::3], frame[8::3]):
+        tables.setdefault(component, set()).add(_QUANTISATION + table)
+    return tables
+
+
+def _quantisation_tables(segment: bytes) -> set[int]:
+    tables, position = set(), 0
+    while position < len(segment):
+        tables.add(_QUANTISATION + (segment[position] & 15))
+        position += 129 if segment[position] >> 4 else 65
+    return tables
+
+
+def _huffman_tables(segment: bytes) -> set[int]:
+    tables, position = set(), 0
+    while position < len(segment):
+        tables.add(segment[position] & 0x1F)
+        position += 17 + sum(segment[position + 1 : position + 17])
+    return tables
+
+
+def _name(table: int) -> str:
+    if table >= _QUANTISATION:
+        return f"quantisation table {table - _QUANTISATION}"
+    return f"AC Huffman table {table - _AC}" if table >= _AC else f"DC Huffman table {table}"
+
+
+def _used_huffman_tables(frame: int, scan: bytes) -> set[int]:
+    """The Huffman tables that a scan uses. A progressive scan uses those of DC or of AC; refining DC uses none."""
+    if frame in _ARITHMETIC or len(scan) < 6:
+        return set()
+    uses_dc = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] == 0 and scan[-1] < 16)
+    uses_ac = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] > 0)
+    pairs = scan[2:-3:2]
+    return {pair >> 4 for pair in pairs if uses_dc} | {_AC + (pair & 15) for pair in pairs if uses_ac}
