@@ -98,11 +98,14 @@ _LATE = {
 }
 
 
-_USED_BY_IMPORT = {"collators", "compat", "data", "errors", "metrics", "training", "transforms"}
+_MODULES = {
+    *("collators", "compat", "data", "errors", "lightning", "metrics"),
+    *("pack", "pipelines", "pytorch_lightning", "training", "transforms"),
+}
 
 
 def __dir__() -> list[str]:
-    imported = {name for name in globals() if name in _USED_BY_IMPORT or name.startswith("__")}
+    imported = {name for name in globals() if name in _MODULES or name.startswith("__")}
     return sorted({*__all__, *imported})
 
 

@@ -43,6 +43,7 @@ ELSEWHERE = {
 }
 WITHOUT_SNIPPETS = {
     "docs/benchmark.md",
+    "docs/choosing.md",
     "docs/commands/demo.md",
     "docs/glossary.md",
     "docs/guarantees.md",
@@ -66,7 +67,8 @@ ONLY_SHOWN = {
     "docs/migrating.md": 2,
     "docs/presets.md": 1,
     "docs/trainers.md": 8,
-    "docs/watching.md": 3,
+    "docs/versions.md": 1,
+    "docs/watching.md": 4,
     "docs/wsl2.md": 2,
 }
 

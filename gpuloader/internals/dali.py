@@ -75,11 +75,11 @@ def is_cuda_failure(message: str) -> bool:
 
 
 def change_where(condition: DataNode, change: Callable[..., DataNode], *values: DataNode) -> DataNode:
-    """The first value, of some samples changed: those for which the condition, a bool on the CPU, holds.
+    """Applies `change` to the samples for which `condition`, a bool on the CPU, is true; returns the first value.
 
-    Relies on the operators `_conditional.split` and `_conditional.merge`, of which `enable_conditionals` makes `if`
-    statements, as in 2.4. Publicly, DALI rewrites the source of all functions for that, which takes half a second at
-    each start, and on Python 3.14 fails where warnings are errors.
+    Relies on the operators `_conditional.split` and `_conditional.merge`, from which `enable_conditionals` makes `if`
+    statements, as in 2.4. The public way rewrites the source of all functions, which takes half a second at each start,
+    and on Python 3.14 fails if warnings are errors.
 
     Args:
         change: returns the first value changed; all nodes that it uses are in `values`, as it gets only some samples.

@@ -117,7 +117,7 @@ class Decoder:
 
     Attributes:
         num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
-        prefetch: the number of batches that are decoded ahead, 1 to 64; one more than this are read ahead of those.
+        prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1, or 0
             if the engines decode wrongly. With a share between 0 and 1, an image's decoder depends on its batch, and
             decoders may round differently. Ignored on a CPU.

@@ -258,7 +258,7 @@ class ReadAhead:
         return outcome
 
     def take(self) -> EncodedBatch | Exception:
-        """Returns the next batch, or the error that `next` would raise: raised, it would hold all caller frames."""
+        """Returns the next batch, or the error that `next` would raise: no traceback then keeps frames alive."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)

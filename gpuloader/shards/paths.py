@@ -9,7 +9,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.shards.braces import expand_braces
@@ -33,13 +33,14 @@ def resolve_shards(tar: Tar) -> list[Shard]:
         RemoteError: a store cannot list what matches.
         DataError: a folder may not be read, or the system refuses a path.
     """
-    sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
-    for source in sources:
-        if not isinstance(source, (str, os.PathLike)):
-            raise ConfigError(
-                f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
-                f"{_advice_on_dataset(source)}"
-            )
+    advice = _advice_on_dataset(tar)  # before it is iterated, which may read all of its images
+    alone = advice or isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable)
+    sources: list[Any] = [tar] if alone else list(tar)  # type: ignore[arg-type]
+    if wrong := [source for source in sources if not isinstance(source, (str, os.PathLike))]:
+        raise ConfigError(
+            f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
+            f"{advice or _advice_on_dataset(wrong[0])}"
+        )
     shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
@@ -158,12 +159,12 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
 
 
 def _advice_on_dataset(source: object) -> str:
-    """How to make shards from one of torch's data sets; "" if it is none."""
-    kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(source).__mro__]
-    if "torchvision.datasets.folder.DatasetFolder" in kinds:
+    """How to make shards from a data set of torch, Hugging Face or webdataset; "" if it is none."""
+    kinds = [kind.__name__ for kind in type(source).__mro__]
+    if "DatasetFolder" in kinds:
         folder = shlex.quote(str(getattr(source, "root", "FOLDER")))
         return f". `gpuloader pack {folder} shards` makes shards of the folder of this data set; then use tar='shards'"
-    if "torch.utils.data.dataset.Dataset" in kinds:
+    if "Dataset" in kinds:
         return (
             ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "
             "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from making import encoded, write_shard
+from making import encoded, jpeg, write_shard
 from oracle import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -158,11 +158,13 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     ],
 )
 def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
-    shards: list[Path], caplog: pytest.LogCaptureFixture, fields: list[str] | dict[str, Any], named: str | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fields: list[str] | dict[str, Any], named: str | None
 ) -> None:
     warn_of_places.cache_clear()
+    components = dict.fromkeys(fields, b"1")
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", "jpg": jpeg(40, 40), **components} for i in range(8)])
     for rank in (1, 0, 0):
-        loader(shards, output="dict", fields=fields, world={"rank": rank, "world_size": 2}).close()
+        loader(tar, label_from=None, output="dict", fields=fields, world={"rank": rank, "world_size": 2}).close()
     said = [record.getMessage() for record in caplog.records]
     assert [message.partition(", but the fields ")[2].partition(" stay as they are")[0] for message in said] == (
         [named] if named else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import fsspec
 import pytest
 from naming import named
 from oracle import torchvision
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import Tar, resolve_local, resolve_shards
@@ -200,6 +201,11 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
     assert all(part in str(caught.value) for part in says)
 
 
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
@@ -209,6 +215,7 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
         ),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
+        (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
     ],
 )

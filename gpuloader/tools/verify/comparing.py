@@ -74,7 +74,7 @@ def load(
                 if work is not None:
                     for _ in range(_BUSY_STEPS):
                         torch.matmul(work, work)
-                # Where the GPU is busy the copy waits, and the batch is let go before it is made.
+                # On a busy GPU the copy is queued, so the batch is freed before it runs.
                 parts.append((batch["key"], batch["valid"], [images.clone() for images in images_of(batch)]))
                 del batch
             if on_gpu:

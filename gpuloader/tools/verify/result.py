@@ -17,11 +17,11 @@ class Row:
     """One thing that was looked at.
 
     Attributes:
-        check: of which check it is.
-        name: what it is.
+        check: the name of its check.
+        name: what was looked at.
         found: what was found.
-        allowed: what may be; empty where all may.
-        ok: whether that holds.
+        allowed: the allowed values; empty if there is no limit.
+        ok: whether `found` is allowed.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""The check of speed: it has figures only, nothing that is off."""
+"""The check of speed. It reports figures; a row fails only if its measurement fails."""
 
 from __future__ import annotations
 
