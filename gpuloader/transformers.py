@@ -211,10 +211,13 @@ class _TrainingBatches(DataLoader[Any]):
     """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a whole batch."""
 
     def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
         numbers: Any = _StepNumbers(steps)
         # With a generator of its own, it does not draw from torch's: dropout would change.
         super().__init__(steps, batch_sampler=numbers, collate_fn=_only, generator=torch.Generator())
-        self.set_epoch = steps.set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self._steps.set_epoch(epoch)
 
 
 def _only(items: Sequence[Any]) -> Any:  # noqa: ANN401
@@ -250,12 +253,14 @@ class _EvaluationBatches(DataLoaderStateMixin):
             self.end()
 
     def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The last batch of this rank, whose first samples are valid if there is padding."""
         plan = self._loader.run.plan
-        start = (len(self) - 1) * plan.global_batch + plan.rank * plan.batch_size
-        valid = max(0, plan.epoch_samples - start)
-        labels = {name: batch[name].clone() for name in self._label_names if isinstance(batch.get(name), torch.Tensor)}
+        if plan.last_batch != "pad":
+            return batch
+        valid = max(0, plan.epoch_samples - (len(self) - 1) * plan.global_batch - plan.rank * plan.batch_size)
+        labels = {name: batch[name].clone() for name in self._label_names if name in batch}
         for values in labels.values():
-            if not values.is_floating_point() and plan.last_batch == "pad":
+            if not values.is_floating_point():
                 values[valid:] = _IGNORED
         return {**batch, **labels}
 

@@ -36,7 +36,7 @@ def test_samples_that_lack_a_component_are_counted_with_the_first_of_them(tmp_pa
         3,
         [
             f"{tar}: lacks .txt, which others have: '1', and 1 more",
-            "4 samples in 1 shards: samples without .txt 2",
+            "4 samples in 1 shard: samples without .txt 2",
         ],
     )
 

@@ -59,7 +59,7 @@ class Stop(TrainerCallback):
         control.should_training_stop = state.global_step == self.step
 
 
-def trainer(folder: Path, train: GPULoader | None, **given: Any) -> GPULoaderTrainer:  # noqa: ANN401
+def trainer(folder: str | Path, train: GPULoader | None, **given: Any) -> GPULoaderTrainer:  # noqa: ANN401
     made = {key: given.pop(key) for key in ("eval_dataset", "compute_metrics", "callbacks") if key in given}
     arguments = {
         "per_device_train_batch_size": 8,
@@ -259,32 +259,32 @@ def test_each_sample_counts_once_in_the_metrics_and_in_the_loss(
 
 
 TWO_RANKS = """
-import json, os, sys
-import torch
-from loaders import evaluation
-from test_hugging_face_trainer import Net, metrics
-from transformers import TrainingArguments
-from gpuloader.transformers import GPULoaderTrainer
+import json, sys
+from accelerate.utils import gather_object
+from loaders import evaluation, loader
+from test_hugging_face_trainer import TRAIN, Net, metrics, trainer
 
 folder, *shards = sys.argv[1:]
 names = {"image": "pixel_values", "label": "labels"}
-arguments = TrainingArguments(folder, per_device_eval_batch_size=9, use_cpu=True, disable_tqdm=True, report_to="none")
-with evaluation(shards, 9, last_batch="pad", output=names) as given:
-    run = GPULoaderTrainer(Net(), arguments, eval_dataset=given, compute_metrics=metrics)
+with loader(shards, 4, **TRAIN) as train, evaluation(shards, 9, last_batch="pad", output=names) as given:
+    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 9, "num_train_epochs": 1}
+    run = trainer(folder, train, eval_dataset=given, compute_metrics=metrics, **sizes)
     found = run.evaluate()
+    run.train()
+seen = gather_object([run.model.seen])
 if run.is_world_process_zero():
-    print(json.dumps(found))
+    print(json.dumps({**found, "seen": seen}))
 run.accelerator.end_training()
 """
 
 
 def test_two_ranks_find_what_one_finds(shards: list[Path], tmp_path: Path) -> None:
-    """In the last step, the first rank has 4 samples and 5 of padding, the second has padding alone."""
-    (tmp_path / "evaluate.py").write_text(TWO_RANKS)
+    """In the last step of the evaluation, the first rank has 4 samples and 5 of padding, the second padding alone."""
+    (tmp_path / "both.py").write_text(TWO_RANKS)
     path = os.pathsep.join(map(str, [Path(__file__).parent, Path(__file__).parents[1] / "support"]))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     result = subprocess.run(
-        [sys.executable, *launcher, tmp_path / "evaluate.py", tmp_path, *shards],
+        [sys.executable, *launcher, tmp_path / "both.py", tmp_path, *shards],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -299,6 +299,7 @@ def test_two_ranks_find_what_one_finds(shards: list[Path], tmp_path: Path) -> No
     for name in ("eval_samples", "eval_labels", "eval_right"):
         assert found[name] == expected[name]
     assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    assert [first + second for first, second in zip(*found["seen"], strict=True)] == planned(shards, epochs=1)
 
 
 def test_evaluation_in_training_changes_nothing_and_may_have_several_loaders(
