@@ -100,7 +100,7 @@ _LATE = {
 
 _MODULES = {
     *("collators", "compat", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "training", "transforms"),
+    *("pack", "pipelines", "pytorch_lightning", "training", "transformers", "transforms"),
 }
 
 

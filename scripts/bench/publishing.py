@@ -106,13 +106,13 @@ def versions(results: dict[str, dict[str, Any]]) -> str:
 
 
 def proven(verified: list[dict[str, Any]]) -> str:
-    """One row for each output of `gpuloader verify --json`."""
-    lines = [_row("device", "decoder", "looked at", "off", "date"), "|---" * 5 + "|"]
+    """One item for each output of `gpuloader verify --json`; a table of these would be wider than a phone."""
+    lines = []
     for each in verified:
         device = ", ".join(each["machine"]["gpus"]) if each["device"] != "cpu" else f"{each['machine']['cpu']} (CPU)"
         decoder = ", ".join(f"{name} {version}" for name, version in each["versions"].items() if version != "none")
         off = ", ".join(f"{row['check']}: {row['name']}" for row in each["rows"] if not row["ok"]) or "nothing"
-        lines.append(_row(device, decoder, f"{len(each['rows'])} rows", off, each["date"][:10]))
+        lines.append(f"- {device} with {decoder}, {each['date'][:10]}: {len(each['rows'])} rows looked at, off: {off}")
     if all(each["device"] == "cpu" for each in verified):
         lines[:0] = ["No GPU has been verified yet.", ""]
     return "\n".join([*lines, ""])

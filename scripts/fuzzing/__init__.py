@@ -10,5 +10,6 @@ Every mutant depends only on (seed, kind, number). These must hold:
 - A parser refuses data only with the library's errors.
 
 A batch that breaks a rule is tried again, each mutant alone. Mutants that then break it, too, are saved, and the exit
-code is 1. JPEG 2000 is translated in its own process, and the rules hold for what that returns.
+code is 1. TIFF, BMP, PNM and JPEG 2000 are decoded by Pillow in a process of their own; in each of the two tries it is
+another process, with other bytes in its memory, too.
 """

@@ -109,6 +109,15 @@ def test_no_page_is_wider_than_a_phone_or_lacks_a_picture(site: Path, browser: W
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_guarantees_need_no_scrolling_sideways_on_a_phone(site: Path, browser: WebDriver) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    browser.get((site / "guarantees.html").as_uri())
+    tables = "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
+    assert browser.execute_script(f"return {tables}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @pytest.mark.parametrize("page", ["index.html", "commands/pack.html"])
 def test_search_works_on_a_page_that_is_opened_as_a_file(site: Path, browser: WebDriver, page: str) -> None:
     browser.get((site / page).as_uri())
