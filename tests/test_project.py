@@ -114,6 +114,29 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert recipe["about"]["license"] == PROJECT["license"]
 
 
+def test_the_page_of_versions_says_what_the_package_allows_and_is_tested_with() -> None:
+    page = (ROOT / "docs/versions.md").read_text()
+    rows = dict(re.findall(r"^\| (\w+) \| (\d.*) \| .* \|$", page, re.MULTILINE))
+    tested = dict(re.findall(r"^\| (\w+) \| \d.* \| (.*) \|$", page, re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    [dali], [lightning] = extras["cuda13"], extras["lightning"]
+    allowed = {re.split(r"\W", each)[0]: each for each in [*PROJECT["dependencies"], lightning]}
+    for name in ("torch", "NumPy", "Lightning"):
+        least, below = re.fullmatch(r"(\S+) or newer, below (\d+)", rows[name]).groups()  # type: ignore[union-attr]
+        assert allowed[name.lower()] == f"{name.lower()}>={least},<{below}"
+    assert dali == f"nvidia-dali-cuda130>={rows['DALI']},<2.5"
+    assert f">={rows['Python'].removesuffix(' or newer')}" == PROJECT["requires-python"]
+    assert tested["Python"] == "3.10 to 3.14"
+    pins = "".join((ROOT / name).read_text() for name in ("constraints.txt", "constraints-integrations.txt"))
+    for name, package in {
+        "torch": "torch",
+        "DALI": "nvidia-dali-cuda120",
+        "NumPy": "numpy",
+        "Lightning": "lightning",
+    }.items():
+        assert re.search(rf"^{package}=={re.escape(tested[name])}\.", pins, re.MULTILINE), name
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_image_installs_the_wheel_of_its_machine(machine: str, tmp_path: Path) -> None:
     wheels = [tmp_path / f"gpuloader-0.1.0-py3-none-manylinux_2_28_{each}.whl" for each in ("x86_64", "aarch64")]
