@@ -98,6 +98,17 @@ _LATE = {
 }
 
 
+_MODULES = {
+    *("collators", "compat", "data", "errors", "lightning", "metrics"),
+    *("pack", "pipelines", "pytorch_lightning", "training", "transforms"),
+}
+
+
+def __dir__() -> list[str]:
+    imported = {name for name in globals() if name in _MODULES or name.startswith("__")}
+    return sorted({*__all__, *imported})
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _LATE:
         raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")

@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.units import counted
+
 __all__ = [
     "REFUSALS",
     "Collator",
@@ -78,7 +80,7 @@ def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN4
     if rows == samples:
         return None
     return (
-        f"the field {name} has {rows} {'row' if rows == 1 else 'rows'} for {samples} samples: its collator must give a "
+        f"the field {name} has {counted(rows, 'row')} for {counted(samples, 'sample')}: its collator must give a "
         f"row for each sample; put values that are not by sample into a tuple"
     )
 

@@ -24,7 +24,9 @@ The message of each says what was wrong, what was found, what is allowed and wha
 
 from __future__ import annotations
 
-from gpuloader.helpers.printable import printable
+from collections.abc import Sequence
+
+from gpuloader.helpers.printable import as_message, shorten
 
 __all__ = [
     "BadImageError",
@@ -49,9 +51,9 @@ __all__ = [
 
 
 def describe(value: object, most_characters: int = 80) -> str:
-    """A value for a message: its `repr`, cut off. Also for values without one, such as numbers of 5,000 digits."""
+    """A value for a message: its `repr`, shortened. Also for values without one, such as numbers of 5,000 digits."""
     try:
-        return f"{value!r:.{most_characters}}"
+        return shorten(repr(value), most_characters)
     except (ValueError, RecursionError):  # Python writes no such numbers, and no such depths
         return f"a {type(value).__name__} too large to show"
 
@@ -59,7 +61,8 @@ def describe(value: object, most_characters: int = 80) -> str:
 class GPULoaderError(Exception):
     """The base class: `except GPULoaderError` catches every error that the library raises on purpose.
 
-    Each argument is a line of the message. The text is always safe to print: see `printable`.
+    Each argument is a line of the message. The text is always safe to print, and has at most 4,000 characters, whatever
+    it quotes: long lines keep their beginning and their end. Attributes have all of it.
 
     Example:
         >>> from gpuloader import GPULoader, GPULoaderError
@@ -71,7 +74,10 @@ class GPULoaderError(Exception):
     """
 
     def __str__(self) -> str:
-        return "\n".join(printable(str(line)) for line in self.args)
+        return as_message(self._lines())
+
+    def _lines(self) -> Sequence[object]:
+        return self.args
 
 
 class ConfigError(GPULoaderError, ValueError):
@@ -191,12 +197,12 @@ class RemoteError(DataError):
         self.problem = problem
         self.tries = tries
 
-    def __str__(self) -> str:
+    def _lines(self) -> Sequence[object]:
         tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
-        return printable(
+        return [
             f"{self.url}: {self.problem} ({tries}). Check the URL, the credentials and the network. Nothing is lost: "
             f"what was downloaded is kept. To resume, loop again, or load the state into a new loader"
-        )
+        ]
 
 
 class TarError(DataError):
@@ -223,8 +229,8 @@ class TarError(DataError):
         self.offset = offset
         self.problem = problem
 
-    def __str__(self) -> str:
-        return printable(f"{self.shard}: {self.problem} at byte {self.offset}")
+    def _lines(self) -> Sequence[object]:
+        return [f"{self.shard}: {self.problem} at byte {self.offset}"]
 
 
 class IndexFileError(DataError):
@@ -317,10 +323,14 @@ class BadImageError(DataError):
         self.offset = offset
         self.cause = cause
 
-    def __str__(self) -> str:
-        lines = f"bad image: {self.cause}", f"  shard  {self.shard}", f"  key    {self.key}", f"  offset {self.offset}"
-        advice = 'Repair or remove the sample, or pass on_error="replace" to train on without it.'
-        return "\n".join(map(printable, (*lines, advice)))
+    def _lines(self) -> Sequence[object]:
+        return (
+            f"bad image: {self.cause}",
+            f"  shard  {self.shard}",
+            f"  key    {self.key}",
+            f"  offset {self.offset}",
+            'Repair or remove the sample, or pass on_error="replace" to train on without it.',
+        )
 
 
 class TooManyBadImagesError(DataError):

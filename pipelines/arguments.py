@@ -59,7 +59,7 @@ def arguments(
 
 
 def _for_kernels(drawn: Arrays, last_step: LastStep) -> Arrays:
-    """The drawn arrays, which the CPU's kernels take as they are, but the size of all samples as a shape.
+    """The drawn arrays for the CPU's kernels: unchanged, except that `size` becomes an empty array of that shape.
 
     like_output   (n, 0, height, width) uint8   empty, instead of the size
     """

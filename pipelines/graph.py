@@ -57,9 +57,9 @@ def recipe_pipeline(
     """Builds a recipe's DALI pipeline: it takes batches from `source`, and has one output for each view.
 
     Args:
-        preset: the recipe.
+        preset: the recipe. With its dtype "bfloat16" the output is float32, because DALI has none.
         source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
-            exception it may raise is StopIteration, and what it returns must live until its batch is done.
+            exception it may raise is StopIteration, and the images that it returns must live until their batch is done.
         batch_size: the largest batch; smaller ones are allowed.
         num_threads: the number of threads that decode and transform.
         device_id: a GPU; None for the CPU.

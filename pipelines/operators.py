@@ -14,6 +14,7 @@ from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Preset
+from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -102,12 +103,12 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
 def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
     """The format and scale of the image after the last pass."""
     scale, offset = _scale_and_offset(view, preset)
-    return {"scale": scale, "offset": offset, "dtype": preset.dtype, "channels_first": preset.layout == "nchw"}
+    return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
 def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
     value = 0.0 if view.erasing is None else view.erasing.value
-    return (value, value, value) if isinstance(value, (int, float)) else value
+    return value if isinstance(value, str) else rgb(value)
 
 
 def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
@@ -119,10 +120,10 @@ def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) 
         mirror = given.get("horizontal")
     image = run_steps(image, given, view.choices)
     if view.erasing is None:
-        return normalise(image, view, preset, preset.dtype, mirror)
+        return normalise(image, view, preset, preset.graph_dtype, mirror)
     image = normalise(image, view, preset, "float32", mirror)
     image = erase(image, given, _erase_value(view), "CHW" if preset.layout == "nchw" else "HWC")
-    return image if preset.dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.dtype])
+    return image if preset.graph_dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.graph_dtype])
 
 
 def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
@@ -189,7 +190,7 @@ def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str, mirro
 
 def _scale_and_offset(view: ViewPlan, preset: Preset) -> tuple[Rgb, Rgb]:
     """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
-    if preset.dtype == "uint8":
+    if preset.graph_dtype == "uint8":
         return _ONES, _ZEROS
     mean, std = (_ZEROS, _ONES) if view.normalize is None else (view.normalize.mean, view.normalize.std)
     scale = (1 / (255 * std[0]), 1 / (255 * std[1]), 1 / (255 * std[2]))

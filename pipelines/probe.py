@@ -168,6 +168,7 @@ def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: 
     shapes = (sizes * rng.uniform(0.3, 0.9, sizes.shape)).astype(np.int32)
     starts = ((sizes - shapes) * rng.uniform(0, 1, sizes.shape)).astype(np.int32)
     orders = [rng.permutation(len(images)) for _ in range(_BATCHES)]
+    orders += [np.array([row]) for row in range(len(_SAMPLINGS))]  # engines may decode a lone JPEG in another way
     batches = iter(orders)
 
     def source() -> tuple[Any, ...]:

@@ -1,13 +1,13 @@
-"""Finds the samples of a batch that DALI cannot decode: its error loses the batch and does not always name them."""
+"""Finds the samples of a batch that DALI cannot decode: its error loses the batch and names one of them at most."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
 from nvidia.nvimgcodec import (
     NVIMGCODEC_DEVICE_CPU_ONLY,
     Backend,
@@ -18,7 +18,7 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
-from gpuloader.internals.dali import decoder_cause, is_decode_failure, is_out_of_memory
+from gpuloader.internals.dali import decoder_cause, failed_row, is_decode_failure, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
 from gpuloader.pipelines.graph import recipe_pipeline
 from gpuloader.plan import Draws
@@ -29,6 +29,7 @@ WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 images of a batch: alone, it might decode an image that in its batch went to another decoder and failed there."""
 
 _CAUSE = "DALI's decoder fails on it"
+_MOST_NAMED = 8  # each costs another try of the whole batch
 
 
 def find_undecodable(
@@ -39,6 +40,7 @@ def find_undecodable(
     num_threads: int = 1,
     decoder_options: Mapping[str, float] | None = None,
     region: bool = True,
+    message: str = "",
 ) -> dict[int, str]:
     """Returns the rows whose regions cannot be decoded, with the causes.
 
@@ -49,15 +51,18 @@ def find_undecodable(
     Args:
         images: encoded images that the gate accepted.
         arrays: what the recipe drew for them.
-        num_threads: the number of decoding threads, on the CPU.
+        num_threads: the number of decoding threads.
         decoder_options, region: those with which the images failed, as for `recipe_pipeline`; JPEG engines are not used
             here.
+        message: DALI's error, if this batch failed in a graph, which may have had its rows more than once.
 
     Raises:
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
     refused = _find_refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
-    return refused or _find_refused_by_graph(preset, images, arrays, device_id, decoder_options or {}, region)
+    return refused or _find_refused_by_graph(
+        preset, images, arrays, device_id, num_threads, decoder_options or {}, region, message
+    )
 
 
 def _find_refused_on_cpu(
@@ -86,53 +91,88 @@ def _find_refused_by_graph(
     images: Sequence[NDArray[np.uint8]],
     arrays: Mapping[str, NDArray[Any]],
     device_id: int | None,
+    num_threads: int,
     decoder_options: Mapping[str, float],
     region: bool,
+    message: str,
 ) -> dict[int, str]:
-    """Runs the samples one by one through the recipe's graph up to the decoder; returns failing rows, with causes.
+    """Runs samples through the recipe's graph up to the decoder; returns failing rows, with causes.
 
-    On a GPU each sample has its own pipeline, because nvJPEG's decoders may keep data of the image before. The graph
-    ends at the decoder, because tracing all of it for each sample would take seconds.
+    The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
     good, of_good = len(images), preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), *np.array([GOOD_SIZE]).T)
     images = [*images, good_jpeg()]
     arrays = {name: np.concatenate([array, of_good[name]]) for name, array in arrays.items()}
-    causes: dict[int, str] = {}
-    rows = deque(range(good))
-    row = -1
+    pipeline: Pipeline | None = None
+    given: Sequence[int] = ()
 
     def source() -> tuple[Any, ...]:
-        nonlocal row
-        row = rows.popleft()
-        return ([images[row]], *(array[row : row + 1] for array in arrays.values()))
+        return ([images[row] for row in given], *(array[given] for array in arrays.values()))
 
-    pipeline, options = None, {**decoder_options, **WITHOUT_ENGINES}
-    while rows:
-        if pipeline is None:
+    def decode(rows: Sequence[int]) -> str:
+        nonlocal pipeline, given
+        given = rows
+        if pipeline is None or (len(rows) == 1 and device_id is not None):
             pipeline = recipe_pipeline(
                 preset=preset,
                 source=source,
-                batch_size=1,
-                num_threads=1,
+                batch_size=good,
+                num_threads=num_threads,
                 device_id=device_id,
                 prefetch_queue_depth=1,
-                decoder_options=options,
+                decoder_options={**decoder_options, **WITHOUT_ENGINES},
                 region=region,
                 last_step="decode",
             )
         try:
             pipeline.run()
         except RuntimeError as error:
-            if row == good and not is_out_of_memory(str(error)):
+            pipeline = None  # according to DALI, a failed pipeline is no longer valid
+            if rows == [good] and not is_out_of_memory(str(error)):
                 raise machine_error(str(error)) from None
             if not is_decode_failure(str(error)):
                 raise
-            causes[row] = cause_of(str(error))
-            rows.appendleft(good)
-            pipeline = None  # according to DALI, a failed pipeline is no longer valid
-        if device_id is not None:
-            pipeline = None
-    return causes
+            return str(error)
+        return ""
+
+    failing = find_failing(good, decode, lambda: decode([good]), message)
+    return {row: cause_of(said) for row, said in failing.items()}
+
+
+def find_failing(
+    rows: int, decode: Callable[[Sequence[int]], str], check_machine: Callable[[], object], message: str = ""
+) -> dict[int, str]:
+    """Returns the rows of a batch that cannot be decoded, with DALI's messages.
+
+    DALI's error loses the batch, but names a row. This row is tried alone, and then the batch without it. If no row is
+    named, if the named one can be decoded, or if many rows fail, each row is tried alone.
+
+    Args:
+        rows: the number of rows.
+        decode: decodes some rows; returns DALI's message, or "" if it can. On a GPU it needs a new pipeline for a row
+            alone, because nvJPEG's decoders may keep data of the image before.
+        check_machine: is called before a row is blamed; raises an error if the machine is the cause.
+        message: DALI's for this batch, in which its rows may be repeated; unless given, the batch is decoded first.
+    """
+    failing: dict[int, str] = {}
+    rest = list(range(rows))
+    while rest:
+        suspect = None
+        if len(rest) > 1 and len(failing) < _MOST_NAMED:
+            message = message or decode(rest)
+            if not message:
+                break
+            if (named := failed_row(message)) is not None:
+                suspect = rest[named % len(rest)]
+        for row in sorted(rest, key=lambda row: row != suspect):
+            rest.remove(row)
+            if message := decode([row]):
+                check_machine()
+                failing[row] = message
+                if row == suspect:
+                    break
+        message = ""
+    return failing
 
 
 def cause_of(message: str) -> str:

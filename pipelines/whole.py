@@ -14,7 +14,7 @@ from nvidia.dali.pipeline import Pipeline
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.pipelines.blame import good_jpeg, machine_error
-from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of
+from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of, find_failing
 
 
 class WholeDecoder:
@@ -28,7 +28,7 @@ class WholeDecoder:
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
         self._arguments = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
-        self._on_cpu = device_id is None
+        self._device_id = device_id
         self._pipeline: Pipeline | None = None
         at_fork(self, WholeDecoder._leave_to_the_parent)
 
@@ -36,32 +36,26 @@ class WholeDecoder:
         """Returns the images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
         outcome = self._run(images)
         if isinstance(outcome, str):
-            return self.failures(images)
+            return self.failures(images, outcome)
         decoded = outcome[0].as_cpu()
         return [np.array(decoded.at(row)) for row in range(len(images))]
 
-    def failures(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
+    def failures(self, images: Sequence[NDArray[np.uint8]], message: str = "") -> dict[int, str]:
         """Returns the rows that fail, with DALI's cause.
 
-        DALI's error loses the batch and does not always name the image, so a failed batch is halved and tried again. On
-        a GPU its images are tried one by one, each in a new pipeline, because nvJPEG's decoders may keep data of the
-        image before.
+        Args:
+            message: DALI's error, if these images failed as a batch.
 
         Raises:
             DeviceError: a good JPEG fails, too.
         """
-        message = self._run(images) if images else None
-        if not isinstance(message, str):
-            return {}
-        self.check_machine()
-        if len(images) == 1:
-            return {0: cause_of(message)}
-        size = (len(images) + 1) // 2 if self._on_cpu else 1
-        causes: dict[int, str] = {}
-        for first in range(0, len(images), size):
-            part = self.failures(images[first : first + size])
-            causes.update((first + row, cause) for row, cause in part.items())
-        return causes
+
+        def decode(rows: Sequence[int]) -> str:
+            outcome = self._run([images[row] for row in rows])
+            return outcome if isinstance(outcome, str) else ""
+
+        failing = find_failing(len(images), decode, self.check_machine, message)
+        return {row: cause_of(said) for row, said in failing.items()}
 
     def check_machine(self) -> None:
         """Decodes a good JPEG.
@@ -74,8 +68,8 @@ class WholeDecoder:
             raise machine_error(message)
 
     def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error message
-        if self._pipeline is None or (len(images) == 1 and not self._on_cpu):
-            self._pipeline = _graph(self._on_cpu, **self._arguments)
+        if self._pipeline is None or (len(images) == 1 and self._device_id is not None):
+            self._pipeline = _graph(self._device_id is None, **self._arguments)
         try:
             return self._pipeline.run(encoded=list(images))
         except RuntimeError as error:

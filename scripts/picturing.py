@@ -132,14 +132,13 @@ def measure(
     examples: Sequence[Transform],
     repeat: int = 4,
     graphs: Sequence[str] = ("cpu", "gpu_operators"),
-    images: Sequence[bytes] = (),
 ) -> Any:  # noqa: ANN401
     """The largest and the mean difference to torchvision's in levels, of the CPU's graph and the GPU's operators.
 
-    The images are drawn pictures and noise, where none are given.
+    The images are drawn pictures and noise.
     """
     resizes = isinstance(examples[0], (T.Resize, T.RandomResizedCrop))
-    images = (list(images) or (pictures(range(3), 240, 320) if resizes else pictures(range(3)))) * repeat
+    images = (pictures(range(3), 240, 320) if resizes else pictures(range(3))) * repeat
     found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)

@@ -94,7 +94,7 @@ def notebook(path: Path) -> Iterator[str]:
             yield text if "text/html" in data else f"```text\n{text.rstrip()}\n```"
 
 
-LIGHTNING = """# Lightning
+LIGHTNING = """# Lightning and Hugging Face
 
 `gpuloader.lightning` is for the package `lightning`, `gpuloader.pytorch_lightning` for `pytorch_lightning`; both have
 these two, with the arguments of the classes below. [How to use them](../lightning.md).
@@ -106,6 +106,8 @@ these two, with the arguments of the classes below. [How to use them](../lightni
 ::: gpuloader.trainers.datamodule.TrainerLoaders
 
 ::: gpuloader.trainers.wait_callback.WaitLogging
+
+::: gpuloader.transformers.GPULoaderTrainer
 """
 
 

@@ -229,11 +229,19 @@ def test_a_damaged_array_is_refused_or_is_one(collator: collators.Collator) -> N
             collator([bytes(data)])
 
 
-def test_a_sample_without_the_component_is_named(tmp_path: Path) -> None:
+def test_a_sample_without_the_component_is_named_at_the_start_or_when_a_function_first_chooses_it(
+    tmp_path: Path,
+) -> None:
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), **({"txt": b"a"} if i == 0 else {})} for i in range(2)]
     tar = write_shard(tmp_path / "a.tar", samples)
-    with pytest.raises(DataError, match=r"the \.txt component of '1' in .*a\.tar: the sample has no such component"):
-        first_of(tar, fields=["txt"])
+    with pytest.raises(DataError, match=r"^fields: 1 of 2 samples lack \.txt \('1'\)\. Leave"):
+        loader(tar, fields=["txt"])
+    with loader(tar, fields=["txt"], shuffle=lambda epoch: [epoch], last_batch="partial") as batches:
+        assert [batch["txt"] for batch in batches] == [["a"]]
+        with pytest.raises(
+            DataError, match=r"the \.txt component of '1' in .*a\.tar: the sample has no such component"
+        ):
+            next(iter(batches))
 
 
 def test_an_error_of_a_collator_of_yours_is_the_cause(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Every snippet of docs/ runs, in the order of its page, and prints what the page says. Those of README.md run in
-scripts/wheels.
+"""Every snippet of docs/ runs, in the order of its page, and prints what the page says of the demo's shards. Those of
+README.md run in scripts/wheels.
 """
 
 import os
@@ -11,9 +11,10 @@ from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
+from shutil import copytree
 
 import pytest
-from making import write_samples
+from demo_shards import write_demo_shards
 from snippets import Snippet, snippets_of
 from warm import warm
 
@@ -42,6 +43,7 @@ ELSEWHERE = {
 }
 WITHOUT_SNIPPETS = {
     "docs/benchmark.md",
+    "docs/choosing.md",
     "docs/commands/demo.md",
     "docs/glossary.md",
     "docs/guarantees.md",
@@ -60,9 +62,12 @@ ONLY_SHOWN = {
     "docs/commands/demo.md": 1,
     "docs/commands/verify.md": 2,
     "docs/data.md": 1,
+    "docs/image-text.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 2,
-    "docs/trainers.md": 7,
+    "docs/presets.md": 1,
+    "docs/trainers.md": 8,
+    "docs/versions.md": 1,
     "docs/watching.md": 4,
     "docs/wsl2.md": 2,
 }
@@ -86,7 +91,16 @@ def check(snippet: Snippet, result: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Snippet], subprocess.CompletedProcess[str]]:
+def shards_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    write_demo_shards(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result_of(
+    shards_of_the_demo: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Snippet], subprocess.CompletedProcess[str]]:
     """Runs a snippet, where those before it on its page have run, each once."""
     folders: dict[Path, Path] = {}
     results: dict[Snippet, subprocess.CompletedProcess[str]] = {}
@@ -94,7 +108,7 @@ def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Snippet], s
     def run_up_to(snippet: Snippet) -> subprocess.CompletedProcess[str]:
         if snippet.page not in folders:
             folders[snippet.page] = tmp_path_factory.mktemp(snippet.page.stem)
-            write_samples(folders[snippet.page] / "shards", 40, sizes=[(60, 80)])
+            copytree(shards_of_the_demo, folders[snippet.page] / "shards", copy_function=os.link)
         for each in snippets_of(snippet.page)[: snippet.number]:
             if name_of_snippet(each) not in ELSEWHERE and each not in results:
                 results[each] = run_snippet(each, folders[each.page], path_of_commands())

@@ -65,6 +65,9 @@ PUBLIC = {
         CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
         PerformanceConfig SamplingStrategy TrainerHooks TrainingConfig
     """,
+    "gpuloader.transformers": """
+        GPULoaderTrainer
+    """,
     "gpuloader.transforms": """
         AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
         RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
@@ -86,7 +89,7 @@ def source(module: str) -> ast.Module:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_a_module_says_that_these_are_public(module: str) -> None:
-    # Read, not run: Lightning need not be installed.
+    # Read, not run: Lightning and transformers need not be installed.
     [said] = [
         ast.literal_eval(each.value)
         for each in source(module).body
@@ -97,7 +100,7 @@ def test_a_module_says_that_these_are_public(module: str) -> None:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_a_module_has_its_public_names(module: str) -> None:
-    if "lightning" in module:
+    if "lightning" in module or module == "gpuloader.transformers":
         pytest.importorskip(module.removeprefix("gpuloader."), reason=f"{module} needs it")
     for name in PUBLIC[module].split():
         assert getattr(import_module(module), name) is not None

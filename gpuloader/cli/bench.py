@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import DeviceFigures
@@ -47,7 +47,7 @@ def bench(
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    Example: gpuloader bench 'shards/train-{0000..0147}.tar' --preset imagenet_train --report bench.html
+    Example: gpuloader bench shards/train/ --preset imagenet_train --report bench.html
     """
     from gpuloader.tools.bench import bench as run
     from gpuloader.tools.bench_report import caching_note
@@ -76,7 +76,8 @@ def bench(
         return
     data = result.data
     say(f"machine  {result.machine}")
-    say(f"data     {data.images:,} images of {format_bytes(data.image_bytes)} in {data.shards:,} shards; {preset}")
+    held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
+    say(f"data     {held}; {preset}")
     size = result.settings["batch_size"]
     if batch_size is None and size < LARGEST_BATCH:
         say(f"batch    {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
@@ -87,7 +88,7 @@ def bench(
 
 
 def _print_device(device: DeviceFigures, batch_size: int) -> None:
-    title = f"{device.device}, {device.num_threads} threads, batch {batch_size}"
+    title = f"{device.device}, {counted(device.num_threads, 'thread')}, batch {batch_size}"
     say()
     say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
     for figures in device.stages:

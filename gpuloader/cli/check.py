@@ -9,6 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LocalShards, chosen_device
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.helpers.units import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.check import CheckResult
@@ -25,7 +26,7 @@ def check(
 ) -> None:
     """Decodes every image as training would, and lists what is wrong with the shards; if anything is, exits with 3.
 
-    Example: gpuloader check 'shards/train-{0000..0147}.tar' --quarantine bad.jsonl
+    Example: gpuloader check shards/train/ --quarantine bad.jsonl
     """
     from gpuloader.tools.check import check_shards
 
@@ -39,17 +40,22 @@ def _print(result: CheckResult) -> None:
     for bad in result.bad:
         say(f"{bad.shard}: bad: {bad.key!r} at byte {bad.offset}: {bad.cause}")
     for broken in result.broken:
-        say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {broken.samples:,} samples")
+        before = counted(broken.samples, "sample")
+        say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {before}")
     for stray in result.stray:
         say(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+    for lacking in result.lacking:
+        more = f", and {lacking.samples - 1:,} more" if lacking.samples > 1 else ""
+        say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")
     for repaired in result.repaired:
-        copy = f"{repaired.samples:,} samples are in {repaired.copy}" if repaired.copy else "no sample is left to copy"
+        saved = counted(repaired.samples, "sample")
+        copy = f"{repaired.copy} has {saved}" if repaired.copy else "no sample is left to copy"
         say(f"{repaired.shard}: {copy}")
     counts = {
         "bad samples": len(result.bad),
         "broken shards": len(result.broken),
         "members left out": result.stray_count,
-        "samples without a label": result.without_label,
+        **{f"samples without .{lacking.extension}": lacking.samples for lacking in result.lacking},
     }
     wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
-    say(f"{result.samples:,} samples in {result.shards:,} shards: {wrong or 'all is well'}")
+    say(f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}: {wrong or 'all is well'}")

@@ -19,7 +19,7 @@ def doctor(
 
     The exit status is 3 if something keeps GPULoader from working; warnings do not change it.
 
-    Example: gpuloader doctor 'shards/train-{0000..0147}.tar'
+    Example: gpuloader doctor shards/train/
     """
     from gpuloader.tools.doctor import examine
 

@@ -6,12 +6,13 @@ from dataclasses import asdict
 
 from gpuloader.cli.options import AsJson, Shards
 from gpuloader.cli.printing import print_json, say
+from gpuloader.helpers.units import counted
 
 
 def index(shards: Shards, as_json: AsJson = False) -> None:
     """Makes the index of each shard that lacks one, and says what is in the shards.
 
-    Example: gpuloader index 'shards/train-{0000..0147}.tar'
+    Example: gpuloader index shards/train/
     """
     from gpuloader.shards import ShardSet, resolve_shards
 
@@ -33,9 +34,9 @@ def index(shards: Shards, as_json: AsJson = False) -> None:
         )
         return
     for shard, shard_index in shard_set.indexes:
-        say(f"{shard}: {len(shard_index):,} samples")
+        say(f"{shard}: {counted(len(shard_index), 'sample')}")
         for item in shard_index.left_out:
             say(f"  left out: {item.name!r} at byte {item.offset}: {item.why}")
         if more := shard_index.left_out_count - len(shard_index.left_out):
             say(f"  left out: {more:,} more")
-    say(f"{len(shard_set):,} samples in {len(shard_set.indexes):,} shards")
+    say(f"{counted(len(shard_set), 'sample')} in {counted(len(shard_set.indexes), 'shard')}")

@@ -9,7 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Preset, Shards
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Info, Spread
@@ -29,7 +29,7 @@ def info(
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
-    Example: gpuloader info 'shards/train-{0000..0147}.tar'
+    Example: gpuloader info shards/train/
     """
     from gpuloader.tools.info import describe_shards
 
@@ -38,8 +38,9 @@ def info(
 
 
 def _print(info: Info) -> None:
-    left_out = f", {info.stray_count:,} members left out" if info.stray_count else ""
-    say(f"{info.samples:,} samples in {info.shards:,} shards, {format_bytes(info.shard_bytes)}{left_out}")
+    left_out = f", {counted(info.stray_count, 'member')} left out" if info.stray_count else ""
+    held = f"{counted(info.samples, 'sample')} in {counted(info.shards, 'shard')}"
+    say(f"{held}, {format_bytes(info.shard_bytes)}{left_out}")
     say(f"formats     {_counts(info.formats)}")
     say(f"components  {_counts(info.components)}")
     _print_classes(info)
@@ -49,7 +50,7 @@ def _print(info: Info) -> None:
     _print_spread("bytes of an image", info.image_bytes, format_bytes)
     if info.unknown_size:
         say()
-        say(f"{info.unknown_size:,} images whose height and width are not in the index")
+        say(f"{counted(info.unknown_size, 'image')} whose height and width are not in the index")
     memory = info.memory
     decoded = "unknown" if memory.decoded_bytes is None else format_bytes(memory.decoded_bytes)
     settings = f"preset {memory.preset}, batch size {memory.batch_size}, prefetch {memory.prefetch}"
@@ -69,11 +70,11 @@ def _print(info: Info) -> None:
 
 def _print_classes(info: Info) -> None:
     by_samples = sorted(info.classes, key=lambda each: -each.samples)
-    without = f", {info.without_label:,} samples without a label" if info.without_label else ""
-    spread = f" of {by_samples[-1].samples:,} to {by_samples[0].samples:,} samples" if by_samples else ""
+    without = f", {counted(info.without_label, 'sample')} without a label" if info.without_label else ""
+    spread = f" of {by_samples[-1].samples:,} to {counted(by_samples[0].samples, 'sample')}" if by_samples else ""
     say()
     source = "" if info.label_from in ("cls", None) else f", labels from {info.label_from}"
-    say(f"{len(by_samples):,} classes{spread}{without}{source}")
+    say(f"{counted(len(by_samples), 'class', 'classes')}{spread}{without}{source}")
     shown = by_samples
     if len(by_samples) > 2 * _CLASSES_SHOWN:
         shown = [*by_samples[:_CLASSES_SHOWN], *by_samples[-_CLASSES_SHOWN:]]

@@ -9,6 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.helpers.units import counted
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -64,7 +65,7 @@ def pack(
     Several sources may go to one folder, each with its own --prefix. Exit status 3 means that bad pictures were left
     out.
 
-    Example: gpuloader pack imagenet/train shards/imagenet --shard-bytes 256MiB
+    Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """
     from gpuloader.pack import pack as pack_pictures
 
@@ -94,7 +95,8 @@ def pack(
         if result.passed_over:
             say(f"skipped, because their names are not those of pictures: {result.passed_over:,}")
         total = len(result.shards) + len(result.missing)
-        say(f"{result.samples:,} samples in {len(result.shards):,} of {total:,} shards, {result.bytes:,} bytes")
+        shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
+        say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")
         if result.missing:
             say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")
     if result.left_out:

@@ -10,6 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
 from gpuloader.cli.printing import print_json, say
+from gpuloader.helpers.units import counted
 
 
 def show(
@@ -35,13 +36,20 @@ def show(
 ) -> None:
     """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
 
-    Example: gpuloader show 'shards/train-{0000..0147}.tar' --preset imagenet_randaugment -o grid.png
+    Example: gpuloader show shards/train/ --preset imagenet_randaugment -o grid.png
 
-    Example: gpuloader show shards/ --preset mine.yaml --serve
+    Example: gpuloader show shards/train/ --preset mine.yaml --serve
     """
+    from gpuloader.tools.show_arguments import check_picture, check_shown
+
+    overrides = _overrides(changes or [])
+    samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
+    check_shown(shards, preset, overrides, seed)
+    if not serve:
+        check_picture(output, samples, versions, columns)
     common: dict[str, Any] = {
         "preset": preset,
-        "overrides": _overrides(changes or []),
+        "overrides": overrides,
         "seed": seed,
         "label_from": label_source(label_from),
         "device_id": chosen_device(cpu),
@@ -53,13 +61,12 @@ def show(
         return
     from gpuloader.tools import show as tool
 
-    shown = tool.show(
-        shards, output, samples=[*(ids or []), *(keys or [])] or count, versions=versions, columns=columns, **common
-    )
+    shown = tool.show(shards, output, samples=samples, versions=versions, columns=columns, **common)
     if as_json:
         print_json(shown)
         return
-    say(f"{shown.picture}: {len(shown.samples)} samples in {versions} versions, {shown.width} x {shown.height} pixels")
+    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(versions, 'version')}"
+    say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")
     for sample in shown.samples:

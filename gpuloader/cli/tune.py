@@ -20,6 +20,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
+from gpuloader.helpers.units import counted
 
 
 def tune(
@@ -38,7 +39,7 @@ def tune(
 ) -> None:
     """Searches for the settings that load your shards fastest on this machine, and writes them as YAML.
 
-    Example: gpuloader tune 'shards/train-{0000..0147}.tar' --preset imagenet_train --batch-size 256 -o tuned.yaml
+    Example: gpuloader tune shards/train/ --preset imagenet_train --batch-size 256 -o tuned.yaml
     """
     from gpuloader.errors import ConfigError
     from gpuloader.tools.measuring import LARGEST_BATCH
@@ -69,4 +70,4 @@ def tune(
     if batch_size is None and size < LARGEST_BATCH:
         say(f"batches of {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
     say(verdict(result))
-    say(f"{output}: arguments of GPULoader, found in {len(result.search.runs)} runs, {result.seconds:.0f} s")
+    say(f"{output}: arguments of GPULoader, found in {counted(len(result.search.runs), 'run')}, {result.seconds:.0f} s")

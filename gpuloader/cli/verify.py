@@ -10,6 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, chosen_device
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.helpers.units import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.verify import Verification
@@ -24,7 +25,9 @@ def verify(
     ] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(help="Run machine, recipes, repeats, formats, bad-images, memory or speed only; can be repeated."),
+        typer.Option(
+            help="Run machine, recipes, operations, repeats, formats, bad-images, memory or speed only; repeatable."
+        ),
     ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
     cpu: Cpu = False,
@@ -34,7 +37,7 @@ def verify(
     ] = Path("verified.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Compares what the GPU decodes and delivers with what the CPU does, in about two minutes.
+    """Compares what the GPU decodes and delivers with what the CPU does.
 
     Without a GPU it verifies the CPU. The exit status is 3 where something is off.
 
@@ -69,4 +72,4 @@ def _print(result: Verification, picture: Path) -> None:
         say(f"{picture} shows the CPU's images, the device's, and their differences")
     off = sum(not row.ok for row in result.rows)
     say()
-    say(f"{len(result.rows)} rows, {f'{off} are off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")
+    say(f"{counted(len(result.rows), 'row')}, {f'{off} off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")

@@ -32,9 +32,6 @@ class CellMapDataLoader:
         iterations_per_epoch: the batches of an epoch; None goes through the data once.
         loader: arguments of torch's DataLoader, such as `prefetch_factor`, which is 2 unless given.
 
-    Attributes:
-        loader: the `DeviceLoader`. Iterating over it is the same as iterating over this object.
-
     Raises:
         ConfigError: `prefetch_factor` below 1, or `weighted_sampler` for data without weights.
 
@@ -94,6 +91,7 @@ class CellMapDataLoader:
 
     @property
     def loader(self) -> DeviceLoader:
+        """The `DeviceLoader`. Iterating over it is the same as iterating over this object."""
         return self._pytorch_loader
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from gpuloader.data.dataloaders import DataLoaderConfig, DataLoaderFactory
 from gpuloader.data.task import TaskSpec
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
+from gpuloader.helpers.units import counted
 from gpuloader.loading.world import World
 
 if TYPE_CHECKING:  # they import DALI, which data other than shards does not need
@@ -159,8 +160,8 @@ class UniversalDataModule:
         held_out = round(share * len(data))
         if not 0 < held_out < len(data):
             raise ConfigError(
-                f"val_split={share!r} of {len(data)} samples leaves {held_out} for validation: give val_data, "
-                f"another share, or val_split=0 for no validation"
+                f"val_split={share!r} of {counted(len(data), 'sample')} leaves {held_out} for validation: "
+                f"give val_data, another share, or val_split=0 for no validation"
             )
         return random_split(data, [len(data) - held_out, held_out], torch.Generator().manual_seed(self.seed))
 

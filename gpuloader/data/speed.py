@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import counted
 
 _SLOW_SECONDS = 0.1
 _ADVICE = """\
@@ -45,7 +46,7 @@ def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warm
     measured = sum(1 for _ in islice(epoch, batches))
     _wait_for_copies()
     if measured == 0:
-        raise ConfigError(f"an epoch has {passed} batches: it must have more than warmup={warmup}")
+        raise ConfigError(f"an epoch has {counted(passed, 'batch', 'batches')}: it must have more than warmup={warmup}")
     seconds = (time.perf_counter() - started) / measured
     print(f"Average batch load time: {seconds:.3f}s")
     if seconds > _SLOW_SECONDS:

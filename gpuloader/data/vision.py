@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.late_imports import import_late
+from gpuloader.helpers.units import counted
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IMAGES = "pixel_values", "image", "img"
@@ -90,7 +91,9 @@ class VisionCollator:
         if channels == 1:
             mean, std = mean.mean(0, keepdim=True), std.mean(0, keepdim=True)
         if channels != len(mean):
-            raise ConfigError(f"images have {channels} channels, mean and std have {len(mean)}: give one for each")
+            raise ConfigError(
+                f"images have {counted(channels, 'channel')}, mean and std have {len(mean)}: give one for each"
+            )
         return (pixels - mean[:, None, None]) / std[:, None, None]
 
     def _run(self, images: Sequence[Any]) -> torch.Tensor | list[torch.Tensor]:

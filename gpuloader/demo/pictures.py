@@ -7,6 +7,7 @@ texture, size, angle and position are drawn independently of the class, so only 
 from __future__ import annotations
 
 import io
+import json
 import math
 import tarfile
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from PIL import Image
 
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.tar_samples import write_sample
+from gpuloader.shards.class_names import CLASSES_FILE
 
 Floats = NDArray[np.floating]  # float32 throughout
 Shape = Callable[[Floats, Floats], Floats]
@@ -161,10 +163,16 @@ def surface(height: int, width: int, brightness: float, rng: np.random.Generator
     return colours
 
 
-def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A random picture of class `CLASSES[label]`: (H, W, 3) RGB, 300 to 640 pixels long, upright or lying."""
+def draw_size(rng: np.random.Generator) -> tuple[int, int]:
+    """A random height and width: 300 to 640 pixels long, upright or lying."""
     long = rng.triangular(300, 500, 640)
     height, width = sorted((int(long), int(0.75 * long)), reverse=rng.random() < 0.3)
+    return height, width
+
+
+def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A random picture of class `CLASSES[label]`: (H, W, 3) RGB, of the size that `draw_size` gives."""
+    height, width = draw_size(rng)
     throw = height // 50 + 1  # how many pixels the upper surface casts its shadow down and right
     x, y, unit = plane(height + throw, width + throw, rng)
     depth = PATTERNS[CLASSES[label]](x, y, rng) * unit
@@ -180,10 +188,15 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     return np.stack([*np.clip(upper, 0, 255).astype(np.uint8)], axis=-1)
 
 
-def sample(seed: int, index: int) -> dict[str, bytes]:
-    """Makes sample `index` from the arguments alone; each block of ten samples has each class once."""
+def label_of(seed: int, index: int) -> int:
+    """The class of sample `index`; each block of ten samples has each class once."""
     block, place = divmod(index, len(CLASSES))
-    label = int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
+    return int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
+
+
+def sample(seed: int, index: int) -> dict[str, bytes]:
+    """Makes sample `index` from the arguments alone."""
+    label = label_of(seed, index)
     jpeg = io.BytesIO()
     Image.fromarray(draw(label, np.random.default_rng((seed, index)))).save(jpeg, "JPEG", quality=90)
     return {"jpg": jpeg.getvalue(), "cls": str(label).encode()}
@@ -199,10 +212,11 @@ def write_shards(
 ) -> list[Path]:
     """Writes `count` samples to `folder`/`name`-0000.tar and following, `per_shard` in each; returns the shards' paths.
 
-    A sample has a JPEG as `jpg` and its label, 0..9 in ASCII, as `cls`. `progress` is called with the number of samples
-    written so far. On the same machine, the same arguments write the same bytes.
+    A sample has a JPEG as `jpg` and its label, 0..9 in ASCII, as `cls`; `classes.json` names the classes. `progress` is
+    called with the number of samples written so far. On the same machine, the same arguments write the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / CLASSES_FILE).write_text(json.dumps(CLASSES))
     shards = [folder / f"{name}-{number:04d}.tar" for number in range(-(-count // per_shard))]
     with ThreadPoolExecutor(available_cores()) as pool:
         samples = enumerate(pool.map(partial(sample, seed), range(count)))

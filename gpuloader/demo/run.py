@@ -21,6 +21,7 @@ from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import check_output
 from gpuloader.tools.small_net import small_net
 
+TRAIN_FOLDER, VAL_FOLDER = "train", "val"
 TRAIN_PICTURES = 1200
 VAL_PICTURES = 300
 PICTURES_PER_SHARD = 300
@@ -61,19 +62,21 @@ class DemoResult:
 
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
-    """Makes shards in `folder`, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
+    """Makes shards, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
+
+    The shards are `folder`/train/train-0000.tar and following, and `folder`/val/val-0000.tar.
 
     Raises:
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
-        StateError: `folder` has tars already.
+        StateError: the folder train or val in `folder` has tars already.
     """
     if picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
     if not picture.parent.is_dir():
         raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
     check_output(picture)
-    if tars := sorted(folder.glob("*.tar")):
-        raise StateError(f"{folder} has tars already, such as {tars[0].name}: give an empty folder")
+    if tars := sorted(tar for part in (TRAIN_FOLDER, VAL_FOLDER) for tar in (folder / part).glob("*.tar")):
+        raise StateError(f"{folder} has tars already, such as {tars[0].relative_to(folder)}: give an empty folder")
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
@@ -102,9 +105,9 @@ def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
         task = bar.add_task("pictures", total=TRAIN_PICTURES + VAL_PICTURES)
 
         def write(name: str, count: int, seed: int) -> list[Path]:
-            return write_shards(folder, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task))
+            return write_shards(folder / name, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task))
 
-        return write("train", TRAIN_PICTURES, seed), write("val", VAL_PICTURES, seed + 1)
+        return write(TRAIN_FOLDER, TRAIN_PICTURES, seed), write(VAL_FOLDER, VAL_PICTURES, seed + 1)
 
 
 @contextmanager

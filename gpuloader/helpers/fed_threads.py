@@ -64,6 +64,6 @@ def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[
     for _ in threads:
         requests.put(None)
     for thread in threads:
-        # Where garbage is collected is not ours to choose: it may be in one of them.
+        # The garbage collector may run in one of these threads.
         if thread.ident is not None and thread is not current_thread():
             thread.join()

@@ -105,7 +105,7 @@ def _decode(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str,
         if isinstance(picture, TiffImageFile):
             if cause := cause_in_tiff(picture, encoded):
                 return {"cause": cause}, b""
-            turned = TURNED_BACK.get(picture.getexif().get(_ORIENTATION))  # Pillow forgets it in `load`
+            turned = TURNED_BACK.get(picture.getexif().get(_ORIENTATION, 1))  # Pillow forgets it in `load`
         picture.load()
         picture = as_8_bits(picture if turned is None else picture.transpose(turned))
         return {"size": [picture.height, picture.width], "channels": len(picture.mode)}, picture.tobytes()

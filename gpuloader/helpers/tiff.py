@@ -14,8 +14,8 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANAR = 256, 257, 258, 259, 27
 _STRIP_OFFSETS, _ROWS_PER_STRIP, _STRIP_BYTES = 273, 278, 279
 _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
 _PLAIN, _JPEG = 1, 7
-# LZW, Deflate under two numbers, PackBits, LZMA and Zstandard: libtiff fails if these have too few data. With CCITT fax,
-# it does not.
+# LZW, Deflate under two numbers, PackBits, LZMA and Zstandard: libtiff fails if these have too few data. It does not
+# with those of a fax.
 _CHECKED_BY_LIBTIFF = (5, 8, 32946, 32773, 34925, 50000)
 _ALLOWED = "none, LZW, Deflate, PackBits, LZMA, Zstandard and JPEG"
 

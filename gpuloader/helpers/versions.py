@@ -1,4 +1,4 @@
-"""The versions of the decoders, for errors."""
+"""The versions of the decoders, for errors, reports, and what is kept for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 
 DALI_BUILDS = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
 """DALI's distributions, one for each major version of CUDA."""
-NVIMGCODEC_BUILDS = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+DECODERS = {
+    "DALI": DALI_BUILDS,
+    "nvImageCodec": ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+    "nvJPEG": ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg"),
+    "nvTIFF": ("nvidia-nvtiff-cu12", "nvidia-nvtiff-cu13"),
+}
+"""What decodes, with its distributions for CUDA 12 and 13. nvImageCodec allows many versions of nvJPEG and nvTIFF."""
 DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
@@ -23,10 +29,10 @@ def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def decoder_versions() -> dict[str, str]:
-    """The versions of NVIDIA's driver, DALI and nvImageCodec; "none" for what is missing."""
+    """The versions of NVIDIA's driver and of `DECODERS`; "none" for what is missing, both if there are two builds."""
     versions = {"driver": DRIVER_FILE.read_text().strip() if DRIVER_FILE.exists() else "none"}
-    for name, builds in (("DALI", DALI_BUILDS), ("nvImageCodec", NVIMGCODEC_BUILDS)):
-        versions[name] = next(iter(installed_versions(builds).values()), "none")
+    for name, builds in DECODERS.items():
+        versions[name] = " and ".join(installed_versions(builds).values()) or "none"
     return versions
 
 

@@ -29,7 +29,7 @@ def is_decode_failure(message: str) -> bool:
     """Whether an error of DALI is about an image, and not about memory, the driver or another operator.
 
     Relies on the words of DALI's errors: the operator's name before "encountered:" and the cause after it, as in 2.4.
-    All are RuntimeError or other types of Python's errors, without a code or a sample's number.
+    All are RuntimeError or other types of Python's errors, without a code.
     """
     return "fn.decoders" in message and not re.search("alloc|memory|cuda", message.partition("encountered:")[2], re.I)
 
@@ -37,11 +37,22 @@ def is_decode_failure(message: str) -> bool:
 def decoder_cause(message: str) -> str:
     """The decoder's message about the image, from an error that `is_decode_failure`; "" if it has none.
 
-    Relies on the same words, and on "Failed to decode sample #" before the cause, whose number is not the batch's, as
-    in 2.4.
+    Relies on the same words, and on those of `failed_row`, which come before the cause, as in 2.4.
     """
     line = message.partition("encountered:\n\n")[2].partition("\n")[0]
-    return re.sub(r"Failed to decode sample #\d+ ?:?", "", line).strip()
+    return _FAILED_ROW.sub("", line).strip()
+
+
+def failed_row(message: str) -> int | None:
+    """The row of the batch that an error which `is_decode_failure` names, the first that failed; None if it names none.
+
+    Relies on "Failed to decode sample #", as in 2.4. The error loses all of the batch, and no public way names the row.
+    """
+    found = _FAILED_ROW.search(message)
+    return int(found[1]) if found else None
+
+
+_FAILED_ROW = re.compile(r"Failed to decode sample #(\d+) ?:?")
 
 
 def is_out_of_memory(message: str) -> bool:
@@ -64,11 +75,11 @@ def is_cuda_failure(message: str) -> bool:
 
 
 def change_where(condition: DataNode, change: Callable[..., DataNode], *values: DataNode) -> DataNode:
-    """The first value, of some samples changed: those for which the condition, a bool on the CPU, holds.
+    """Applies `change` to the samples for which `condition`, a bool on the CPU, is true; returns the first value.
 
-    Relies on the operators `_conditional.split` and `_conditional.merge`, of which `enable_conditionals` makes `if`
-    statements, as in 2.4. Publicly, DALI rewrites the source of all functions for that, which takes half a second at
-    each start, and on Python 3.14 fails where warnings are errors.
+    Relies on the operators `_conditional.split` and `_conditional.merge`, from which `enable_conditionals` makes `if`
+    statements, as in 2.4. The public way rewrites the source of all functions, which takes half a second at each start,
+    and on Python 3.14 fails if warnings are errors.
 
     Args:
         change: returns the first value changed; all nodes that it uses are in `values`, as it gets only some samples.

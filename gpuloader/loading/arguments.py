@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache, wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,29 +15,16 @@ import torch
 
 from gpuloader.collators import Collator, collator_of
 from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.helpers.units import counted
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
 
+_log = logging.getLogger("gpuloader")
+
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
-
-
-def refuse_unknown(unknown: Collection[str], known: Collection[str]) -> None:
-    """Refuses unknown arguments; the error names the right one, also for arguments of torch's `DataLoader`.
-
-    Raises:
-        ConfigError: there is an unknown argument.
-    """
-    if not unknown:
-        return
-    sentences = []
-    for name in unknown:
-        near = difflib.get_close_matches(name, [*known, *_IN_VALUES], n=1)
-        hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
-        sentences.append(f"{name}: {_OF_TORCH.get(name, f'GPULoader has no such argument; {hint}')}")
-    raise ConfigError("; ".join(sentences))
 
 
 VALUES = {
@@ -73,7 +63,49 @@ _OF_TORCH = {
     "worker_init_fn": _NOT_NEEDED,
 }
 
+_SIZE = (
+    'preset={"imagenet_train": {"RandomResizedCrop": {"size": 128}}}, or for evaluation '
+    'preset={"imagenet_eval": {"CenterCrop": {"size": 128}}}'
+)
+_AUGMENT = (
+    'preset="imagenet_randaugment", or another that `gpuloader presets` lists; preset="imagenet_eval" does not augment'
+)
+_OF_A_RECIPE = {
+    **dict.fromkeys(("crop_size", "image_size", "img_size", "input_size", "size"), _SIZE),
+    **dict.fromkeys(("augment", "augmentation", "augmentations"), _AUGMENT),
+    **dict.fromkeys(("mean", "std"), 'preset={"imagenet_train": {"Normalize": {"mean": [0, 0, 0], "std": [1, 1, 1]}}}'),
+    "dtype": 'preset={"imagenet_train": {"dtype": "float16"}}',
+    "memory_format": 'preset={"imagenet_train": {"layout": "channels_last"}}',
+    "transforms": "preset=Compose([...]) with the transforms of gpuloader.transforms",
+}
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def refuse_unknown(function: _Function) -> _Function:
+    """Makes a method refuse unknown arguments by an error that names the right one, also for those of other loaders.
+
+    Type checkers and editors see the method as it is written. The method raises ConfigError.
+    """
+    _, *known = signature(function).parameters
+
+    @wraps(function)
+    def checked(*values: Any, **options: Any) -> Any:  # noqa: ANN401
+        if unknown := [name for name in options if name not in known]:
+            raise ConfigError("; ".join(f"{name}: {_advice(name, known)}" for name in unknown))
+        return function(*values, **options)
+
+    return checked  # type: ignore[return-value]
+
+
+def _advice(unknown: str, known: Sequence[str]) -> str:
+    if unknown in _OF_TORCH:
+        return _OF_TORCH[unknown]
+    if unknown in _OF_A_RECIPE:
+        return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
+    near = difflib.get_close_matches(unknown, [*known, *_IN_VALUES], n=1)
+    hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
+    return f"GPULoader has no such argument; {hint}"
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
@@ -105,7 +137,9 @@ def resolve_device(device_id: object, world: World) -> int | None:
     if count == 0:
         raise DeviceError(f"device_id={device_id!r} but there is no CUDA device; use device_id=None for the CPU")
     if number is not None and number >= count:
-        raise DeviceError(f"device_id={device_id!r} but there are {count} CUDA devices, numbered from 0")
+        raise DeviceError(
+            f"device_id={device_id!r} but this machine has {counted(count, 'CUDA device')}, numbered from 0"
+        )
     return world.local_rank % count if number is None else number
 
 
@@ -149,6 +183,20 @@ def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | No
     if len(set(output.values())) < len(output):
         raise ConfigError(f"output={output!r} gives two entries the same name: use different names")
     return dict(output)
+
+
+_PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
+
+
+@cache
+def warn_of_places(fields: tuple[str, ...]) -> None:
+    """Logs a warning if fields are named like places in the image, once in a process: every recipe moves pixels."""
+    if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
+        _log.warning(
+            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
+            "in them are those of the stored images, not of the delivered ones",
+            ", ".join(named),
+        )
 
 
 def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -15,15 +15,20 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.loading.decoding import fill
+from gpuloader.loading.decoding import fill, filled_rows
+from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
-Image: TypeAlias = "NDArray[np.uint8] | bytes"
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
+Kind = TypeVar("Kind", bound=Image)
 
 
 class Compose(Preset):
@@ -62,26 +67,53 @@ class Compose(Preset):
 
     @classmethod
     def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
-        """Converts a torchvision transform, v1 or v2, to a recipe that does the same.
+        """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
 
         Args:
-            transform: a transform, a `Compose` of them, or a list.
+            transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its
+                evaluation: timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor`, also as
+                the mapping of its `to_dict()`. Hugging Face's centre crop rounds down, torchvision's does not: the
+                window may be one pixel away.
             options: further arguments of the recipe, such as `layout`.
 
         Raises:
             PresetError: it has parts that this library does not support; the message names all of them.
+
+        Example:
+            >>> from gpuloader import Compose
+            >>> config = {"input_size": (3, 160, 160), "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5),
+            ...           "std": (0.5, 0.5, 0.5), "crop_pct": 0.95, "crop_mode": "center"}
+            >>> Compose.from_torchvision(config).transforms[0]
+            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True)
         """
         return cls._of(preset_from_torchvision(transform, **options))
 
+    @classmethod
+    def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
+        """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
+
+        Its RandAugment becomes `TimmRandAugment`, and its 3-Augment `ThreeAugment`; the arithmetic of their operations
+        is torchvision's instead of PIL's.
+
+        Args:
+            transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.
+            options: further arguments of the recipe, such as `layout`, or `mix` in place of timm's `Mixup`.
+
+        Raises:
+            PresetError: it has parts that this library does not support; the message names all of them, and says what
+                to give `create_transform` instead.
+        """
+        return cls.from_torchvision(transform, **options)
+
     def __call__(
         self,
-        images: Image | list[Image],
+        images: Kind | list[Kind],
         *,
         seed: int = 0,
         epoch: int = 0,
         sample: int = 0,
         device_id: int | None = None,
-    ) -> torch.Tensor | list[torch.Tensor]:
+    ) -> Images:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
         It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
@@ -105,13 +137,14 @@ class Compose(Preset):
             views = graph.run(self, arrays, drawn)
         except RuntimeError as error:
             if encoded and is_decode_failure(str(error)):
-                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding)
+                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
                 if causes:
                     bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
                     raise DataError("; ".join(bad)) from None
             raise
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
+        views = round_to_dtype(self, views)
         views = [view[0] for view in views] if one else views
         return views[0] if len(views) == 1 else views
 
@@ -139,9 +172,10 @@ class _Graph:
         self._pipeline: Any = None
         decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
         self.decoding = decoder.graph_options
+        self._first_rows, self._rows = filled_rows(decoder.hw_load, batch_size)
         self._options: dict[str, Any] = {
             **self.decoding,
-            "batch_size": batch_size,
+            "batch_size": max(self._rows, batch_size),
             "num_threads": min(batch_size, available_cores()),
             "device_id": device_id,
             "prefetch_queue_depth": 1,
@@ -154,8 +188,7 @@ class _Graph:
     ) -> list[torch.Tensor]:
         with self._lock:
             batch, rows = self._batch, len(images)
-            if self._pipeline is None and self.decoding["decoder_options"].get("hw_decoder_load"):
-                images, arrays = fill(images, arrays, self._options["batch_size"])
+            images, arrays = fill(images, arrays, self._first_rows if self._pipeline is None else self._rows)
             batch[:] = [list(images), *arrays.values()]
             self._pipeline = self._pipeline or recipe_pipeline(
                 preset=preset, source=lambda: tuple(batch), **self._options

@@ -28,12 +28,22 @@ from gpuloader.shards import Arena
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 
 
+def filled_rows(hw_load: float | None, batch_size: int) -> tuple[int, int]:
+    """The number of rows up to which `fill` fills the first batch of a pipeline, and each later one.
+
+    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
+    were a short one, an image's decoder would depend on where the run was resumed. And if there are several engines,
+    nvImageCodec 0.9 decodes a batch of one JPEG in another way, which may round differently.
+    """
+    return (max(batch_size, 2), 2) if hw_load else (1, 1)
+
+
 def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pipeline:
     """Builds the run's `recipe_pipeline`, which takes its batches from `source`."""
     return recipe_pipeline(
         preset=run.recipe,
         source=source,
-        batch_size=run.plan.batch_size,
+        batch_size=max(run.plan.batch_size, *filled_rows(run.decoder.hw_load, 1)),
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch_queue_depth=run.decoder.prefetch,
@@ -47,11 +57,9 @@ def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pip
 def fill(
     images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], rows: int
 ) -> tuple[Sequence[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]:
-    """Repeats a batch's samples until it has the given number of rows.
-
-    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
-    were a short one, an image's decoder would depend on where the run was resumed.
-    """
+    """Repeats a batch's samples until it has the given number of rows; a batch that has them stays as it is."""
+    if len(images) >= rows:
+        return images, arrays
     again = np.resize(np.arange(len(images)), rows)
     return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}
 
@@ -71,7 +79,8 @@ class DecodedBatches:
         self._plan = run.plan
         self._suspects = suspects
         self._read_from(start)
-        self._feed = _Feed(self._batches, min(run.plan.batch_size, run.plan.samples) if run.decoder.hw_load else 0)
+        full = min(run.plan.batch_size, run.plan.samples)
+        self._feed = _Feed(self._batches, *filled_rows(run.decoder.hw_load, full))
         self.cursor: Cursor | None = self._batches.cursor
         self._pipeline: Pipeline | None = None
         self._views = [str(view.number) for view in run.recipe.each_view]
@@ -139,7 +148,7 @@ class DecodedBatches:
         if self._feed.drop_unwanted():
             return
         batch = self._feed.in_flight[0]
-        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays))].tolist())
+        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays, message))].tolist())
         asked = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
         if refused <= asked:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)
@@ -175,25 +184,26 @@ class DecodedBatches:
         """The images of a batch without samples."""
         recipe = self._run.recipe
         shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
-        return [torch.empty(shape, dtype=getattr(torch, recipe.dtype), device=self._run.device) for shape in shapes]
+        return [
+            torch.empty(shape, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device) for shape in shapes
+        ]
 
 
 class _Feed:
     """The source that the pipeline calls for its next batch. It is separate, so that no cycle holds the pipeline.
 
     Args:
-        first_rows: `fill` fills the first batch of a pipeline up to this number of rows; 0 leaves it as it is.
+        first_rows, rows: `fill` fills the first batch of a pipeline, and each later one, up to this number of rows.
 
     Attributes:
         in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
         failure: the error that ended the feed.
     """
 
-    def __init__(self, batches: ReadAhead, first_rows: int) -> None:
+    def __init__(self, batches: ReadAhead, first_rows: int, rows: int) -> None:
         self._batches = batches
-        self._first_rows = first_rows
+        self._first_rows, self._rows = first_rows, rows
         self._begins = False
-        self._filled: Any = None  # must live until the batch is decoded
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
         self._given = 0  # how many of those in flight the pipeline has
@@ -209,9 +219,7 @@ class _Feed:
             self.in_flight.append(self._next())
         self._given += 1
         batch = self.in_flight[self._given - 1]
-        images, arrays = batch.images, batch.arrays
-        if self._begins and len(images) < self._first_rows:
-            images, arrays = self._filled = fill(images, arrays, self._first_rows)
+        images, arrays = fill(batch.images, batch.arrays, self._first_rows if self._begins else self._rows)
         self._begins = False
         return ([TensorCPU(image) for image in images], *arrays.values())  # DALI takes twice as long to do so itself
 
@@ -222,7 +230,6 @@ class _Feed:
     def pop(self) -> EncodedBatch:
         """Removes and returns the first batch in flight, which the pipeline has returned."""
         self._given -= 1
-        self._filled = None
         return self.in_flight.popleft()
 
     def move(self, batches: ReadAhead, running: bool) -> None:

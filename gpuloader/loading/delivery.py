@@ -14,6 +14,7 @@ from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
+from gpuloader.recipe import Preset
 
 Images: TypeAlias = torch.Tensor | Any
 """(B, 3, h, w); a list of these if the recipe has several views, which the type does not show."""
@@ -61,6 +62,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         mix_images(views[0], batch.mixing)
         weight = on_device(batch.mixing.weight)
         labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
+    views = round_to_dtype(recipe, views)
     images = views[0] if len(views) == 1 else views
     if run.names is None:
         return images, labels
@@ -73,6 +75,11 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         **{name: partial(_deliver_field, run.device, name, batch.fields.get(name, [])) for name in run.fields},
     }
     return {name: values[entry]() for entry, name in run.names.items()}
+
+
+def round_to_dtype(recipe: Preset, views: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
+    return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
 
 
 def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from inspect import unwrap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 import torch
 from torch.profiler import record_function
-from typing_extensions import Self, Unpack
+from typing_extensions import Never, Self, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
@@ -26,7 +27,6 @@ from gpuloader.loading.argument_types import (
     AnySampling,
     AnyShuffle,
     AnyWorld,
-    LoaderOptions,
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
@@ -43,8 +43,15 @@ from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch
 from gpuloader.recipe import Preset
 
+# A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
+# `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
+Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
+Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
+Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
+Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
 
-class GPULoader(Generic[B_co]):
+
+class GPULoader(Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -72,8 +79,9 @@ class GPULoader(Generic[B_co]):
         batch_size: samples of this rank in a step.
         device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
             torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
-        preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, or `{name: overrides}` as in
-            YAML, such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`.
+        preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, `{name: overrides}` as in YAML,
+            such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`, or a recipe's keys, such as
+            `{"transforms": [...]}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
@@ -87,7 +95,8 @@ class GPULoader(Generic[B_co]):
             None that the data has; or a `LabelFrom`, which can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function. In a batch without
-            samples, each field is an empty list.
+            samples, each field is an empty list. Each sample that can be delivered must have these components;
+            `Sampling(require=...)` leaves out those that lack one.
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
         on_error: "raise" raises at a bad image; "replace" puts a replacement, drawn by the plan, in its place. A
             `BadImages` also limits how many may be bad, and lists known bad images.
@@ -98,17 +107,8 @@ class GPULoader(Generic[B_co]):
             the loader, because they compare their arguments.
 
     Attributes:
-        batch_size: samples of this rank in a step.
-        dataset: the whole data: `len(loader.dataset)` samples, and its `classes`.
-        device: the torch device of the batches.
-        num_samples: samples in an epoch over all ranks, after `sampling`.
-        preset: the recipe.
         progress: the place in the run; `MixedLoader` sets it.
         run: everything that was resolved from the arguments.
-        sampler: for scripts written for torch's DataLoader: `loader.sampler.set_epoch(epoch)` calls
-            `loader.set_epoch(epoch)`, and its length is this rank's samples in an epoch.
-        world: this rank and the number of ranks.
-        classes: the names of the classes, entry i for label i; None if they are not known.
 
     Raises:
         GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
@@ -124,45 +124,9 @@ class GPULoader(Generic[B_co]):
         40
     """
 
-    @overload
+    @refuse_unknown
     def __init__(
-        self: GPULoader[tuple[Images, Labels]],
-        tar: Sources,
-        batch_size: int,
-        device_id: AnyDevice = "auto",
-        *,
-        output: Literal["tuple"] = "tuple",
-        world: AnyWorld = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: GPULoader[Batch],
-        tar: Sources,
-        batch_size: int,
-        device_id: AnyDevice = "auto",
-        *,
-        output: Literal["dict"],
-        world: AnyWorld = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: GPULoader[dict[str, Any]],
-        tar: Sources,
-        batch_size: int,
-        device_id: AnyDevice = "auto",
-        *,
-        output: Literal["dict"] | Mapping[str, str],
-        fields: AnyFields = (),
-        world: AnyWorld = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
-
-    def __init__(
-        self,
+        self: GPULoader[Any, Output, Fields],
         tar: Sources,
         batch_size: int,
         device_id: AnyDevice = "auto",
@@ -171,15 +135,14 @@ class GPULoader(Generic[B_co]):
         shuffle: AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
-        output: AnyOutput = "tuple",
+        output: Output = "tuple",  # type: ignore[assignment]  # its default says the same
         label_from: AnyLabels = "cls",
-        fields: AnyFields = (),
+        fields: Fields = (),  # type: ignore[assignment]
         sampling: AnySampling = None,
         on_error: OnError = "raise",
         decoder: AnyDecoder = None,
         cache: AnyCache = None,
         world: AnyWorld = None,
-        **unknown: NoReturn,
     ) -> None:
         self._unusable: str | None = None
         self._arguments: dict[str, Any] = {
@@ -199,7 +162,6 @@ class GPULoader(Generic[B_co]):
             "cache": cache,
             "world": world,
         }
-        refuse_unknown(unknown, self._arguments)
         self.run = resolve_run(**self._arguments)
         self._quarantine = Quarantine(self.run)
         self._batches = RestartingBatches(self.run, self._quarantine)
@@ -217,34 +179,45 @@ class GPULoader(Generic[B_co]):
 
     @property
     def preset(self) -> Preset:
+        """The recipe."""
         return self.run.recipe
 
     @property
     def device(self) -> torch.device:
+        """The torch device of the batches."""
         return self.run.device
 
     @property
     def world(self) -> World:
+        """This rank and the number of ranks."""
         return self.run.world
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, entry i for label i; None if they are not known."""
         return None if self.run.labels is None else self.run.labels.classes
 
     @property
     def num_samples(self) -> int:
+        """The samples in an epoch over all ranks, after `sampling`."""
         return self.run.plan.samples
 
     @property
     def batch_size(self) -> int:
+        """The samples of this rank in a step."""
         return self.run.plan.batch_size
 
     @property
     def dataset(self) -> Dataset:
+        """The whole data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
         return Dataset(len(self.run.shards), self.classes)
 
     @property
     def sampler(self) -> EpochSampler:
+        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
+
+        Its length is this rank's samples in an epoch.
+        """
         return EpochSampler(self.run.plan, self.set_epoch)
 
     @property
@@ -252,17 +225,34 @@ class GPULoader(Generic[B_co]):
         """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
         return None
 
-    def __getitem__(self, place: object) -> NoReturn:
-        """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
-        raise LoaderError(
-            "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
-            "torch's DataLoader and its dataset, so do not put it into a DataLoader"
-        )
+    if not TYPE_CHECKING:  # checkers say that there are no such methods
 
-    def __next__(self) -> NoReturn:
-        raise LoaderError("a GPULoader is not an iterator: loop over it, or call next() on epoch = iter(loader)")
+        def __getitem__(self, place: object) -> NoReturn:
+            """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
+            raise LoaderError(
+                "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
+                "torch's DataLoader and its dataset, so do not put it into a DataLoader"
+            )
 
-    def __iter__(self) -> Iterator[B_co]:
+        def __next__(self) -> NoReturn:
+            raise LoaderError("a GPULoader is not an iterator: loop over it, or call next() on epoch = iter(loader)")
+
+    @overload
+    def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
+
+    @overload
+    def __iter__(self: GPULoader[Any, Literal["tuple"], Any]) -> Iterator[tuple[Images, Labels]]: ...
+
+    @overload
+    def __iter__(self: GPULoader[Any, Literal["dict"], tuple[()]]) -> Iterator[Batch]: ...
+
+    @overload
+    def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str], Any]) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def __iter__(self) -> Iterator[B_co]: ...
+
+    def __iter__(self) -> Iterator[Any]:
         """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
 
         The epoch begins when you ask for its first batch.
@@ -345,7 +335,7 @@ class GPULoader(Generic[B_co]):
         if self._unusable is not None:
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
-    def _next(self, epoch: _Epoch[B_co]) -> B_co:
+    def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
         self.progress.begin(epoch)
@@ -385,7 +375,12 @@ class GPULoader(Generic[B_co]):
         self._unusable = "belongs to the parent of this forked process"
 
 
-class _Epoch(Iteration[B_co]):
+# Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
+for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
+    _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
+
+
+class _Epoch(Iteration[Any]):
     delivered_at: float | None = None  # the time of its last batch
 
 

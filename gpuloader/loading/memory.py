@@ -72,7 +72,7 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.dtype).itemsize,
+        output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.graph_dtype).itemsize,
     )
 
 

@@ -15,7 +15,7 @@ from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
-from gpuloader.loading.state import check_place
+from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
 from gpuloader.loading.world import agree
 from gpuloader.plan import EPOCHS, Cursor, Draws, Stream, check_seed
@@ -139,7 +139,7 @@ class MixedLoader(Generic[B_co]):
         if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is not a state of a MixedLoader: it lacks {', '.join(missing)}")
         for name, value in mine.items():
-            if state[name] != value:
+            if not is_same(state[name], value):
                 raise StateError(
                     f"the state has {name}={describe(state[name])}, this MixedLoader has {name}={value!r}: "
                     f"make it as it was when the state was saved, or start again without the state"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
@@ -19,7 +19,7 @@ SubsetOf: TypeAlias = (
     Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
 )
 """Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
-Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Collection[float]
+Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Mapping[str, float] | Collection[float]
 
 _MOST_THREADS = 1024
 _MOST_PREFETCH = 64
@@ -33,10 +33,11 @@ class Sampling:
         subset: the samples to use: their ids or keys; a file of keys (a `Path`, or a string that ends in ".txt"); a
             pattern of keys, such as "cat/*"; a slice; or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and returns a bool for each sample. None uses all.
-        weights: how often samples occur: a weight for each sample, {label: weight}, or "balanced" for all labels
-            equally often. None takes each sample once.
+        weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
+            labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
         steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
+        require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
 
     Example:
         >>> from gpuloader import Sampling
@@ -48,11 +49,16 @@ class Sampling:
     weights: Weights | None = None
     replacement: bool = True
     steps_per_epoch: int | None = None
+    require: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.replacement, (bool, np.bool_)):
             raise ConfigError(f"Sampling(replacement={self.replacement!r}): allowed are True and False")
         _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
+        require = None if isinstance(self.require, str) or not isinstance(self.require, Iterable) else self.require
+        if require is None or not all(isinstance(each, str) for each in require):
+            raise ConfigError(f"Sampling(require={self.require!r}): allowed is a list of extensions, such as ['txt']")
+        _set(self, "require", tuple(each.lower().removeprefix(".") for each in require))
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Decoder:
 
     Attributes:
         num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
-        prefetch: the number of batches that are decoded ahead, 1 to 64; one more than this are read ahead of those.
+        prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1, or 0
             if the engines decode wrongly. With a share between 0 and 1, an image's decoder depends on its batch, and
             decoders may round differently. Ignored on a CPU.
@@ -122,7 +128,8 @@ class Decoder:
             cropped. The pixels are the same. None means True, except on a GPU on which that fails.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU, driver, DALI and nvImageCodec; `gpuloader doctor` shows it.
+    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
+    `gpuloader doctor` shows it.
 
     Example:
         >>> from gpuloader import Decoder

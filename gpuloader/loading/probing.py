@@ -34,7 +34,7 @@ def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
 
 
 def find_decoding(device_id: int) -> Found:
-    """What was found for this kind of GPU, driver, DALI and nvImageCodec; if nothing is kept yet, it tries now.
+    """What was found for this kind of GPU and these versions of the decoders; if nothing is kept yet, it tries now.
 
     Raises:
         DeviceError: the GPU cannot decode.

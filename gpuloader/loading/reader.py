@@ -87,6 +87,13 @@ class Reader:
         Raises:
             DataError: a bad image must not be replaced, a shard changed, or a label or field is missing.
         """
+        while True:
+            try:
+                return self._read(cursor, arena, wanted)
+            except _DiscardedError:
+                continue  # the shard is downloaded again; this happens once for each
+
+    def _read(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> EncodedBatch:
         started = time.perf_counter()
         planned = self._run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
@@ -95,20 +102,23 @@ class Reader:
         reading = time.perf_counter()
         images = list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
         reading_seconds = time.perf_counter() - reading
-        sizes = self._run.accepted_sizes[ids].astype(np.int64)
-        bad: dict[int, str] = {}
+        accepted_sizes = self._run.shards.accepted_sizes
+        sizes = accepted_sizes[ids].astype(np.int64)
+        refused: dict[int, str] = {}
         for row in np.flatnonzero((sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))).tolist():
             sample, image = int(ids[row]), images[row]
-            draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for[row : row + 1])
-            admitted = self._admit(sample, image, draws)
+            admitted = self._admit(sample, image, self._draws(planned, row))
             if isinstance(admitted, str):
-                if sample not in self._run.known_bad:
-                    bad[sample] = admitted
-                ids[row], admitted = self._draw_replacement(sample, draws, cause=admitted, wanted=wanted)
-                valid[row] = False
-            elif admitted[0] is image and self._run.shards.local:
-                self._run.accepted_sizes[sample] = admitted[1]
+                refused[row] = admitted
+                continue
+            if admitted[0] is image and self._run.shards.local:
+                accepted_sizes[sample] = admitted[1]
             images[row], sizes[row] = admitted
+        bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
+        for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
+            draws = self._draws(planned, row)
+            ids[row], (images[row], sizes[row]) = self._draw_replacement(int(ids[row]), draws, cause, wanted)
+            valid[row] = False
         # A replacement is augmented with the draws of the sample that it replaces.
         draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
         return EncodedBatch(
@@ -129,6 +139,9 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def _draws(self, planned: PlannedBatch, row: int) -> Draws:
+        return Draws(self._run.plan.seed, planned.cursor.epoch, planned.drawn_for[row : row + 1])
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix, cursor = self._run.recipe.mix, planned.cursor
@@ -155,7 +168,10 @@ class Reader:
 
     def _admit(self, sample: int, image: EncodedImage, draws: Draws) -> Admitted | str:
         """Returns the image as the graph takes it, or the reason why it is bad."""
-        admitted = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample) or self._run.admit(image)
+        known = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
+        admitted = known or self._run.admit(image)
+        if not known and isinstance(admitted, str) and self._run.shards.discard_if_damaged(sample):
+            raise _DiscardedError
         if isinstance(admitted, str) or sample not in self._suspects:
             return admitted
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
@@ -207,6 +223,10 @@ class Reader:
         return f"the .{extension} component of {place.key!r} in {place.shard}"
 
 
+class _DiscardedError(Exception):
+    """A shard in the cache was not what it should be."""
+
+
 class EndOfBatches(Exception):  # noqa: N818 - an end, not an error
     """This rank has no samples in any later step."""
 
@@ -238,7 +258,7 @@ class ReadAhead:
         return outcome
 
     def take(self) -> EncodedBatch | Exception:
-        """Returns the next batch, or the error that `next` would raise: raised, it would hold all caller frames."""
+        """Returns the next batch, or the error that `next` would raise: no traceback then keeps frames alive."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
             self._next = self._plan.after(cursor)

@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.units import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -37,15 +37,16 @@ from gpuloader.loading.arguments import (
     resolve_device,
     resolve_label_from,
     resolve_shuffle,
+    warn_of_places,
 )
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, make_sampling, resolve_sources
+from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
 from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
@@ -65,6 +66,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return self.num_samples
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
+        return {name: label for label, name in enumerate(self.classes or ())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +116,7 @@ class Run:
         place = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
         return (
-            f"{plan.samples} samples, {plan.steps()} steps of {plan.batch_size}, {self.device}, "
+            f"{counted(plan.samples, 'sample')}, {counted(plan.steps(), 'step')} of {plan.batch_size}, {self.device}, "
             f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )
@@ -135,24 +141,23 @@ class Run:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
 
-    @cached_property
-    def accepted_sizes(self) -> NDArray[np.int32]:
-        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
-
-        The gate need not see these again, because reading makes sure that a shard has not changed.
-        """
-        return np.zeros((len(self.shards), 2), np.int32)
-
     def admit(self, image: EncodedImage) -> Admitted | str:
         """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""
         if self.decoded:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]]) -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them."""
+    def find_undecodable(
+        self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]], message: str = ""
+    ) -> Mapping[int, str]:
+        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them.
+
+        Args:
+            message: DALI's error, if they failed as a batch.
+        """
+        options = self.decoder.graph_options
         return find_undecodable(
-            self.recipe, images, arrays, self.device_id, self.num_threads, **self.decoder.graph_options
+            self.recipe, images, arrays, self.device_id, self.num_threads, **options, message=message
         )
 
     @cached_property
@@ -223,6 +228,8 @@ def resolve_run(
     kept = as_value(Cache, "cache", {} if cache is None else cache)
     collators = check_fields(fields, output)
     names = output_names(output, tuple(collators))
+    if here.local_rank == 0:
+        warn_of_places(tuple(collators))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
@@ -230,8 +237,10 @@ def resolve_run(
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    labels = make_labels(shards, labelling.place, labelling.classes)
-    positions = make_sampling(shards, labels, order, sources, chosen)
+    selection = select(shards, chosen)
+    labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
+    positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    check_components(shards, collators, positions, known_bad)
     plan = Plan(
         samples=len(shards) if positions is None else positions.length,
         batch_size=as_python_integer(batch_size),
@@ -255,6 +264,8 @@ def resolve_run(
 
 
 def _name_recipe(preset: AnyPreset) -> str:
+    if is_recipe_mapping(preset):
+        return "as a mapping"
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__

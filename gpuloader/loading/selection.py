@@ -7,16 +7,18 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain, pairwise
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, DataError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
-from gpuloader.plan import ByShard, Custom, Mixture, Positions, Shuffle, Subset, Weighted
+from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
 from gpuloader.shards.regular_file import read_regular
 
@@ -27,6 +29,9 @@ Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several sources as `[{"tar": ..., "weight": 2}, ...]`."""
 KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
+_MOST_EXTENSIONS = 20  # that an error lists
+_MOST_COMPARED = 1000  # extensions with a wrong one, to find the nearest
+_MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
@@ -51,8 +56,46 @@ def is_weight(value: object) -> bool:
     return number and 0 < value < float("inf")  # type: ignore[operator]
 
 
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The samples that a `Sampling` chooses by `subset` and `require`.
+
+    Attributes:
+        ids: (n,) int64, those of `subset` in its order, without those left out; None without a `subset`.
+        left_out: (m,) int64 ids, ascending: the samples that lack a component that `require` names.
+    """
+
+    ids: NDArray[np.int64] | None
+    left_out: NDArray[np.int64]
+
+    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some samples, (k,) ids, that are chosen."""
+        return samples[~np.isin(samples, self.left_out) if self.ids is None else np.isin(samples, self.ids)]
+
+
+def select(shards: ShardSet, sampling: Sampling) -> Selection:
+    """The samples that `subset` and `require` choose.
+
+    Raises:
+        ConfigError: one of them is invalid, or they choose no sample.
+    """
+    ids = None if sampling.subset is None else _ids(sampling.subset, shards)
+    lacking = [np.empty(0, np.int64)]
+    for extension in sampling.require:
+        _check_exists("require", extension, shards)
+        lacking.append(shards.samples_without(extension))
+    left_out = np.unique(np.concatenate(lacking))
+    if ids is not None and len(left_out):
+        ids = ids[~np.isin(ids, left_out)]
+    if (len(shards) - len(left_out) if ids is None else len(ids)) == 0:
+        among = "" if ids is None else " of the subset"
+        raise ConfigError(f"require: no sample{among} has all of {_dotted(sampling.require)}")
+    return Selection(ids, left_out)
+
+
 def make_sampling(
     shards: ShardSet,
+    selection: Selection,
     labels: Labels | None,
     shuffle: Shuffle | CustomOrder,
     sources: Sequence[tuple[int, float]],
@@ -73,24 +116,54 @@ def make_sampling(
     if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["weights"]):
         given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
         raise ConfigError(f"{' and '.join(given)} cannot be combined: give one of them; only weights and subset can be")
-    if shuffle == "shards":
-        return ByShard(np.array([len(index) for _, index in shards.indexes], np.int64))
     if callable(shuffle):
+        if sampling.require:
+            raise ConfigError(
+                "require and a function as shuffle cannot be combined: the function itself can leave samples out"
+            )
         return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
-    if sources:
-        ends = np.cumsum([0, *(count for count, _ in sources)])
-        lengths = [len(index) for _, index in shards.indexes]
-        sizes = [sum(lengths[first:end]) for first, end in pairwise(ends)]
-        if not all(sizes):
-            empty, _ = shards.indexes[ends[sizes.index(0)]]
-            raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
-        return Mixture.of(sizes, [weight for _, weight in sources], shuffle)
-    if subset is None and weights is None:
+    if weights is not None:
+        ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
+        return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement)
+    if selection.ids is not None:
+        return Subset(selection.ids, shuffle)
+    left_out = selection.left_out
+    ends = np.cumsum([0, *(len(index) for _, index in shards.indexes)])
+    sizes = np.diff(ends - np.searchsorted(left_out, ends))  # of the shards, without what is left out
+    if shuffle == "shards":
+        positions: Positions = ByShard(sizes)
+    elif sources:
+        positions = _mixture(shards, sizes, sources, shuffle)
+    elif len(left_out):
+        positions = Whole(int(sizes.sum()), shuffle)
+    else:
         return None
-    ids = np.arange(len(shards)) if subset is None else _ids(subset, shards)
-    if weights is None:
-        return Subset(ids, shuffle)
-    return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement)
+    return Remaining(positions, left_out) if len(left_out) else positions
+
+
+def check_components(
+    shards: ShardSet, extensions: Collection[str], positions: Positions | None, known_bad: Collection[int]
+) -> None:
+    """Checks that each sample that can be delivered has the components that `fields` asks for.
+
+    Raises:
+        ConfigError: no sample has a component of that extension.
+        DataError: some samples have none.
+    """
+    problems, lacking = [], []
+    for extension in extensions:
+        _check_exists("fields", extension, shards)
+        samples = shards.samples_without(extension)
+        if len(samples) and positions is not None:
+            samples = samples[positions.includes(samples)]
+        samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
+        if len(samples):
+            keys = _list([shards.key(int(sample)) for sample in samples[:4]])
+            problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
+            lacking.append(extension)
+    if problems:
+        how = "in the function given as shuffle" if isinstance(positions, Custom) else f"by Sampling(require={lacking})"
+        raise DataError(f"fields: {'; '.join(problems)}. Leave these samples out {how}, or repair the shards")
 
 
 def columns(shards: ShardSet) -> Columns:
@@ -114,6 +187,33 @@ class _Columns(dict[str, NDArray[Any]]):
         near = difflib.get_close_matches(str(name), self, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"subset: the index has no column {name!r}: allowed are {', '.join(self)}{meant}")
+
+
+def _mixture(
+    shards: ShardSet, sizes: NDArray[np.int64], sources: Sequence[tuple[int, float]], shuffle: Shuffle
+) -> Mixture:
+    """The mixture of sources, each the next shards, which have these numbers of samples."""
+    ends = np.cumsum([0, *(count for count, _ in sources)])
+    samples = [int(sizes[first:end].sum()) for first, end in pairwise(ends)]
+    if not all(samples):
+        empty, _ = shards.indexes[ends[samples.index(0)]]
+        raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
+    return Mixture.of(samples, [weight for _, weight in sources], shuffle)
+
+
+def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
+    """Checks that some sample has a component with that extension."""
+    if extension not in shards.extensions:
+        near = difflib.get_close_matches(extension, shards.extensions[:_MOST_COMPARED], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"{argument}: no sample has a .{extension} component: the data has {_dotted(shards.extensions)}{hint}"
+        )
+
+
+def _dotted(extensions: Collection[str]) -> str:
+    shown = ", ".join(f".{each:.{_MOST_CHARACTERS}}" for each in islice(extensions, _MOST_EXTENSIONS))
+    return f"{shown}{' ...' if len(extensions) > _MOST_EXTENSIONS else ''}"
 
 
 def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
@@ -142,7 +242,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     if len(np.unique(ids)) < len(ids):
         raise ConfigError("subset: some samples occur twice: name each once, and use Sampling(weights=) for how often")
     if len(ids) == 0:
-        raise ConfigError(f"subset: it selects none of the {len(shards)} samples")
+        raise ConfigError(f"subset: it selects none of {counted(len(shards), 'sample')}")
     if ids.min() < 0 or ids.max() >= len(shards):
         raise ConfigError(f"subset: ids from {ids.min()} to {ids.max()}: allowed is 0 to {len(shards) - 1}")
     return ids.astype(np.int64)
@@ -176,7 +276,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     if len(id_of) < len(asked):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: {len(unknown)} of {len(asked)} keys are not in the data: {_list(unknown)}. "
+            f"subset: the data lacks {len(unknown)} of {counted(len(asked), 'key')}: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
     if len(found) > len(id_of):
@@ -206,13 +306,14 @@ def _explain_keys(shards: ShardSet) -> str:
 
 
 def _list(keys: Sequence[str]) -> str:
-    return f"{', '.join(map(repr, keys[:3]))}{' ...' if len(keys) > 3 else ''}"
+    return f"{', '.join(describe(key, _MOST_CHARACTERS) for key in keys[:3])}{' ...' if len(keys) > 3 else ''}"
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
     if isinstance(weights, str) and weights != "balanced":
         raise ConfigError(
-            f'weights={weights!r}: allowed are a number for each sample, {{label: weight}} and "balanced"'
+            f"weights={weights!r}: allowed are a number for each sample, {{label: weight}}, {{class name: weight}} and "
+            f'"balanced"'
         )
     if isinstance(weights, (str, Mapping)):
         if labels is None:
@@ -220,9 +321,11 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
         classes, of, counts = np.unique(labels.of(ids), return_inverse=True, return_counts=True)
         if isinstance(weights, str):
             return 1.0 / counts[of]
-        if lacking := [label for label in classes.tolist() if label not in weights]:
-            raise ConfigError(f"weights: no weight for the labels {lacking[:10]}: give one for each label")
-        chosen = _array("weights", [weights[label] for label in classes.tolist()], np.float64)[of]
+        of_label = _by_label(weights, labels.names)
+        if lacking := [label for label in classes.tolist() if label not in of_label]:
+            named = ", ".join(repr(labels.names.get(label, label)) for label in lacking[:10])
+            raise ConfigError(f"weights: no weight for the labels {named}: give one for each label")
+        chosen = _array("weights", [of_label[label] for label in classes.tolist()], np.float64)[of]
     else:
         of_all = _array("weights", weights, np.float64)
         if of_all.shape != (samples,):
@@ -235,6 +338,24 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
             f"weights from {chosen.min()} to {chosen.max()}: allowed are finite numbers of at least 0, not all 0"
         )
     return chosen
+
+
+def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
+    """The weights by label; a key that is text is a class's name."""
+    labels = {name: label for label, name in names.items()}
+    if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
+        problem = "two classes have the same name" if names else "the names of the classes are not known"
+        raise ConfigError(f"weights: {problem}: give {{label: weight}}, or label_from=LabelFrom(..., classes=[...])")
+    if unknown := [key for key in weights if isinstance(key, str) and key not in labels]:
+        near = difflib.get_close_matches(unknown[0], labels, n=3) or list(labels)[:3]
+        raise ConfigError(
+            f"weights: {_list(unknown)} is none of {counted(len(labels), 'class', 'classes')}: "
+            f"did you mean one of {_list(near)}?"
+        )
+    of_label = {labels.get(key, key): weight for key, weight in weights.items()}
+    if len(of_label) < len(weights):
+        raise ConfigError("weights: a class occurs twice, by its name and by its label: give each once")
+    return of_label
 
 
 def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = None) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuloader.errors import StateError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.options import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Preset
@@ -18,6 +19,7 @@ STATE_VERSION = 1
 _DIGITS_PER_SHARD = 4
 _MOST_SHOWN = 5
 _ABSENT = object()
+_PLAIN = (str, int, float, type(None))
 
 
 def describe_run(recipe: Preset, shards: ShardSet) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def check_identity(
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
     for name, value in identity.items():
-        if state[name] == value:
+        if is_same(state[name], value):
             continue
         problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
@@ -56,6 +58,11 @@ def check_identity(
             problem = f"the state was saved with other data: {difference}"
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
     return state
+
+
+def is_same(saved: object, mine: object) -> bool:
+    """Whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
+    return not _differences(saved, mine)
 
 
 def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
@@ -84,9 +91,7 @@ def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN
 
 
 def _differences(saved: object, mine: object, where: str = "") -> list[str]:
-    """Returns a sentence for each value that differs between two trees of plain JSON types."""
-    if saved == mine:
-        return []
+    """Returns a sentence for each value that differs between a tree and one of plain JSON types."""
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
         pairs = [
             (f"{where}.{_name(key)}" if where else _name(key), saved.get(key, _ABSENT), mine.get(key, _ABSENT))
@@ -95,6 +100,8 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
     elif isinstance(saved, list) and isinstance(mine, list):
         both = zip_longest(saved, mine, fillvalue=_ABSENT)
         pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
+    elif isinstance(saved, _PLAIN) and isinstance(mine, _PLAIN) and saved == mine:  # NumPy compares element by element
+        return []
     else:
         return [f"{where} was {_quote(saved)}, is {_quote(mine)}"]
     return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
@@ -121,7 +128,7 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
-            f"it had {len(before)} shards, this loader has {len(now)}",
+            f"it had {counted(len(before), 'shard')}, this loader has {len(now)}",
             *([f"missing or changed here are the saved shards {_list(lacking)}, counted from 0"] if lacking else []),
             *([f"new or changed here are {_list(added)}"] if added else []),
         ]

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuloader.errors import StateError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.loading.world import World
+from gpuloader.plan import EPOCHS
 
 
 class TorchEpochs:
@@ -51,9 +53,15 @@ class TorchEpochs:
         """Raises StateError if `load_state_dict` would not take this state."""
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
             raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
+        for name in ("epoch", "given"):
+            if type(state[name]) is not int or not 0 <= state[name] <= EPOCHS:
+                raise StateError(
+                    f"the state's {name} is {describe(state[name])}: allowed is an integer in [0, {EPOCHS}]"
+                )
         if state["state"] is None and 0 < state["given"] < len(self):
+            given = counted(state["given"], "batch", "batches")
             raise StateError(
-                f"it was left in the middle of an epoch, after {state['given']} batches, and has no state_dict: use "
+                f"it was left in the middle of an epoch, after {given}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
 

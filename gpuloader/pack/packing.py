@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.units import counted
 from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
@@ -150,7 +151,9 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
     if samples == 0 and len(done) == len(shards):
-        raise NoSamplesError(f"none of the {len(left_out)} pictures is good: {left_out[0].name}: {left_out[0].why}")
+        raise NoSamplesError(
+            f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
+        )
     finished = {shard.name for shard in done}
     return PackResult(
         destination=folder,
@@ -239,7 +242,7 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> No
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
         try:
             named = json.loads(manifest.read_bytes())["classes"] is not None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StateError(f"{manifest} was not written by a pack: give another folder") from None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
@@ -266,10 +269,16 @@ def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[
 def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
     try:
         found = json.loads(there)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "it is not JSON"
+    if not isinstance(found, dict):
+        return f"it is {describe(found)}"
     pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
-    return ", ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
+    return ", ".join(f"{name} was {_show(before)}, is {_show(now)}" for name, before, now in pairs)
+
+
+def _show(value: object) -> str:
+    return value if isinstance(value, str) else describe(value)
 
 
 def _check_apart(source: PictureSource, folder: Path) -> None:

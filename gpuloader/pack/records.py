@@ -11,10 +11,12 @@ from typing import NamedTuple, Protocol
 
 from PIL import Image
 
-from gpuloader.errors import LabelError, NoSamplesError, PackError
+from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
+from gpuloader.helpers.units import counted
 from gpuloader.shards.regular_file import read_regular
 
 MOST_PICTURE_BYTES = 1 << 32
+_LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
 
 
 class Sample(NamedTuple):
@@ -148,7 +150,8 @@ def labelled_files(
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(
-            f"{len(missing)} of {len(paths)} pictures are missing: {shown}: correct or remove their entries"
+            f"{len(missing)} of {counted(len(paths), 'picture')} cannot be found: {shown}: correct or remove these "
+            f"entries"
         )
     records = [
         FileRecord(path, _key(path, folder), size, number, json)
@@ -170,18 +173,24 @@ def number_labels(
     if len(numbers) == len(labels):
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
-                raise LabelError(f"{place(i)}: unknown class {number}: there are {len(names)} classes, from 0 on")
+                raise LabelError(
+                    f"{place(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
+                )
+            if abs(number) > _LARGEST_LABEL:
+                raise LabelError(f"{place(i)}: the label {describe(number)} has more than 18 digits")
         return numbers, names
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
-            raise LabelError(f"{place(i)}: the label {label!r}: all labels must be integers, or all must be names")
+            raise LabelError(
+                f"{place(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
+            )
     texts = [str(label) for label in labels]
     known = tuple(sorted(set(texts))) if names is None else names
     number_of = {name: number for number, name in enumerate(known)}
     for i, text in enumerate(texts):
         if text not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{place(i)}: unknown class {text!r}: the classes are {some}")
+            raise LabelError(f"{place(i)}: unknown class {describe(text)}: the classes are {some}")
     return [number_of[text] for text in texts], known
 
 

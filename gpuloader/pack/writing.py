@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpuloader.errors import PackError
+from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.tar_samples import write_sample
 from gpuloader.helpers.whole_files import OtherWriterError, whole_file
 from gpuloader.pack.pictures import Rendering, render
@@ -104,7 +104,17 @@ def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
 
 
 def read_left_out(path: Path) -> list[LeftOutPicture]:
-    """Reads what `write_left_out` wrote; nothing if there is no file."""
+    """Reads what `write_left_out` wrote; nothing if there is no file.
+
+    Raises:
+        StateError: the file has other content.
+    """
     if not path.exists():
         return []
-    return [LeftOutPicture(**json.loads(line)) for line in path.read_text().splitlines()]
+    try:
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        if not all(isinstance(value, str) for entry in entries for value in entry.values()):
+            raise ValueError("a value that is no text")
+        return [LeftOutPicture(**entry) for entry in entries]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise StateError(f"{path} was not written by a pack ({error}): give another folder") from None

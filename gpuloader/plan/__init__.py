@@ -3,7 +3,7 @@
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import ByShard, Custom, Mixture, Positions, Subset, Weighted, Whole
+from gpuloader.plan.positions import ByShard, Custom, Mixture, Positions, Remaining, Subset, Weighted, Whole
 
 __all__ = [
     "EPOCHS",
@@ -18,6 +18,7 @@ __all__ = [
     "Plan",
     "PlannedBatch",
     "Positions",
+    "Remaining",
     "Shuffle",
     "Stream",
     "Subset",

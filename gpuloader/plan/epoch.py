@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import counted
 from gpuloader.plan.draws import check_seed
 from gpuloader.plan.order import Order, Shuffle, make_order
 from gpuloader.plan.positions import Positions, Whole
@@ -93,8 +94,9 @@ class Plan:
         natural = _steps(self.samples, self.global_batch, self.last_batch)
         if natural == 0:
             raise ConfigError(
-                f'last_batch="drop" leaves no batch: {self.samples} samples are fewer than one step of '
-                f"{self.world_size} rank(s) x batch_size {self.batch_size} = {self.global_batch}. "
+                f'last_batch="drop" leaves no batch: {counted(self.samples, "sample")} '
+                f"{'is' if self.samples == 1 else 'are'} fewer than one step of "
+                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch}. "
                 f'Use a smaller batch_size, or last_batch="pad" or "partial"'
             )
         steps = self.steps_per_epoch
@@ -102,7 +104,7 @@ class Plan:
         if steps is not None and not (integer and 1 <= steps <= natural):
             raise ConfigError(
                 f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
-                f"{self.samples} samples, or None for all of them"
+                f"{counted(self.samples, 'sample')}, or None for all of them"
             )
 
     @property

@@ -5,6 +5,7 @@ Each is a function of seed, epoch and position alone, so any rank can take any p
     Whole      every sample once
     ByShard    every sample once, some shards at a time
     Subset     every one of some samples once
+    Remaining  the samples that are left where some are left out, by another of these
     Weighted   samples drawn by weight: with replacement, each position draws; without, heavier samples tend to be first
     Mixture    several ranges of samples in a fixed ratio: each run of `sum(parts)` positions has it exactly. A small
                range is repeated; a pass over a range continues across the ends of epochs
@@ -50,9 +51,18 @@ class Positions(Protocol):
     def order(self, seed: int, epoch: int) -> Order:
         """A function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
 
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(k,) whether these samples, (k,), can occur in an epoch."""
+
+
+class _All:
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Positions`."""
+        return np.ones(len(ids), np.bool_)
+
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(_All):
     """All samples."""
 
     repeats: ClassVar[bool] = False
@@ -71,7 +81,7 @@ class Whole:
 
 
 @dataclass(frozen=True, eq=False)
-class ByShard:
+class ByShard(_All):
     """All samples of shards, each once, in the order "shards"; `sizes`, (s,) int64, are the shards' sample counts."""
 
     repeats: ClassVar[bool] = False
@@ -116,6 +126,57 @@ class Subset:
         """See `Positions`."""
         order = make_order(self.shuffle, self.length, seed, epoch)
         return lambda positions: self.ids[order(positions)]
+
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Positions`."""
+        return np.isin(ids, self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining:
+    """The samples that are left where some are left out. It needs memory only for those that are left out.
+
+    Attributes:
+        positions: of the samples that are left, numbered from 0 in the order of their ids.
+        left_out: (m,) int64 ids, ascending, each once.
+    """
+
+    positions: Positions
+    left_out: NDArray[np.int64]
+
+    @property
+    def repeats(self) -> bool:
+        """See `Positions`."""
+        return self.positions.repeats
+
+    @property
+    def length(self) -> int:
+        """See `Positions`."""
+        return self.positions.length
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Positions`."""
+        return _digest(f"remaining {self.positions.fingerprint}", self.left_out)
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """See `Positions`."""
+        order, left_before = self.positions.order(seed, epoch), self._left_before
+
+        def remaining(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            numbers = order(positions)
+            return numbers + np.searchsorted(left_before, numbers, side="right")
+
+        return remaining
+
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Positions`."""
+        return ~np.isin(ids, self.left_out)
+
+    @cached_property
+    def _left_before(self) -> NDArray[np.int64]:
+        """(m,) how many samples are left before each that is left out."""
+        return self.left_out - np.arange(len(self.left_out))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +226,17 @@ class Weighted:
 
         return drawn
 
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Positions`."""
+        return np.isin(ids, self.ids[self.weights > 0])
+
     @cached_property
     def _ends(self) -> NDArray[np.float64]:
         return np.cumsum(self.weights / self.weights.max())
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
+class Mixture(_All):
     """Ranges of samples in a fixed ratio.
 
     Attributes:
@@ -290,6 +355,10 @@ class Custom:
                 f"every epoch must have the same number"
             )
         return lambda positions: ids[positions]
+
+    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """See `Positions`; for the first epoch, because later epochs are not known yet."""
+        return np.isin(ids, self._ids(0))
 
     def _ids(self, epoch: int) -> NDArray[np.int64]:
         ids = np.asarray(self._function(epoch))

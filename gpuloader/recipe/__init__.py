@@ -5,7 +5,14 @@ from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.names import PresetName
 from gpuloader.recipe.preset import Preset, View
-from gpuloader.recipe.preset_files import TRANSFORMS, load_preset, preset_names, preset_text, preset_yaml
+from gpuloader.recipe.preset_files import (
+    TRANSFORMS,
+    is_recipe_mapping,
+    load_preset,
+    preset_names,
+    preset_text,
+    preset_yaml,
+)
 
 __all__ = [
     "TRANSFORMS",
@@ -17,6 +24,7 @@ __all__ = [
     "Step",
     "View",
     "explain",
+    "is_recipe_mapping",
     "load_preset",
     "preset_from_torchvision",
     "preset_names",

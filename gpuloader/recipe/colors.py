@@ -75,11 +75,11 @@ class ColorJitter(PixelTransform):
                 raise ValueError(f"{name} {getattr(self, name)}: allowed is {allowed}")
         return self
 
-    def bounds(self, name: str) -> Pair:
+    def bounds(self, name: str) -> tuple[float, float]:
         """The least and greatest parameter of an operation."""
-        strength: float | Pair = getattr(self, name)
-        if isinstance(strength, tuple):
-            return strength
+        strength: Number | Pair = getattr(self, name)
+        if not isinstance(strength, (int, float)):
+            return strength[0], strength[1]
         return (-strength, strength) if name == "hue" else (max(0.0, 1 - strength), 1 + strength)
 
     @property
@@ -195,7 +195,7 @@ class GaussianBlur(PixelTransform):
 
     @property
     def _bounds(self) -> Pair:
-        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma, self.sigma)
+        return (self.sigma, self.sigma) if isinstance(self.sigma, (int, float)) else self.sigma
 
     def program(self, draw: Draw, height: int, width: int) -> Program:
         """One step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, Triple, check_range
+from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, check_range, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     PaddingMode,
@@ -27,8 +28,8 @@ ATTEMPTS = 10
 Pixels: TypeAlias = Annotated[int, Field(ge=0, le=8192)]
 Padding: TypeAlias = (
     Pixels
-    | Annotated[tuple[Pixels, Pixels], Field(strict=False)]
-    | Annotated[tuple[Pixels, Pixels, Pixels, Pixels], Field(strict=False)]
+    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels])]
+    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels, Pixels, Pixels])]
 )
 """One number for all sides, (left and right, top and bottom), or (left, top, right, bottom)."""
 
@@ -39,8 +40,10 @@ class Resize(PlacingTransform):
 
     The filters are PIL's. With `antialias=False` they are torch's, which use only the neighbouring pixels.
 
-    On the CPU its levels differ from PIL's by at most 1 with `bilinear`, and on photographs by at most 3 with `bicubic`
-    and 4 with `lanczos`, because PIL rounds and clips between its two passes.
+    On the CPU its levels differ from PIL's by at most 1 with `bilinear`. With the other filters a few differ by more,
+    because PIL rounds and clips to 8 bits between its two passes: on drawn pictures and noise by at most 13 with `bicubic`
+    and 26 with `lanczos`. On 660 photographs, resized to 256, they were 10 and 17; of a million values, 64 and 215
+    differed by more than 1.
 
     Attributes:
         size: the shorter side, (height, width), or sides by epoch.
@@ -60,9 +63,9 @@ class Resize(PlacingTransform):
     @model_validator(mode="after")
     def _check(self) -> Resize:
         if self.max_size is not None:
-            if isinstance(self.size, tuple):
+            if not isinstance(self.size, (int, dict)):
                 raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {list(self.size)}")
-            shorter = max(self.size.values()) if isinstance(self.size, dict) else self.size
+            shorter = self.size if isinstance(self.size, int) else max(self.size.values())
             if self.max_size <= shorter:
                 raise ValueError(f"max_size {self.max_size}: allowed is more than the shorter side, {shorter}")
         _check_filter(self.interpolation, self.antialias)
@@ -183,7 +186,7 @@ class RandomCrop(_Crop):
     @model_validator(mode="after")
     def _check(self) -> RandomCrop:
         sizes = self.size.values() if isinstance(self.size, dict) else [self.size]
-        side = min(min(each) if isinstance(each, tuple) else each for each in sizes)
+        side = min(each if isinstance(each, int) else min(each) for each in sizes)
         if isinstance(self.padding, int) and self.padding >= side:
             height_and_width = f"; for a height and a width write size [{self.size}, {self.padding}]"
             raise ValueError(
@@ -385,7 +388,7 @@ def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
     return np.where((shape[:, 0] <= shape[:, 1])[:, None], np.stack([short, longer], 1), np.stack([longer, short], 1))
 
 
-def _pad(at: Placement, padding: Padding, fill: float | Triple, mode: PaddingMode) -> Placement:
+def _pad(at: Placement, padding: Padding, fill: Fill, mode: PaddingMode) -> Placement:
     left, top, right, bottom = _four(padding)
     before, after = np.array([[top, left]]), np.array([[bottom, right]])
     return replace(at.crop(-before, at.shape + before + after), fill=rgb(fill), padding_mode=mode)
@@ -394,7 +397,8 @@ def _pad(at: Placement, padding: Padding, fill: float | Triple, mode: PaddingMod
 def _four(padding: Padding) -> tuple[int, int, int, int]:
     if isinstance(padding, int):
         return padding, padding, padding, padding
-    return padding if len(padding) == 4 else (padding[0], padding[1], padding[0], padding[1])
+    left, top, right, bottom = padding if len(padding) == 4 else (*padding, *padding)
+    return left, top, right, bottom
 
 
 def _check_filter(interpolation: ResizeFilter, antialias: bool) -> None:

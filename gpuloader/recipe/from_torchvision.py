@@ -1,16 +1,21 @@
-"""torchvision's transforms as a recipe, read from their attributes; torchvision itself is not imported."""
+"""torchvision's and timm's transforms, and models' own configurations, as a recipe.
+
+They are read from their attributes. None of these libraries is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 from gpuloader.errors import PresetError
+from gpuloader.recipe.from_config import as_config, translate_config
+from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import make_part
-from gpuloader.recipe.preset import Preset
+from gpuloader.recipe.preset import Dtype, Preset
 from gpuloader.recipe.preset_files import TRANSFORMS
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
@@ -19,10 +24,6 @@ _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "T
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` that takes the alpha of torchvision's transform."""
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
-_TIMM = (
-    'timm\'s transforms have recipes: preset="a1", "a2", "a3", "deit" or "deit3" to train, "a1_eval", '
-    '"deit_eval" or "deit3_eval" to evaluate'
-)
 _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
@@ -30,10 +31,17 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noqa: ANN401
     """The recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
-    transforms, dtype = _translate(_leaves(transform), "uint8", problems)
+    config = as_config(transform)
+    if config is not None:
+        what = "the model's configuration"
+        transforms, dtype = translate_config(config, problems)
+    else:
+        leaves = list(_leaves(transform))
+        what = f"{'timm' if any(map(_is_timms, leaves)) else 'torchvision'}'s transform"
+        transforms, dtype = _translate(leaves, "uint8", problems)
     if problems:
-        raise PresetError(f"torchvision's transform cannot be translated: {'; '.join(problems)}")
-    return make_part(Preset, {"dtype": dtype, **options, "transforms": transforms}, "torchvision's transform: `")
+        raise PresetError(f"{what} cannot be translated: {'; '.join(problems)}")
+    return make_part(Preset, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
 
 
 def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
@@ -45,14 +53,20 @@ def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
         yield transform
 
 
+def _is_timms(leaf: object) -> bool:
+    return type(leaf).__module__.startswith("timm.")
+
+
 def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
     """(the transforms, the dtype after them); `dtype` is the image's before them."""
     transforms = []
     for leaf in leaves:
         name, module = type(leaf).__name__, type(leaf).__module__
-        if module.startswith("timm."):
-            if _TIMM not in problems:
-                problems.append(_TIMM)
+        if _is_timms(leaf):
+            if name not in AS_TORCHVISIONS:
+                transforms += translate_timms(leaf, problems)
+            elif AS_TORCHVISIONS[name] in _CONVERTING:
+                dtype = "float32"
         elif not module.startswith(("torchvision.transforms", "torch.nn")):
             problems.append(f"{module}.{name} is not a transform of torchvision")
         elif name in _MIXING:
@@ -86,8 +100,8 @@ def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
         return "float32" if name == "ToTensor" else "uint8"
     value = _of_images(leaf.dtype)
     wanted = dtype if value is None else str(value).removeprefix("torch.")
-    if wanted not in ("float32", "float16", "uint8"):
-        problems.append(f"{name} to {wanted}: only float32, float16 and uint8 are supported")
+    if wanted not in get_args(Dtype):
+        problems.append(f"{name} to {wanted}: only {', '.join(get_args(Dtype))} are supported")
     elif wanted != dtype and not getattr(leaf, "scale", True):
         problems.append(f"{name} to {wanted} with scale=False: only scale=True is supported")
     return wanted
@@ -138,6 +152,8 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     value = _of_images(value.value if isinstance(value, Enum) else value)
     if value == "nearest-exact":  # `nearest` does the same here, as in PIL
         return "nearest"
+    if hasattr(value, "tolist"):  # a tensor of float32, whose numbers are written as they were given
+        value = [float(f"{each:.7g}") for each in value.tolist()]
     if isinstance(value, (list, tuple)):
         all_sides = parameter in ("size", "kernel_size", "padding") and name != "Resize"
         one = len(set(value)) == 1 if all_sides else len(value) == 1 and parameter != "p"

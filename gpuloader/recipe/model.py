@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, GetPydanticSchema
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
@@ -18,13 +18,23 @@ MAX_TRANSFORMS = 1_000
 MAX_NESTED = 16
 MAX_STEPS = 1_000
 
+
+def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
+    """For the type of a parameter that takes any sequence: how it is checked, and the tuple that it is kept as.
+
+    Type checkers and editors see the sequence, so that they allow a list.
+    """
+    checked = Annotated[kind, Field(strict=False, min_length=min_length, max_length=max_length)]
+    return GetPydanticSchema(lambda _, schema_of: schema_of(checked))
+
+
 Number: TypeAlias = Annotated[float, Field(ge=-1e6, le=1e6)]
 Factor: TypeAlias = Annotated[float, Field(ge=0, le=100)]
-Pair: TypeAlias = Annotated[tuple[Number, Number], Field(strict=False)]
-Triple: TypeAlias = Annotated[tuple[Number, Number, Number], Field(strict=False)]
+Pair: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number])]
+Triple: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number])]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
-Fill: TypeAlias = Level | Annotated[tuple[Level, Level, Level], Field(strict=False)]
+Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level, Level])]
 """A level of 0 to 255, or one for each channel."""
 ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -81,7 +91,7 @@ def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
         yield from with_inner(getattr(each, "transforms", ()))
 
 
-def check_range(name: str, values: tuple[float, float], least: float, most: float) -> None:
+def check_range(name: str, values: Pair, least: float, most: float) -> None:
     """Raises ValueError if the values are not [low, high] within the bounds."""
     if not least <= values[0] <= values[1] <= most:
         raise ValueError(f"{name} {list(values)}: allowed is [low, high] with {least:g} <= low <= high <= {most:g}")

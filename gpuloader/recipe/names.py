@@ -13,6 +13,8 @@ PresetName: TypeAlias = Literal[
     "cifar100",
     "cifar100_eval",
     "cifar10_eval",
+    "clip_eval",
+    "clip_train",
     "deit",
     "deit3",
     "deit3_eval",

@@ -7,6 +7,7 @@ transforms of that kind are folded into one `Placement`, and the graph makes one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, Field
 
 from gpuloader.errors import describe
 from gpuloader.plan import Draw
-from gpuloader.recipe.model import Ints, ResizeFilter, Transform, Triple
+from gpuloader.recipe.model import Fill, Ints, ResizeFilter, Transform, kept_as
 
 Shape: TypeAlias = tuple[int, int]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
@@ -128,23 +129,23 @@ def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
 
 
 Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
-Size: TypeAlias = Side | Annotated[tuple[Side, Side], Field(strict=False)] | Schedule
+Size: TypeAlias = Side | Annotated[Sequence[int], kept_as(tuple[Side, Side])] | Schedule
 """A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30."""
 
 
-def at_epoch(size: int | Shape | dict[int, int], epoch: int) -> int | Shape:
+def at_epoch(size: Size, epoch: int) -> int | Shape:
     """The size in an epoch; in a schedule, the one that began last."""
     if isinstance(size, dict):
         return size[max(start for start in size if start <= epoch)]
-    return size
+    return size if isinstance(size, int) else (size[0], size[1])
 
 
-def sides(size: int | Shape | dict[int, int], epoch: int) -> Shape:
+def sides(size: Size, epoch: int) -> Shape:
     """(height, width) of a size in an epoch; one number is a square."""
     now = at_epoch(size, epoch)
     return (now, now) if isinstance(now, int) else now
 
 
-def rgb(fill: float | Triple) -> tuple[float, float, float]:
+def rgb(fill: Fill) -> tuple[float, float, float]:
     """A fill for three channels."""
-    return (fill, fill, fill) if isinstance(fill, (int, float)) else fill
+    return (fill, fill, fill) if isinstance(fill, (int, float)) else (fill[0], fill[1], fill[2])

@@ -6,7 +6,7 @@ every operation, magnitude and sign, so that a sample draws row numbers only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, InstanceOf, model_validator
 
+from gpuloader.helpers.units import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms
+from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, rotation, shear, translate, warp
@@ -363,9 +364,10 @@ class AugMix(PixelTransform):
         return chain([*parts, step(Op.MIX_END, n)], n)
 
 
-PixelTransforms = Annotated[
-    tuple[InstanceOf[PixelTransform], ...], Field(strict=False, min_length=1, max_length=MAX_TRANSFORMS)
+PixelTransforms: TypeAlias = Annotated[
+    Sequence[PixelTransform], kept_as(tuple[InstanceOf[PixelTransform], ...], min_length=1, max_length=MAX_TRANSFORMS)
 ]
+Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
 @part
@@ -424,17 +426,14 @@ class RandomChoice(PixelTransform):
     stream: ClassVar[Stream] = Stream.CHOICE
 
     transforms: PixelTransforms
-    p: (
-        Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
-        | None
-    ) = None
+    p: Annotated[Sequence[float], kept_as(tuple[Weight, ...], max_length=MAX_TRANSFORMS)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:
         check_transforms([self])
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
-                f"p {list(self.p)}: allowed are {len(self.transforms)} weights, one for each transform, "
+                f"p {list(self.p)}: allowed is a weight for each of {counted(len(self.transforms), 'transform')}, "
                 "not all of them 0"
             )
         return self
@@ -449,7 +448,7 @@ class RandomChoice(PixelTransform):
         return len(possible) > 1 or possible[0].random
 
     @property
-    def _weights(self) -> tuple[float, ...]:
+    def _weights(self) -> Sequence[float]:
         return self.p or (1.0,) * len(self.transforms)
 
     def program(self, draw: Draw, height: int, width: int) -> Program:

@@ -17,13 +17,15 @@ from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
-Transforms: TypeAlias = Annotated[tuple[InstanceOf[Transform], ...], Field(strict=False, max_length=MAX_TRANSFORMS)]
+Transforms: TypeAlias = Annotated[
+    Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...], max_length=MAX_TRANSFORMS)
+]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
@@ -32,7 +34,16 @@ def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
     return tuple(each for each in FORMATS if each in formats)
 
 
-Formats: TypeAlias = Annotated[tuple[Format, ...], Field(strict=False, min_length=1), AfterValidator(_in_order)]
+Formats: TypeAlias = Annotated[Sequence[Format], kept_as(tuple[Format, ...], min_length=1), AfterValidator(_in_order)]
+
+Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
+
+
+def _as_torch_says(layout: str) -> str:
+    return "channels_last" if layout == "nhwc" else layout
+
+
+Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterValidator(_as_torch_says)]
 
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
@@ -72,24 +83,26 @@ class Preset:
         mix: MixUp and CutMix, or None.
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
+            "bfloat16" is rounded from float32, to 8 bits: values change by up to 1/256 of their size.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
+            "nhwc" is another name for "channels_last".
         max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
         formats: the formats that images may have, told by their content; an image of another format is bad. The
             default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
     """
 
     transforms: Transforms = ()
-    views: Count | Annotated[tuple[InstanceOf[View], ...], Field(strict=False, min_length=1, max_length=VIEWS)] = 1
+    views: Count | Annotated[Sequence[View], kept_as(tuple[InstanceOf[View], ...], min_length=1, max_length=VIEWS)] = 1
     mix: Mix | None = None
     fast_idct: bool = False
-    dtype: Literal["float32", "float16", "uint8"] = "float32"
-    layout: Literal["nchw", "channels_last"] = "nchw"
+    dtype: Dtype = "float32"
+    layout: Layout = "nchw"
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     formats: Formats = DEFAULT_FORMATS
 
     @model_validator(mode="after")
     def _check(self) -> Preset:
-        if isinstance(self.views, tuple) == bool(self.transforms):
+        if isinstance(self.views, int) != bool(self.transforms):
             raise ValueError("give either `transforms`, or `views` with their own transforms")
         self._check_count()
         views = self.each_view
@@ -111,8 +124,8 @@ class Preset:
             raise ValueError(f"a recipe may have {VIEWS} views; this has more")
 
     @property
-    def _views(self) -> tuple[View, ...]:
-        return self.views if isinstance(self.views, tuple) else (View(self.transforms, self.views),)
+    def _views(self) -> Sequence[View]:
+        return (View(self.transforms, self.views),) if isinstance(self.views, int) else self.views
 
     @cached_property
     def each_view(self) -> tuple[ViewPlan, ...]:
@@ -126,6 +139,11 @@ class Preset:
     def random(self) -> bool:
         """Whether its output depends on random numbers; if so it is for training, otherwise for evaluation."""
         return self.mix is not None or any(view.random for view in self.each_view)
+
+    @property
+    def graph_dtype(self) -> Literal["float32", "float16", "uint8"]:
+        """The dtype of the graph's images. DALI has no bfloat16, so a loader and a `Compose` round float32 to it."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype
 
     def __repr__(self) -> str:
         """The call that makes it, without keys at their default."""

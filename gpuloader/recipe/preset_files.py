@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, ValuesView
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -65,6 +65,8 @@ def preset_yaml(preset: Preset) -> str:
 def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
     """Loads a preset by name or by path of a YAML file, or takes a Preset; `{name: overrides}` gives both arguments.
 
+    A mapping of a recipe's keys, such as `{"transforms": [...], "dtype": "float16"}`, is a recipe too.
+
     Args:
         overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
             `{"dtype": "float16", "RandomResizedCrop": {"size": 160}}`. An override applies to all transforms of that
@@ -73,6 +75,8 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
+    if is_recipe_mapping(source) and overrides is None:
+        return _preset(source, "preset")
     if isinstance(source, Mapping) and len(source) == 1 and overrides is None:
         [(source, overrides)] = source.items()
     if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
@@ -96,6 +100,11 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
         _check_size(overrides, where)
         content = _replace(content, overrides, where)
     return _preset(content, where)
+
+
+def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
+    return isinstance(source, Mapping) and ("transforms" in source or "views" in source)
 
 
 def _text(source: str | Path) -> bytes:
@@ -128,9 +137,12 @@ def _check_size(content: object, where: str) -> None:
 def _preset(content: Mapping[str, Any], where: str) -> Preset:
     _check_size(content, where)
     parts = dict(content)
+    if parts.get("mix", {}) is None:
+        its_keys = [field.name for field in fields(Mix) if field.name in parts]
+        _check_indented({"mix": None, **{key: parts[key] for key in its_keys}}, f"{where}: `mix")
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}: `transforms")
-    if isinstance(parts.get("views"), list):
+    if isinstance(parts.get("views"), (list, tuple)):
         parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
     if isinstance(parts.get("mix"), Mapping):
         parts["mix"] = make_part(Mix, parts["mix"], f"{where}: `mix")
@@ -138,6 +150,8 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
 
 
 def _view(content: object, where: str) -> View:
+    if isinstance(content, View):
+        return content
     if not isinstance(content, Mapping):
         raise PresetError(f"{where}`: found {describe(content)}, allowed is a mapping with `transforms` and `count`")
     parts = dict(content)
@@ -147,8 +161,11 @@ def _view(content: object, where: str) -> View:
 
 
 def _transforms(content: object, where: str) -> tuple[Any, ...]:
-    if not isinstance(content, list):
-        raise PresetError(f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]")
+    if not isinstance(content, (list, tuple)):
+        dash = "; in YAML each transform begins with a dash" if isinstance(content, Mapping) else ""
+        raise PresetError(
+            f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]{dash}"
+        )
     transforms, problems = [], []
     for number, each in enumerate(content):
         try:
@@ -161,6 +178,10 @@ def _transforms(content: object, where: str) -> tuple[Any, ...]:
 
 
 def _transform(content: object, where: str) -> Any:  # noqa: ANN401
+    if isinstance(content, Transform):
+        return content
+    if isinstance(content, Mapping) and next(iter(content), None) in TRANSFORMS:
+        _check_indented(content, f"{where}.{next(iter(content))}")
     if isinstance(content, Mapping) and len(content) == 1:
         [(name, parameters)] = content.items()
     else:
@@ -173,13 +194,25 @@ def _transform(content: object, where: str) -> Any:  # noqa: ANN401
             f"transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
         )
     if not isinstance(parameters, Mapping):
+        hint = "; indent them below the name, or leave the colon out" if parameters is None else ""
         raise PresetError(
-            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values"
+            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values{hint}"
         )
     parameters = dict(parameters)
     if "transforms" in parameters:
         parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
     return make_part(TRANSFORMS[name], parameters, f"{where}.{name}")
+
+
+def _check_indented(content: Mapping[Any, Any], where: str) -> None:
+    """Refuses YAML in which the values of the first key stand beside it instead of below it."""
+    (name, value), *beside = content.items()
+    if value is None and beside:
+        names = [key_name(key) for key, _ in beside]
+        raise PresetError(
+            f"{where}`: {', '.join(first_lines(names))} must be indented below it, further than its name: write "
+            f"{name}: {{{names[0]}: ...}}"
+        )
 
 
 def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -230,16 +263,23 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
     changed = dict(content)
     for key, value in content.items():
         if key in ("transforms", "views") and isinstance(value, list):
-            inner = (_with_transform(each, name, values, found) for each in value)
-            changed[key] = [each for each in inner if each != {}]
+            inner = [_with_transform(each, name, values, found) for each in value]
+            changed[key] = [each for each in inner if not isinstance(each, Mapping) or each]
         elif key in TRANSFORMS:
             found.append(key)
             inner = _with_transform(value, name, values, found)
-            emptied = inner != value and isinstance(inner, Mapping) and inner.get("transforms") == []
-            if emptied or (key == name and values is None):
+            if (_has_transforms(value) and not _has_transforms(inner)) or (key == name and values is None):
                 del changed[key]
             elif key == name and isinstance(inner, Mapping):
                 changed[key] = {**inner, **(values or {})}
             else:
                 changed[key] = inner
     return changed
+
+
+def _has_transforms(parameters: object) -> bool:
+    return (
+        isinstance(parameters, Mapping)
+        and isinstance(parameters.get("transforms"), list)
+        and parameters["transforms"] != []
+    )

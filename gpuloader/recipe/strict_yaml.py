@@ -70,6 +70,8 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         RecursionError,
     ) as error:  # also the 32nd of a month and the like
         problem, *place = (str(error) or type(error).__name__).splitlines()
+        if problem == "mapping values are not allowed here":
+            problem += ": a name with values below it ends with a colon, and they are indented further"
         raise PresetError(f"{where} cannot be read as YAML: {problem}", *place) from None
     if not isinstance(content, dict):
         raise PresetError(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")

@@ -20,7 +20,7 @@ from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operatio
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation
 
-_NAMES = (
+OPERATION_NAMES = (
     "AutoContrast",
     "Equalize",
     "Invert",
@@ -82,7 +82,7 @@ class TimmRandAugment(PixelTransform):
         """
         n, k = draw.samples, self.num_ops
         which, applied, radius, angle, sign, sampling = draw(6 * k).reshape(n * k, 6).T
-        chosen = np.where(applied < self.prob, (which * len(_NAMES)).astype(np.int64), -1)
+        chosen = np.where(applied < self.prob, (which * len(OPERATION_NAMES)).astype(np.int64), -1)
         level = np.clip(self.magnitude + self.magnitude_std * normal(radius, angle), 0, self.magnitude_max) / 10
         sign = np.where(sign < 0.5, -1.0, 1.0)
         if self.interpolation == "random":
@@ -91,12 +91,12 @@ class TimmRandAugment(PixelTransform):
             sampling = np.full(n * k, INTERPOLATIONS[self.interpolation])
         ops = np.full(n * k, Op.IDENTITY, np.int32)
         parameters = np.zeros((n * k, PARAMETERS), np.float32)
-        for number, name in enumerate(_NAMES):
+        for number, name in enumerate(OPERATION_NAMES):
             rows = np.flatnonzero(chosen == number)
             argument = self.argument(name, level[rows], sign[rows], height, width)
             part = operation(name, argument, height, width, sampling[rows], self.fill)
             ops[rows], parameters[rows] = part.ops[:, 0], part.parameters[:, 0]
-        names = frozenset(OPERATIONS[name] for name in _NAMES) if self.prob > 0 else frozenset()
+        names = frozenset(OPERATIONS[name] for name in OPERATION_NAMES) if self.prob > 0 else frozenset()
         choices = names | {Op.IDENTITY} if self.prob < 1 else names
         return Program(ops.reshape(n, k), parameters.reshape(n, k, PARAMETERS), (choices,) * k)
 

@@ -6,6 +6,7 @@ and the top, to its place in the input. So they are the inverse of what happens 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -13,13 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Number, Pair, PixelTransform, Probability, check_range
+from gpuloader.recipe.model import Fill, Number, Pair, PixelTransform, Probability, check_range, kept_as
 from gpuloader.recipe.part import part
+from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
 Matrices: TypeAlias = NDArray[np.float64]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
-Four: TypeAlias = Annotated[tuple[Number, Number, Number, Number], Field(strict=False)]
+Four: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number, Number])]
 
 INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
@@ -32,8 +34,7 @@ def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill | None) -> Program:
         sampling: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
         fill: the level outside of the image, one for all channels or one for each; None is black, see `program`.
     """
-    fills = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
-    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *fills, fill is not None)
+    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *rgb(fill or 0.0), fill is not None)
 
 
 def rotation(degrees: ArrayLike, center: Pair) -> Matrices:
@@ -117,15 +118,15 @@ def _matrices(*rows: ArrayLike) -> Matrices:
     return np.stack(np.broadcast_arrays(*rows, 0.0, 0.0, np.ones(1)), -1).astype(np.float64).reshape(-1, 3, 3)
 
 
-def _spread(values: float | tuple[float, ...]) -> tuple[float, ...]:
-    return values if isinstance(values, tuple) else (-values, values)
+def _spread(values: float | Sequence[float]) -> Sequence[float]:
+    return (-values, values) if isinstance(values, (int, float)) else values
 
 
 def _between(uniform: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
     return low + uniform * (high - low)
 
 
-def _increasing(name: str, values: float | tuple[float, ...]) -> None:
+def _increasing(name: str, values: float | Sequence[float]) -> None:
     """Raises ValueError if a number is negative, or a pair among the values is not [low, high]."""
     spread = _spread(values)
     if any(low > high for low, high in zip(spread[::2], spread[1::2])):

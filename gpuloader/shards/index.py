@@ -140,10 +140,10 @@ class ShardIndex:
 
     def rows_without(self, extension: str) -> NDArray[np.int64]:
         """The samples without a component of that extension."""
-        if extension not in self.extensions:
+        if extension not in self.extensions or len(self) == 0:
             return np.arange(len(self))
-        places = np.flatnonzero(self.component_extension == self.extensions.index(extension))
-        return np.setdiff1d(np.arange(len(self)), np.searchsorted(self.component_end, places, side="right"))
+        is_one = self.component_extension == self.extensions.index(extension)
+        return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.component_end[:-1])))
 
     def decoded(self) -> NDArray[np.bool_]:
         """(n,) whether the image is an array, which needs no decoding."""

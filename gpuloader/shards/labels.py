@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,14 @@ _ALLOWED = (
     'of "cls", "folder" and None that the data has)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
+_LACKING = "lack a label: they have no .{} component"
+_LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
+_COMPARED = 100  # characters of an unknown name: it may be of any length
+_KEY_SHOWN = 200
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
+
+_Refuse: TypeAlias = Callable[..., None]
+"""`_refuse` of some shards: takes samples and their problem, and raises if there are any that are used."""
 
 _log = logging.getLogger("gpuloader")
 
@@ -65,12 +72,18 @@ def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
     return "folder" if any(map(_folder, shards.all_keys())) else None
 
 
-def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str] | None = None) -> Labels | None:
+def make_labels(
+    shards: ShardSet,
+    label_from: str | None,
+    classes: Sequence[str] | None = None,
+    used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda samples: samples,
+) -> Labels | None:
     """The labels that `label_from` asks for.
 
     Args:
         classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
             and for "folder" the sorted names of the folders.
+        used: returns those of some samples, (k,) ids, that are used; only these need a label.
 
     Raises:
         ConfigError: `label_from` is unknown, or `classes` is not a list of different names.
@@ -78,6 +91,7 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
         DataError: several `classes.json` name a label differently.
     """
     given = None if classes is None else _check_classes(classes)
+    refuse = partial(_refuse, shards, used)
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
@@ -85,14 +99,15 @@ def make_labels(shards: ShardSet, label_from: str | None, classes: Sequence[str]
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
-        return _from_folders(shards, given)
+        return _from_folders(shards, given, refuse)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, given))
+        return _from_cls(shards, _names(shards, given), refuse)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, given)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
+        refuse(shards.samples_without("json"), _LACKING.format("json"), f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}")
         return _ReadLabels(shards, label_from, parse, names)
-    raise ConfigError(f"label_from={label_from!r}: {_ALLOWED}")
+    raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
 
 @dataclass(frozen=True)
@@ -134,12 +149,11 @@ class _ReadLabels:
     def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
         self._shards = shards
         self.place = place
-        self._extension = extension = place.partition(":")[0]
+        self._extension = place.partition(":")[0]
         self._parse = parse
         self._names = names
         self.names = names.names
         self.classes = as_list(names.names)
-        _refuse(shards, shards.samples_without(extension), f"lack a label: they have no .{extension} component")
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
@@ -150,7 +164,9 @@ class _ReadLabels:
             return _number(self._parse(content), self._names)
         except LabelError as error:
             place = self._shards.place(sample)
-            raise LabelError(f"the .{self._extension} component of {place.key!r} in {place.shard} {error}") from None
+            raise LabelError(
+                f"the .{self._extension} component of {describe(place.key, _KEY_SHOWN)} in {place.shard} {error}"
+            ) from None
 
 
 def _number(label: int | str, names: _Names) -> int:
@@ -202,40 +218,35 @@ def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
     return content, content.get(name)
 
 
-def _from_cls(shards: ShardSet, names: _Names) -> Labels:
+def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse) -> Labels:
     table = shards.cls_labels
     missing = np.flatnonzero(table == NO_LABEL)
     in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-    _refuse(shards, missing, "lack a label: they have no .cls component", f"{advice}{_LABEL_FROM}")
+    refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
     if len(texts) and names.numbers:
         return _ReadLabels(shards, "cls", _in_cls, names)
     advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
-    _refuse(shards, texts, "have a .cls component that is not an integer in ASCII", advice)
+    refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
-        _refuse(shards, outside, "have a label that is not one of the classes", _explain_outside(names.limit))
+        refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
     return _Table("cls", table, names.names)
 
 
-def _from_folders(shards: ShardSet, given: tuple[str, ...] | None) -> _Table:
-    folders = np.array([_folder(key) for key in shards.all_keys()])
-    _refuse(shards, np.flatnonzero(folders == ""), "are not in a folder")
-    found, table = np.unique(folders, return_inverse=True)
-    classes = tuple(str(name) for name in found)
-    if given is None:
-        return _Table("folder", table.astype(np.int64), dict(enumerate(classes)))
-    numbers = {name: number for number, name in enumerate(given)}
-    if unknown := [name for name in classes if name not in numbers]:
-        _refuse(
-            shards,
-            np.flatnonzero(np.isin(folders, unknown)),
-            "are in folders of unknown classes",
-            _explain_unknown(unknown, given),
-        )
-    numbered = np.array([numbers[name] for name in classes], np.int64)
-    return _Table("folder", numbered[table], dict(enumerate(given)))
+def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, refuse: _Refuse) -> _Table:
+    folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
+    found = sorted(set(folders) - {""})
+    classes = tuple(found) if given is None else given
+    numbers = {name: number for number, name in enumerate(classes)}
+    table = np.array([numbers.get(folder, NO_LABEL) for folder in folders], np.int64)
+    in_none = np.array([not folder for folder in folders], bool)
+    refuse(np.flatnonzero(in_none), "are not in a folder")
+    if unknown := [name for name in found if name not in numbers]:
+        others = np.flatnonzero((table == NO_LABEL) & ~in_none)
+        refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
+    return _Table("folder", table, dict(enumerate(classes)))
 
 
 def _folder(key: str) -> str:
@@ -247,9 +258,9 @@ def _folder(key: str) -> str:
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     listed = () if isinstance(classes, str) or not isinstance(classes, Iterable) else tuple(classes)
     if not listed or not all(isinstance(name, str) for name in listed):
-        raise ConfigError(f"classes={classes!r}: allowed is a list of class names, entry i for label i")
+        raise ConfigError(f"classes={describe(classes)}: allowed is a list of class names, entry i for label i")
     if twice := [name for name, count in Counter(listed).items() if count > 1]:
-        raise ConfigError(f"classes: {', '.join(map(repr, twice[:3]))} occurs twice: each label needs its own name")
+        raise ConfigError(f"classes: {_quote(twice[:3])} occurs twice: each label needs its own name")
     return listed
 
 
@@ -284,7 +295,8 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
         for label, name in its_names.items():
             if names.setdefault(label, name) != name:
                 raise DataError(
-                    f"the label {label} is {names[label]!r} in {said_in[label] / CLASSES_FILE}, but {name!r} in "
+                    f"the label {label} is {describe(names[label])} in {said_in[label] / CLASSES_FILE}, but "
+                    f"{describe(name)} in "
                     f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
                     f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
                     f"use classes=[...]"
@@ -295,18 +307,29 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
-    near = difflib.get_close_matches(names[0], listed, n=3)
-    those = f"similar are {', '.join(map(repr, near))}" if near else f"such as {', '.join(map(repr, listed[:3]))}"
-    return f"{', '.join(map(repr, names[:3]))} is not one of the {len(listed)} classes, {those}"
+    near = difflib.get_close_matches(names[0][:_COMPARED], listed, n=3)
+    those = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
+    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {those}"
+
+
+def _quote(texts: Sequence[str]) -> str:
+    return ", ".join(map(describe, texts))
 
 
 def _explain_outside(limit: int) -> str:
     return f"there are {limit} classes, numbered from 0"
 
 
-def _refuse(shards: ShardSet, samples: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
+def _refuse(
+    shards: ShardSet,
+    used: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    samples: NDArray[np.int64],
+    problem: str,
+    advice: str = _LABEL_FROM,
+) -> None:
+    samples = used(samples)
     if len(samples):
         places = [shards.place(int(sample)) for sample in samples[:3]]
-        shown = ", ".join(f"{place.key!r} in {place.shard}" for place in places)
+        shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
         more = ", and more" if len(samples) > 3 else ""
         raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")

@@ -9,11 +9,10 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from braceexpand import braceexpand
-
-from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError
+from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
+from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards
@@ -34,9 +33,14 @@ def resolve_shards(tar: Tar) -> list[Shard]:
         RemoteError: a store cannot list what matches.
         DataError: a folder may not be read, or the system refuses a path.
     """
-    sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
-    if not all(isinstance(source, (str, os.PathLike)) for source in sources):
-        raise ConfigError(f"tar={tar!r}: allowed is a path, a URL, a folder, a pattern, or a list of these")
+    advice = _advice_on_dataset(tar)  # before it is iterated, which may read all of its images
+    alone = advice or isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable)
+    sources: list[Any] = [tar] if alone else list(tar)  # type: ignore[arg-type]
+    if wrong := [source for source in sources if not isinstance(source, (str, os.PathLike))]:
+        raise ConfigError(
+            f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
+            f"{advice or _advice_on_dataset(wrong[0])}"
+        )
     shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
@@ -91,9 +95,10 @@ def _find(source: str) -> list[Shard]:
         ) from None
 
 
-def _expand(source: str) -> list[Shard]:
+def _expand(source: str, braces: bool = True) -> list[Shard]:
+    """The shards of a path, URL or pattern; what braces stood for has no further `braces`, even if it looks so."""
     if (protocol := remote_protocol(source)) is not None:
-        return _expand_url(source, protocol)
+        return _expand_url(source, protocol, braces)
     source = source.removeprefix("file://")
     if not source:
         raise ConfigError(
@@ -110,23 +115,23 @@ def _expand(source: str) -> list[Shard]:
         found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
         if not found and (advice := _advice_on_images(path)):
             raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _check_any(found, f"no *.tar in the folder {source}")
+        return _check_any(found, f"no *.tar in the folder {source}{_folders_with_tars(path)}")
     if mode:
         return [path]
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
-        return _check_any(shards, f"no file matches {source}")
+        return _check_any(shards, f"no file matches {source}{'' if shards else _hint_for_glob(path)}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _expand_url(source: str, protocol: str) -> list[Shard]:
-    if "{" in source:
-        return [shard for part in _braces(source) for shard in _expand(part)]
+def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
+    if "{" in source and braces:
+        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     folder = source.endswith("/")
     if protocol in ("http", "https"):
         if folder or "*" in source:  # a question mark begins a query, and brackets may be part of names
@@ -142,13 +147,6 @@ def _expand_url(source: str, protocol: str) -> list[Shard]:
     return [RemoteShard(source)]
 
 
-def _braces(source: str) -> list[str]:
-    try:
-        return list(braceexpand(source))
-    except ValueError as error:
-        raise ConfigError(f"the brace pattern {without_secrets(source)!r} cannot be read: {error}") from None
-
-
 def _is_index(name: str) -> bool:
     return name.endswith(INDEX_SUFFIX)
 
@@ -158,6 +156,20 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
         what = what or f"the path (relative to {Path.cwd()})"
         raise ShardNotFoundError(f"{problem}: check {what}, or name the shards in a list")
     return list(shards)
+
+
+def _advice_on_dataset(source: object) -> str:
+    """How to make shards from a data set of torch, Hugging Face or webdataset; "" if it is none."""
+    kinds = [kind.__name__ for kind in type(source).__mro__]
+    if "DatasetFolder" in kinds:
+        folder = shlex.quote(str(getattr(source, "root", "FOLDER")))
+        return f". `gpuloader pack {folder} shards` makes shards of the folder of this data set; then use tar='shards'"
+    if "Dataset" in kinds:
+        return (
+            ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "
+            "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"
+        )
+    return ""
 
 
 def _advice_on_images(folder: Path) -> str | None:
@@ -171,6 +183,23 @@ def _advice_on_images(folder: Path) -> str | None:
                 classes = shlex.quote(str(file.parent.parent))
                 return f"`gpuloader pack {classes} shards` makes shards of its class folders; then use tar='shards'"
     return None
+
+
+def _hint_for_glob(path: Path) -> str:
+    """The names that are there and resemble the first part of the path that is a pattern."""
+    folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
+    if not folder.is_dir():
+        return f"; {folder} is no folder{_hint(folder)}"
+    names = sorted(other.name for other in folder.iterdir() if not _is_index(other.name))
+    if near := difflib.get_close_matches(path.relative_to(folder).parts[0], names, n=3):
+        return f"; similar names are {', '.join(sorted(near))}"
+    shards = [name for name in names if name.endswith(".tar")]
+    return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
+
+
+def _folders_with_tars(folder: Path) -> str:
+    found = sorted({file.parent.name for file in folder.glob("*/*.tar")})
+    return f", but in its folders {', '.join(found[:3])}" if found else ""
 
 
 def _hint(path: Path) -> str:

@@ -6,12 +6,15 @@ import logging
 import os
 import re
 from array import array
-from functools import partial
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader.helpers.printable import shorten
 from gpuloader.shards.array_header import array_size
 from gpuloader.shards.image_header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
@@ -19,6 +22,7 @@ from gpuloader.shards.regular_file import Read, open_regular
 from gpuloader.shards.tar import MISSING_END, Member, members
 
 _LEFT_OUT_KEPT = 1000
+_LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
 _LABEL_BYTES = 64
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
 _IMAGE_RANKS = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
@@ -97,7 +101,6 @@ class _Gathered:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        self._has: list[int] = []  # for each key, its extensions as bits
         self._components = array("q")  # for each: key, extension, offset, size, and height, width (or a label)
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
@@ -106,27 +109,17 @@ class _Gathered:
     def add(self, member: Member) -> None:
         if member.kind == "directory":
             return
-        folder, slash, file_name = member.name.rpartition("/")
-        stem, dot, extension = file_name.partition(".")
         if member.kind == MISSING_END:
             self._leave_out(member.name, member.offset, "the archive has no end marker: it may have been cut")
         elif member.kind != "file":
             self._leave_out(member.name, member.offset, f"a {member.kind}, not a file")
-        elif not stem or not dot:
+        elif (parts := _split(member.name)) is None:
             self._leave_out(member.name, member.offset, "its file name begins with a dot or has no extension")
         else:
-            self._add_component(f"{folder}{slash}{stem}", extension.lower(), member)
+            self._add_component(*parts, member)
 
-    def _add_component(self, key: str, extension: str, member: Member) -> None:
-        sample = self._keys.setdefault(key, len(self._keys))
-        if sample == len(self._has):
-            self._has.append(0)
-        number = self._extensions.setdefault(extension, len(self._extensions))
-        if self._has[sample] >> number & 1:
-            self._leave_out(member.name, member.offset, f"the key has a .{extension} already")
-            return
-        self._has[sample] |= 1 << number
-        if not member.name.endswith(extension):
+    def _add_component(self, key: str, extension: str, as_written: bool, member: Member) -> None:
+        if not as_written:
             self._as_written[member.offset] = member.name
         facts = (0, 0)
         if extension == ARRAY_EXTENSION:
@@ -135,6 +128,8 @@ class _Gathered:
             facts = self._image_size(member)
         elif extension == "cls":
             facts = (_label(member), 0)
+        sample = self._keys.setdefault(key, len(self._keys))
+        number = self._extensions.setdefault(extension, len(self._extensions))
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _image_size(self, image: Member) -> tuple[int, int]:
@@ -149,20 +144,32 @@ class _Gathered:
     def _leave_out(self, name: str, offset: int, why: str) -> None:
         self._left_out_count += 1
         if len(self._left_out) < _LEFT_OUT_KEPT:
+            name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
             self._left_out.append(LeftOut(name, offset, why))
+
+    def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str) -> None:
+        extensions = list(self._extensions)
+        room = _LEFT_OUT_KEPT - len(self._left_out)
+        for sample, number, offset, *_ in rows[:room].tolist():
+            name = self._as_written.get(offset) or f"{keys[sample]}.{extensions[number]}"
+            self._leave_out(name, offset, why.format(extensions[number]))
+        self._left_out_count += len(rows[room:])
 
     def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:
         table = np.frombuffer(self._components, np.int64).reshape(-1, 6)
-        table = table[np.argsort(table[:, 0], kind="stable")]
         keys, extensions = list(self._keys), list(self._extensions)
+        _, first = np.unique(table[:, 0] * len(extensions) + table[:, 1], return_index=True)
+        repeated = np.ones(len(table), np.bool_)
+        repeated[first] = False
+        self._leave_out_components(table[repeated], keys, "the key has a .{} already")
+        table = table[~repeated]
+        table = table[np.argsort(table[:, 0], kind="stable")]
         rank = np.array([_IMAGE_RANKS.get(extension, _NO_IMAGE) for extension in extensions], np.int64)[table[:, 1]]
         rank[(rank == _IMAGE_RANKS[ARRAY_EXTENSION]) & (table[:, 4] == 0)] = _NO_IMAGE
         best = np.full(len(keys), _NO_IMAGE)
         np.minimum.at(best, table[:, 0], rank)
         has_image = best < _NO_IMAGE
-        for sample, extension, offset, *_ in table[~has_image[table[:, 0]]].tolist():
-            name = self._as_written.get(offset, f"{keys[sample]}.{extensions[extension]}")
-            self._leave_out(name, offset, "its key has no image")
+        self._leave_out_components(table[~has_image[table[:, 0]]], keys, "its key has no image")
         images = table[(rank == best[table[:, 0]]) & (rank < _NO_IMAGE)]
         labels = np.full(len(keys), NO_LABEL)
         classes = table[table[:, 1] == self._extensions.get("cls", -1)]
@@ -191,6 +198,15 @@ class _Gathered:
             component_size=kept[:, 3].copy(),
             key_bytes=np.frombuffer(b"".join(encoded), np.uint8),
         )
+
+
+@lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members
+def _split(name: str) -> tuple[str, str, bool] | None:
+    """The key and the extension of a member, and whether its name has the extension in lower case; None if neither."""
+    folder, slash, file_name = name.rpartition("/")
+    stem, dot, written = file_name.partition(".")
+    extension = written.lower()
+    return (f"{folder}{slash}{stem}", extension, extension == written) if stem and dot else None
 
 
 def _label(member: Member) -> int:

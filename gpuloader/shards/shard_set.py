@@ -108,6 +108,7 @@ class ShardSet:
         self._warned = False
         self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
         self._files: OrderedDict[int, FileIO] = OrderedDict()
+        self._states: dict[int, tuple[int, int, int]] = {}  # of local shards: device, inode and ctime when last read
         self._lock = Lock()
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
@@ -172,6 +173,15 @@ class ShardSet:
         return np.concatenate([index.label for index in self._indexes])
 
     @cached_property
+    def accepted_sizes(self) -> NDArray[np.int32]:
+        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
+
+        Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
+        is forgotten when the shard is read and was changed since.
+        """
+        return np.zeros((len(self), 2), np.int32)
+
+    @cached_property
     def decoded(self) -> bool:
         """Whether the images are arrays, which need no decoding.
 
@@ -219,8 +229,13 @@ class ShardSet:
         """The keys of all samples."""
         return [key for index in self._indexes for key in index.all_keys()]
 
+    @cached_property
+    def extensions(self) -> tuple[str, ...]:
+        """The extensions of all components, sorted."""
+        return tuple(sorted({extension for index in self._indexes for extension in index.extensions}))
+
     def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """The ids of the samples without a component of that extension."""
+        """The ids of the samples without a component of that extension, in order."""
         return np.concatenate(
             [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
         )
@@ -254,9 +269,9 @@ class ShardSet:
                     self._read_rows(rows, views, {shard: file}, wanted)
             for first in range(0, len(local), self._most_open):
                 files = {shard: self._file(shard) for shard in local[first : first + self._most_open]}
-                for shard, file in files.items():
-                    self._check_unchanged(shard, file)
                 self._read_rows(rows, views, files, wanted)
+                for shard, file in files.items():
+                    self._check_local(shard, file)
         return views
 
     def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
@@ -277,9 +292,20 @@ class ShardSet:
                 with self._open_stored(shard, wanted) as file:
                     self._read_into(view, shard, file, *place)
             else:
-                self._check_unchanged(shard, file := self._file(shard))
-                self._read_into(view, shard, file, *place)
+                self._read_into(view, shard, file := self._file(shard), *place)
+                self._check_local(shard, file)
         return view.tobytes()
+
+    def discard_if_damaged(self, sample: int) -> bool:
+        """Looks at all of a sample's shard in the cache, because an image in it is bad; False if the shard is local.
+
+        It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
+        that reading downloads it again; then what was read of it counts for nothing, and the result is True.
+        """
+        shard, _ = self._locate(sample)
+        return (
+            self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
+        )
 
     def ahead(self, plan: Plan) -> Ahead | None:
         """Makes the `Ahead` that downloads the shards on stores before the plan needs them; None if all are local."""
@@ -344,7 +370,21 @@ class ShardSet:
         if size and os.preadv(fd, [view], offset) != size:
             raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
 
-    def _check_unchanged(self, shard: int, fd: int) -> None:
+    def _check_local(self, shard: int, fd: int) -> None:
+        """Checks that what was read of a file is what was indexed, and whether it is what was accepted.
+
+        Whoever overwrites a file can put its old modification time back, but not the time of its last change (ctime).
+        That is no error, because a link, chmod and deletion change it, too; but the gate has to see the images again.
+        It is compared after reading: a change of what was read came before.
+        """
+        stat = self._check_unchanged(shard, fd)
+        # A file that takes the place of another in one step has the same ctime as the one that it displaced.
+        state = stat.st_dev, stat.st_ino, stat.st_ctime_ns
+        if self._states.setdefault(shard, state) != state:
+            self._states[shard] = state
+            self.accepted_sizes[self._starts[shard] : self._starts[shard + 1]] = 0
+
+    def _check_unchanged(self, shard: int, fd: int) -> os.stat_result:
         """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
         index = self._indexes[shard]
         stat = os.fstat(fd)
@@ -353,6 +393,7 @@ class ShardSet:
                 f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), but it was indexed "
                 f"with ({index.shard_bytes}, {index.shard_mtime_ns}): {_CHANGED}"
             )
+        return stat
 
     def _file(self, shard: int) -> int:
         file = self._files.get(shard)

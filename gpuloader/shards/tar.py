@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import adler32
 
-from gpuloader.errors import TarError
+from gpuloader.errors import TarError, describe
 from gpuloader.shards.regular_file import Read
 
 BLOCK_BYTES = 512
@@ -45,6 +45,8 @@ _OTHERS = {
     b"PK\x03\x04": f"a ZIP archive: unpack it, then {_PACKED} its class folders",
     b"PAR1": f"a Parquet file: {_PACKED} a folder written by Dataset.save_to_disk of Hugging Face's datasets",
 }
+_SPARSE = "GNU.sparse"
+_MOST_DIGITS = 20
 _HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
 _EMPTY_BYTES = 10_240  # the size of a tar without members, as tar writes it
@@ -120,7 +122,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
             elif kind_byte == b"L":
                 long_name = data.rstrip(b"\0")
         else:
-            merged = {**records_for_all, **records} if records_for_all or records else {}
+            merged = {**records_for_all, **records}
             name = merged["path"] if "path" in merged else _decode(long_name or _short_name(header))
             data_start = position + BLOCK_BYTES - start
             head = chunk[data_start : data_start + min(size, _HEAD_BYTES)]
@@ -192,7 +194,7 @@ def _skip_sparse_map(read: Read, shard: str, position: int, header: bytes) -> in
 
 
 def _kind(kind_byte: bytes, name: str, records: dict[str, str]) -> str:
-    if kind_byte == b"S" or (records and any(record.startswith("GNU.sparse") for record in records)):
+    if kind_byte == b"S" or _SPARSE in records:
         return "sparse file"
     if kind_byte[0] in _FILES:
         return "directory" if name.endswith("/") else "file"  # v7 tars mark directories by their slash
@@ -222,21 +224,29 @@ def _size(field: bytes, shard: str, position: int) -> int:
 
 
 def _decimal(text: str, shard: str, position: int) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise TarError(shard, position, f"a PAX size that is not a number: {text!r}")
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+        raise TarError(
+            shard, position, f"a PAX size that is not a number of at most {_MOST_DIGITS} digits: {describe(text)}"
+        )
     return int(text)
 
 
 def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
-    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts the whole record."""
+    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts the whole record. Keeps those that matter here.
+
+    Of the records of a sparse file, one is kept, so that a member never costs more than a few records.
+    """
     records = {}
     start = 0
     while start < len(data):
-        digits, _, _ = data[start : start + 20].partition(b" ")
+        digits, _, _ = data[start : start + _MOST_DIGITS].partition(b" ")
         end = start + int(digits) if digits.isdigit() else start
         key, equals, value = data[start + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or end > len(data) or data[end - 1 : end] != b"\n":
             raise TarError(shard, offset + start, "a PAX record that cannot be read")
-        records[_decode(key)] = _decode(value)
+        if key in (b"path", b"size"):
+            records[key.decode()] = _decode(value)
+        elif key.startswith(_SPARSE.encode()):
+            records[_SPARSE] = ""
         start = end
     return records

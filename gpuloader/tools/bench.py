@@ -212,7 +212,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in run.find_undecodable(batch.images, batch.arrays).items():
+    for row, cause in run.find_undecodable(batch.images, batch.arrays, message).items():
         return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
     return RuntimeError(message)
 

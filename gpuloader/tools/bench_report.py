@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.units import counted, format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
@@ -33,7 +33,7 @@ def report_page(result: BenchResult) -> str:
     parts = [f"<h1>{title}</h1>"]
     for device in result.devices:
         parts += [
-            f"<h2>{escape(device.device)}, {device.num_threads} threads</h2>",
+            f"<h2>{escape(_device(device))}</h2>",
             f'<p class="limit">{escape(device.limit)}</p>',
             _bars(device),
             _stage_table(device),
@@ -102,7 +102,7 @@ def draw_plot(result: BenchResult, picture: Path) -> None:
         axis.bar_label(bars, [_rate(figures.images_per_second) for figures in device.stages], padding=4)
         axis.margins(x=0.2)
         axis.invert_yaxis()
-        axis.set_title(f"{device.device}, {device.num_threads} threads", loc="left", fontsize=10)
+        axis.set_title(_device(device), loc="left", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(_AXIS)
     figure.text(0.01, 0.005, f"{result.machine}; {result.date[:10]}", fontsize=7)
@@ -158,6 +158,10 @@ def _training(device: DeviceFigures) -> str:
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     cells = (f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
     return f"<table><tbody>{''.join(cells)}</tbody></table>"
+
+
+def _device(device: DeviceFigures) -> str:
+    return f"{device.device}, {counted(device.num_threads, 'thread')}"
 
 
 def _rate(images_per_second: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,7 +33,6 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
-from gpuloader.shards.index import NO_LABEL
 from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
@@ -42,6 +41,7 @@ from gpuloader.tools.outputs import check_output
 _IMAGES_PER_THREAD = 16
 _READ_BYTES = 64 << 20
 _SCANNING_THREADS = 8
+_MOST_LACKING = 20
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,22 @@ class StrayMember:
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """A component that some samples have beside their image, and others lack.
+
+    Attributes:
+        extension: the component's, without the dot.
+        samples: how many samples lack it.
+        shard, key: the first of these.
+    """
+
+    extension: str
+    samples: int
+    shard: str
+    key: str
+
+
+@dataclass(frozen=True)
 class Repaired:
     """A repaired shard: the copy (None if no sample was left for one) and its number of samples."""
 
@@ -99,7 +115,7 @@ class CheckResult:
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
         broken: the shards that are not whole tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
-        without_label: samples without a `.cls`, if others have one.
+        lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         repaired: the copies that were written.
     """
 
@@ -109,13 +125,13 @@ class CheckResult:
     broken: tuple[BrokenShard, ...]
     stray: tuple[StrayMember, ...]
     stray_count: int
-    without_label: int
+    lacking: tuple[Lacking, ...]
     repaired: tuple[Repaired, ...]
 
     @property
     def all_well(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.bad or self.broken or self.stray_count or self.without_label)
+        return not (self.bad or self.broken or self.stray_count or self.lacking)
 
 
 def check_shards(
@@ -187,7 +203,7 @@ def check_shards(
             for item in shard.index.left_out
         ),
         stray_count=sum(shard.index.left_out_count for shard in shards),
-        without_label=_without_label(shards),
+        lacking=_lacking(shards),
         repaired=tuple(
             _repair(shard, rows, copies[shard.path])
             for shard, rows in zip(shards, bad_rows)
@@ -281,9 +297,26 @@ def _extensions(index: ShardIndex, row: int) -> set[str]:
     return {index.extensions[number] for number in index.component_extension[start : index.component_end[row]]}
 
 
-def _without_label(shards: Sequence[_Shard]) -> int:
-    missing = sum(int((shard.index.label == NO_LABEL).sum()) for shard in shards)
-    return missing if missing < shards[-1].samples.stop else 0
+def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
+    """The components that some samples lack. It counts all extensions at once, because a tar may have very many."""
+    having: Counter[str] = Counter()
+    beside: set[str] = set()
+    for shard in shards:
+        index = shard.index
+        having.update(dict(zip(index.extensions, np.bincount(index.component_extension).tolist())))
+        rows = np.repeat(np.arange(len(index)), np.diff(index.component_end, prepend=0))
+        numbers = index.component_extension[index.component_offset != index.image_offset[rows]]
+        beside.update(index.extensions[number] for number in np.unique(numbers))
+    samples = shards[-1].samples.stop
+    lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
+    return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
+
+
+def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
+    """The shard and the key of the first sample without a component of that extension; there is one."""
+    found = ((shard, shard.index.rows_without(extension)) for shard in shards)
+    shard, rows = next((shard, rows) for shard, rows in found if len(rows))
+    return str(shard.path), shard.index.key(int(rows[0]))
 
 
 def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:

@@ -24,6 +24,8 @@ import platformdirs
 
 from gpuloader.errors import ConfigError, DeviceError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
+from gpuloader.helpers.units import counted
+from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
 from gpuloader.shards.index_files import index_file
@@ -78,6 +80,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     findings += [
         _torch(torch, torch_error, nvidia),
         _dali(dali, dali_error, flavours),
+        _decoders(),
     ]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
@@ -184,6 +187,12 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
     return Finding("DALI", found)
 
 
+def _decoders() -> Finding:
+    """The versions of what DALI decodes with: its own requirements allow many."""
+    versions = {name: version for name, version in decoder_versions().items() if name not in ("driver", "DALI")}
+    return Finding("decoders", ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
 def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
     """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI fit together.
 
@@ -222,15 +231,27 @@ def _jpeg_engines() -> str:
     if not files:
         return "unknown: nvJPEG was not found"
     try:
-        nvjpeg = ctypes.CDLL(str(files[0]))
-        handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
-        if nvjpeg.nvjpegCreateSimple(ctypes.byref(handle)):
-            return "unknown: nvJPEG cannot start"
-        failed = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(per_engine))
-        nvjpeg.nvjpegDestroy(handle)
+        return count_jpeg_engines(ctypes.CDLL(str(files[0])))
     except (OSError, AttributeError) as error:
         return f"unknown: {error}"
-    return "unknown: nvJPEG does not say" if failed else f"{engines.value}, each of {per_engine.value} cores, on GPU 0"
+
+
+_HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
+
+
+def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
+    """The engines that nvJPEG reports for the backend that uses them, as nvImageCodec asks it."""
+    handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    failed = nvjpeg.nvjpegCreateEx(_HARDWARE_BACKEND, None, None, 0, ctypes.byref(handle))
+    if failed:
+        return "none on GPU 0" if failed == _ARCH_MISMATCH else f"unknown: nvJPEG cannot start (status {failed})"
+    failed = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(per_engine))
+    nvjpeg.nvjpegDestroy(handle)
+    if failed:
+        return f"unknown: nvJPEG does not say (status {failed})"
+    return (
+        f"{engines.value}, each of {counted(per_engine.value, 'core')}, on GPU 0" if engines.value else "none on GPU 0"
+    )
 
 
 def _decoding() -> Finding:
@@ -262,7 +283,7 @@ def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
         return Finding("cores", f"{affinity} of {built_in}")
     usable = usable_cores(affinity, quota)
     advice = (
-        f"GPULoader uses {usable} threads, but other libraries use one for each of the {affinity} cores: "
+        f"GPULoader uses {counted(usable, 'thread')}, but other libraries use one for each of the {affinity} cores: "
         f"set OMP_NUM_THREADS={usable}, or raise the quota"
     )
     return Finding("cores", f"{affinity} of {built_in}, but a quota of {quota:.3g} cores' time", "warning", advice)

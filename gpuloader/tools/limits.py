@@ -14,6 +14,14 @@ Limit: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels",
 _READER_IS_BUSY = 0.8
 _SMALL_OVERHEAD = 0.05
 _MUCH_NOISE = 0.2
+_NAMES: Mapping[Stage, str] = {
+    "read": "reading",
+    "gate": "preparing",
+    "decode": "decoding",
+    "resize": "resizing",
+    "pixels": "changing pixels",
+    "loader": "the loader",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,24 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Limit, float]:
     return ("delivery" if most == "loader" else most), min(1.0, added[most] / whole)
 
 
+def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
+    """Says which stage cost much less than one of the stages that it contains; None if no stage did.
+
+    On a CPU this holds for CPU time, too; a GPU's stages may wait for it in different ways.
+    """
+    units = [("s", "seconds")] if setup.on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
+    for unit, cost in units:
+        chain = [(stage, getattr(each, cost)) for stage, each in costs.items() if stage != "disk"]
+        for place, (stage, whole) in enumerate(chain[1:], start=1):
+            part, most = max(chain[:place], key=lambda each: each[1])
+            if whole < (1 - _MUCH_NOISE) * most:
+                return (
+                    f"{_NAMES[stage]} took {whole:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
+                    f"{most:.3g} {unit}"
+                )
+    return None
+
+
 def advice(limit: Limit, share: float, setup: Setup) -> str:
     """One sentence: what limits, and what to change."""
     part = f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}"
@@ -110,7 +136,15 @@ def advice(limit: Limit, share: float, setup: Setup) -> str:
 
 
 def what_limits(costs: Mapping[Stage, Cost], setup: Setup, overhead: float | None = None, noise: float = 0.0) -> str:
-    """The advice; it is for a training if the loader's `overhead` on a step is known and above the noise."""
+    """The advice; it is for a training if the loader's `overhead` on a step is known and above the noise.
+
+    If the measurements contradict each other, it names no stage.
+    """
     if overhead is not None and overhead < _SMALL_OVERHEAD and noise < _MUCH_NOISE:
         return advice("training", overhead, setup)
+    if found := contradiction(costs, setup):
+        return (
+            f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "
+            f"(`--seconds`), while nothing else uses the machine."
+        )
     return advice(*limit_of(costs, setup), setup)

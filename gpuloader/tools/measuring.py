@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import counted
 from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
@@ -34,7 +35,9 @@ def fitting_batch_size(asked: int | None, samples: int) -> int:
     if asked is None:
         return min(LARGEST_BATCH, 1 << (samples.bit_length() - 1))
     if isinstance(asked, int) and asked > samples:
-        raise ConfigError(f"batch_size={asked}: there are {samples} samples; give at most that, or leave it out")
+        raise ConfigError(
+            f"batch_size={asked}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
+        )
     return asked
 
 

@@ -34,13 +34,13 @@ def fitting_tile(sides: Iterable[int]) -> int:
 
 def as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
     """A tensor (3, h, w) as a picture of levels."""
-    image = tensor.permute(1, 2, 0).cpu().numpy()
-    if image.dtype != np.uint8:
-        values = image.astype(np.float32)
-        if normalize is not None:
-            values = values * np.array(normalize.std, np.float32) + np.array(normalize.mean, np.float32)
-        image = np.rint(values * 255).clip(0, 255).astype(np.uint8)
-    return Image.fromarray(image)
+    pixels = tensor.permute(1, 2, 0).cpu()
+    if pixels.dtype == torch.uint8:
+        return Image.fromarray(pixels.numpy())
+    values = pixels.float().numpy()
+    if normalize is not None:
+        values = values * np.array(normalize.std, np.float32) + np.array(normalize.mean, np.float32)
+    return Image.fromarray(np.rint(values * 255).clip(0, 255).astype(np.uint8))
 
 
 class Sheet:

@@ -24,6 +24,7 @@ from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
 from gpuloader.helpers.printable import printable
+from gpuloader.helpers.units import counted
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
@@ -39,15 +40,11 @@ from gpuloader.shards import (
     make_labels,
     resolve_shards,
 )
-from gpuloader.tools.outputs import check_output
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
+from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
 
 Device: TypeAlias = "int | Literal['auto'] | None"
-
-SUFFIXES = (".png", ".jpg", ".jpeg")
-
-_MOST_IMAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -269,12 +266,7 @@ def show(
         GPULoaderError: one of `gpuloader.errors`; its message says what to do.
     """
     picture = Path(picture)
-    if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: allowed is a file that ends in {', '.join(SUFFIXES)}, in a folder that exists")
-    check_output(picture)
-    for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
-        if not isinstance(number, int) or not least <= number <= _MOST_IMAGES:
-            raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
+    check_picture(picture, samples, versions, columns)
     compose = Compose.load(preset, **(overrides or {}))
     gallery = Gallery(tar, label_from=label_from, device_id=device_id)
     ids = _choose(gallery, samples, seed)
@@ -318,10 +310,8 @@ def show(
 
 
 def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
-    if isinstance(samples, int) and not isinstance(samples, bool) and samples > 0:
+    if isinstance(samples, int):
         return gallery.drawn(samples, seed)
-    if isinstance(samples, (str, int)) or not samples:
-        raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
     ids: list[int] = []
     for sample in samples:
         if isinstance(sample, str) and not (found := gallery.find(sample, whole=True).tolist()):
@@ -368,7 +358,8 @@ def _heading(
 ) -> list[str]:
     title = f"{preset} with {json.dumps(overrides, default=str)}" if overrides else preset
     epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
-    facts = f"seed {seed}, {epochs}, {samples} of {len(gallery):,} samples, {gallery.device}, gpuloader {__version__}"
+    shown = f"{samples} of {counted(len(gallery), 'sample')}"
+    facts = f"seed {seed}, {epochs}, {shown}, {gallery.device}, gpuloader {__version__}"
     levels = " (normalising undone)" if any(view.normalize for view in compose.each_view) else ""
     lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines

@@ -19,6 +19,7 @@ import yaml
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.units import counted
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
@@ -285,7 +286,7 @@ def tuned_yaml(result: TuneResult) -> str:
     said = [
         "Arguments of GPULoader: GPULoader(**yaml.safe_load(open(...))). Written by `gpuloader tune`.",
         verdict(result),
-        f"Measured {result.date} on {result.device} in {len(found.runs)} runs: {result.machine}.",
+        f"Measured {result.date} on {result.device} in {counted(len(found.runs), 'run')}: {result.machine}.",
         f"{versions}.",
     ]
     return "".join(f"# {line}\n" for line in said) + yaml.safe_dump(result.arguments, sort_keys=False)

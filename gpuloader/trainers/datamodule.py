@@ -149,7 +149,7 @@ class TrainerLoaders:
                 f"give the data module {stage}=..., or the Trainer limit_{stage}_batches=0"
             )
         if stage == "train":  # said outright: jsonargparse reads here which arguments LightningCLI can take
-            return GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)  # type: ignore[arg-type]
+            return GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)
         given: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
         return GPULoader(tar, device_id=device_id, world=world, **given)
 
@@ -166,7 +166,7 @@ class TrainerLoaders:
         """Moves the training loader past the first batches of an epoch."""
         global_batch = self._global_batch(loader)
         saved = self._state.get("global_batch", global_batch)
-        if saved != global_batch:
+        if not isinstance(saved, int) or saved != global_batch:
             raise StateError(
                 f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
@@ -240,8 +240,7 @@ def evaluation_options(
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
-    parameters = signature(GPULoader).parameters.values()
-    allowed = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _FROM_THE_TRAINER
+    allowed = set(signature(GPULoader).parameters) - _FROM_THE_TRAINER
     if unknown := sorted(set(arguments) - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "

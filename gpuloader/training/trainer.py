@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.units import counted
 from gpuloader.loading.mixed_loader import MixedLoader
 from gpuloader.training.configs import GenericTrainerConfig
 from gpuloader.training.hooks import HookManager
@@ -128,7 +129,7 @@ def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[An
     weights = config.dataloader_weights or [1.0] * len(loaders)
     for name, values in (("dataloader_names", names), ("dataloader_weights", weights if weighted else names)):
         if len(values) != len(loaders):
-            raise ConfigError(f"{name}={values!r}: allowed is one value for each of {len(loaders)} loaders")
+            raise ConfigError(f"{name}={values!r}: allowed is one value for each of {counted(len(loaders), 'loader')}")
     cycles = config.cycle_short_loaders and config.sampling_strategy in (
         SamplingStrategy.ROUND_ROBIN,
         SamplingStrategy.WEIGHTED,

@@ -1,6 +1,6 @@
 """Trains with Hugging Face Accelerate, on any number of processes, and resumes in the middle of an epoch.
 
-accelerate launch scripts/examples/accelerate_train.py --shards 'shards/train-{0000..0147}.tar' --folder checkpoint
+accelerate launch scripts/examples/accelerate_train.py --shards shards/train/ --folder checkpoint
 torchrun --nproc_per_node 2 scripts/examples/accelerate_train.py ...    # also on CPUs
 """
 

@@ -1,6 +1,6 @@
 """Trains with DistributedDataParallel and saves with torch.distributed.checkpoint; any world size can resume from it.
 
-torchrun --nproc_per_node 8 scripts/examples/distributed_checkpoint.py --shards 'shards/*.tar' --folder checkpoint
+torchrun --nproc_per_node 8 scripts/examples/distributed_checkpoint.py --shards shards/train/ --folder checkpoint
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trains a timm model with timm's optimizer, schedule, averaged weights and loss, on DeiT's recipe.
 
-python scripts/examples/timm_train.py --shards 'shards/train-{0000..0147}.tar' --val shards/val
+python scripts/examples/timm_train.py --shards shards/train/ --val shards/val/
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -261,26 +262,63 @@ def test_the_sweep_measures_with_every_setting(few_shards: list[Path]) -> None:
         assert sweeping.images_per_second(few_shards, {**settings, name: value}, seconds=0.05) > 0
 
 
-def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
-    """A Python in name alone says what it was asked for, and crashes in some steps."""
-    python = tmp_path / "bin/python3"
+def run_on_gpu(folder: Path, *options: str) -> tuple[int, list[str], list[str]]:
+    """What remains of a run, where a Python in name alone says what it was asked for, and crashes in some steps.
+
+    Its status, its lines on what did not end well, and the steps that ran.
+    """
+    python = folder / "bin/python3"
     python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *formats*) kill -SEGV $$;; *test_bench_gpu*) exit 4;; esac\n')
+    crashes = "*formats*) kill -SEGV $$;; *test_bench_gpu*) exit 4"
+    python.write_text(f'#!/bin/sh\ncase "$*" in */gpu_steps.py*) exec {sys.executable} "$@";; esac\necho "$@"\n')
+    with python.open("a") as file:
+        file.write(f'case "$*" in {crashes};; esac\n')
     python.chmod(0o755)
-    results = tmp_path / "results"
     run = subprocess.run(
-        [BENCH / "on_gpu", results, tmp_path / "a.tar"],
+        [BENCH / "on_gpu", *options, folder / "results", folder / "a.tar"],
         env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert run.returncode == 1
-    failed = [line for line in run.stdout.splitlines() if line.startswith("failed: ")]
-    assert failed == ["failed: verify-formats.json (status 139)", "failed: test_bench_gpu.txt (status 4)"]
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("failed: ", "not run: "))]
+    done = json.loads((folder / "results/steps.json").read_text())
+    return run.returncode, lines, [each["step"] for each in done if each["status"] is not None]
+
+
+def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
+    status, lines, ran = run_on_gpu(tmp_path)
+    results = tmp_path / "results"
+    assert status == 1
+    assert lines == ["failed: verify-formats.json (status 139)", "failed: test_bench_gpu.txt (status 4)"]
     for check in CHECKS:
         asked = f" verify {tmp_path}/a.tar --check {check} --picture {results}/verify-{check}.png --json\n"
         assert asked in (results / f"verify-{check}.json").read_text()
     for file in (BENCH.parents[1] / "tests/gpu").glob("test_*.py"):
         assert (results / f"{file.stem}.txt").read_text() == f"-m pytest -q tests/gpu/{file.name}\n"
-    assert {"benchmark.txt", "training.txt", "sweep.txt"} <= {path.name for path in results.iterdir()}
+    assert ran[:4] == [f"verify-{check}.json" for check in ("machine", "formats", "repeats", "recipes")]
+    assert ran[4:6] == ["test_decoding_gpu.txt", "test_loader_gpu.txt"]
+    assert ran[-3:] == ["benchmark.txt", "training.txt", "sweep.txt"]
+    assert {*ran} == {path.name for path in results.iterdir() if path.suffix != ".log"} - {"steps.json"}
+
+
+def test_what_no_time_is_left_for_is_not_run(tmp_path: Path) -> None:
+    status, lines, ran = run_on_gpu(tmp_path, "--minutes", "0")
+    assert (status, ran) == (1, [])
+    assert lines[0] == "not run: verify-machine.json"
+    assert len(lines) == len(CHECKS) + len([*(BENCH.parents[1] / "tests/gpu").glob("test_*.py")]) + 3
+
+
+def test_a_step_has_its_own_limit_and_at_most_half_of_the_time_that_is_left(tmp_path: Path) -> None:
+    gpu_steps = module("gpu_steps")
+    own_limit = ["sh", "-c", "ps -o args= -p $PPID"]  # timeout --signal=INT --kill-after=10 LIMIT sh ...
+    steps = [
+        gpu_steps.Step("hangs.txt", 1, ["sleep", "1000"]),
+        gpu_steps.Step("short.txt", 100, own_limit),
+        gpu_steps.Step("long.txt", 10_000, own_limit),
+    ]
+    done = gpu_steps.run(steps, tmp_path, seconds=3600)
+    assert [each.status for each in done] == [124, 0, 0]
+    limits = [float((tmp_path / name).read_text().split()[3]) for name in ("short.txt", "long.txt")]
+    assert limits[0] == 100
+    assert 1000 < limits[1] < 1800

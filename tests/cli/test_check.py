@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bad_images import bad_kinds, zoo
 from command_line import run
-from making import write_samples, write_shard
+from making import jpeg, write_samples, write_shard
 
 
 def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> None:
@@ -24,7 +24,20 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> 
     again = run("check", tmp_path / "clean", "--cpu")
     assert (again.returncode, again.stdout) == (
         0,
-        f"{len(zoo()) - len(bad_kinds())} samples in 1 shards: all is well\n",
+        f"{len(zoo()) - len(bad_kinds())} samples in 1 shard: all is well\n",
+    )
+
+
+def test_samples_that_lack_a_component_are_counted_with_the_first_of_them(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{n}", "jpg": jpeg(8, 8), **({"txt": b"a"} if n in (0, 3) else {})} for n in range(4)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    result = run("check", tar, "--cpu")
+    assert (result.returncode, result.stdout.splitlines()) == (
+        3,
+        [
+            f"{tar}: lacks .txt, which others have: '1', and 1 more",
+            "4 samples in 1 shards: samples without .txt 2",
+        ],
     )
 
 
@@ -44,7 +57,8 @@ def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:
         f"{tmp_path}/train-0003.tar: broken: not a tar file: the header's checksum is wrong at byte 0; "
         "before it, 0 samples",
         f"{shard}: left out: 'README.txt' at byte 2560: its key has no image",
+        f"{shard}: lacks .json, which others have: 'bad'",
         f"{shard}: no sample is left to copy",
         f"{tmp_path}/train-0003.tar: no sample is left to copy",
-        "7 samples in 4 shards: bad samples 1, broken shards 1, members left out 1",
+        "7 samples in 4 shards: bad samples 1, broken shards 1, members left out 1, samples without .json 1",
     ]

@@ -72,7 +72,7 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
     result = run(source, tmp_path / "packed", "--workers", 1)
     assert result.returncode == 3
     cause = "a JPEG that is cut: it has no end-of-image marker"
-    assert result.stdout.startswith(f"left out: '{source}/cat/bad.jpg': {cause}\n3 samples in 1 of 1 shards, ")
+    assert result.stdout.startswith(f"left out: '{source}/cat/bad.jpg': {cause}\n3 samples in 1 of 1 shard, ")
     assert len(samples_of(tmp_path / "packed")) == 3
 
 

@@ -77,6 +77,34 @@ def test_a_mistake_is_one_message(shards: list[Path], tmp_path: Path, arguments:
     assert "Traceback" not in result.stderr
 
 
+MISTAKES = (
+    (("-o", "grid.gif"), "grid.gif: allowed is a file that ends in .png, .jpg, .jpeg"),
+    (("--versions", "0"), "versions=0: allowed is an integer from 1 to 1000"),
+    (("--columns", "1"), "columns=1: allowed is an integer from 2 to 1000"),
+    (("--count", "0"), "samples=0: allowed is a number above 0"),
+    (("--seed", "-1"), "seed=-1: allowed is an integer"),
+    (("--preset", "imagenet_trian"), "no preset is called 'imagenet_trian'"),
+    (("--set", "RandomCrop.size=3"), "the recipe has no RandomCrop"),
+    (("nowhere-*.tar",), "no file matches nowhere-*.tar"),
+    (("--serve", "--preset", "imagenet_trian"), "no preset is called 'imagenet_trian'"),
+    (("--serve", "nowhere.tar"), "no such file: nowhere.tar"),
+)
+
+
+def test_a_mistake_is_said_before_torch_is_imported(shards: list[Path], tmp_path: Path) -> None:
+    calls = [["gpuloader", "show", *map(str, shards), *arguments] for arguments, _ in MISTAKES]
+    script = (
+        "import json, sys\nfrom gpuloader.cli import main\n"
+        "for sys.argv in json.loads(sys.argv[1]):\n    try: main()\n    except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'nvidia.dali' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, json.dumps(calls)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "False False\n"
+    said = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert [message in line for (_, message), line in zip(MISTAKES, said, strict=True)] == [True] * len(MISTAKES)
+
+
 @pytest.mark.parametrize("requests", [0, 1])
 def test_it_serves_until_ctrl_c(shards: list[Path], requests: int) -> None:
     command = [*COMMAND, *map(str, shards), *SMALL, "--serve", "--port", "0"]

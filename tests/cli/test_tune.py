@@ -41,8 +41,8 @@ def test_json_is_all_of_it(shards: list[Path], tmp_path: Path) -> None:
     ("sizes", "message"),
     [
         (("--batch-sizes", "64;128"), "--batch-sizes 64;128: allowed are integers with commas between them"),
-        (("--batch-size", "41"), "batch_size=41: there are 40 samples; give at most that, or leave it out"),
-        (("--batch-sizes", "4,41"), "batch_size=41: there are 40 samples; give at most that, or leave it out"),
+        (("--batch-size", "41"), "batch_size=41: the shards have 40 samples; give at most that, or leave it out"),
+        (("--batch-sizes", "4,41"), "batch_size=41: the shards have 40 samples; give at most that, or leave it out"),
     ],
 )
 def test_a_mistake_is_one_message(shards: list[Path], sizes: tuple[str, ...], message: str) -> None:

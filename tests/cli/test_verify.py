@@ -73,4 +73,4 @@ def test_where_images_differ_it_says_where_they_are_drawn(
 def test_a_check_that_does_not_exist_is_a_mistake(shards: list[Path]) -> None:
     result = run("verify", *shards, "--check", "colours")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: no check is called 'colours': allowed are machine, recipes, repeats, ")
+    assert result.stderr.startswith("error: no check is called 'colours': allowed are machine, recipes, operations, ")

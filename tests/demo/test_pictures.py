@@ -1,12 +1,15 @@
 """The demonstration's pictures."""
 
+import io
 from pathlib import Path
 
+import demo_shards
 import numpy as np
 import pytest
+from PIL import Image
 from webdataset import tariterators
 
-from gpuloader.demo.pictures import CLASSES, draw, write_shards
+from gpuloader.demo.pictures import CLASSES, draw, sample, write_shards
 
 
 @pytest.mark.parametrize("label", range(len(CLASSES)))
@@ -38,3 +41,11 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(tmp_path: P
         write_shards(tmp_path / name, "t", 4, seed)[0].read_bytes() for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
     assert one == same != other
+
+
+@pytest.mark.parametrize(("seed", "index"), [(0, 0), (0, 17), (0, 1199), (1, 0), (1, 299)])
+def test_the_pages_run_on_shards_with_the_demos_labels_and_sizes(seed: int, index: int) -> None:
+    real, like = sample(seed, index), demo_shards.sample(seed, index)
+    assert like["cls"] == real["cls"]
+    sizes = [Image.open(io.BytesIO(each["jpg"])).size for each in (real, like)]
+    assert sizes[0] == sizes[1]

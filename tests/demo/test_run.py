@@ -11,6 +11,7 @@ import pytest
 from gpuloader import GPULoader
 from gpuloader.cli import main
 from gpuloader.demo import run, run_demo
+from gpuloader.demo.pictures import CLASSES
 
 FEW = {"TRAIN_PICTURES": 64, "VAL_PICTURES": 20, "PICTURES_PER_SHARD": 32, "EPOCHS": 2}
 EPOCH = r"epoch {}/2  loss \d\.\d\d  accuracy \d+%  \d+ images/s  waiting \d+%"
@@ -91,16 +92,18 @@ def test_the_shards_are_kept_where_asked_and_never_written_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "shards") == 0
-    said = "shards/train-0000.tar to train-0001.tar, shards/val-0000.tar"
-    assert capsys.readouterr().out.splitlines()[-1].split(maxsplit=1) == ["shards", said]
-    kept = ["shards/train-0000.tar", "shards/train-0001.tar", "shards/val-0000.tar"]
+    *_, train, val = capsys.readouterr().out.splitlines()
+    assert train.split() == ["training", "shards", "shards/train"]
+    assert val.split() == ["validation", "shards", "shards/val"]
+    kept = ["shards/train/train-0000.tar", "shards/train/train-0001.tar", "shards/val/val-0000.tar"]
     assert sorted(map(str, Path().rglob("*.tar"))) == kept
-    for tar, samples in (("shards/train-{0000..0001}.tar", 64), ("shards/val-0000.tar", 20)):
+    for tar, samples in (("shards/train/", 64), ("shards/val/", 20)):
         with GPULoader(tar, 4, None) as loader:
             assert len(loader) == samples // 4
+            assert loader.classes == CLASSES
 
     before = [Path(shard).stat() for shard in kept]
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "shards") == 1
-    message = "error: shards has tars already, such as train-0000.tar: give an empty folder"
+    message = "error: shards has tars already, such as train/train-0000.tar: give an empty folder"
     assert capsys.readouterr().err.splitlines() == [message]
     assert [Path(shard).stat() for shard in kept] == before

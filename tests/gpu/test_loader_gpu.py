@@ -92,6 +92,20 @@ def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path], gpu: int) -
     assert all(torch.equal(images, copy) for images, copy in held)
 
 
+def test_a_cuda_graph_is_captured_beside_a_loader(shards: list[Path], gpu: int) -> None:
+    inputs = torch.zeros((8, 3, 224, 224), device=gpu)
+    with GPULoader(shards, 8, gpu, decoder={"prefetch": 4}) as loader:
+        batches = iter(loader)
+        next(batches)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            doubled = 2 * inputs
+        for images, _ in batches:
+            inputs.copy_(images)
+            graph.replay()
+            assert torch.equal(doubled, 2 * images)
+
+
 def test_a_bad_image_is_named_or_replaced(tmp_path: Path, gpu: int) -> None:
     bad = {3: jpeg(64, 64)[:-30], 12: damaged_jpeg()}
     images = [bad.get(i, jpeg(60, 80, seed=i)) for i in range(24)]

@@ -14,7 +14,7 @@ from making import jpeg
 from rich.console import Console
 
 from gpuloader import BadImageError, ConfigError, GPULoader, RemoteError, ShardNotFoundError, TarError
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.printable import as_message, printable
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.recipe import load_preset
 
@@ -65,6 +65,36 @@ def test_an_errors_text_can_be_printed(error: Exception, lines: list[str]) -> No
 def test_a_store_cannot_say_what_a_terminal_would_obey() -> None:
     assert HOSTILE[0] not in str(RemoteError("https://a/b.tar", HOSTILE, 2))
     assert ESCAPED in str(RemoteError("https://a/b.tar", HOSTILE, 2))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a", "b"], "a\nb"),
+        ([], ""),
+        (["x" * 1000], "x" * 1000),
+        (["x" * 1001 + " y"], "x" * 649 + " ... (1001 characters) ... " + "x" * 324 + " y"),
+        (["x y " * 999], "x y " * 999),
+        ([str(i) for i in range(40)], "\n".join(str(i) for i in range(40))),
+        (
+            [str(i) for i in range(41)],
+            "\n".join([*map(str, range(30)), "... (41 lines) ...", *map(str, range(32, 41))]),
+        ),
+        (["x" * 900 + "\n"] * 3, "\n".join(["x" * 900 + r"\n"] * 3)),
+    ],
+)
+def test_what_is_short_enough_stays(lines: list[str], expected: str) -> None:
+    assert as_message(lines) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 29, 100_000])
+@pytest.mark.parametrize("line", ["x", "x " * 3000, "x" * 10_000, "\x1b" * 10_000, "x y\n" * 3000])
+def test_a_message_is_short_and_keeps_its_beginning_and_end(line: str, count: int) -> None:
+    text = as_message([f"begin {line}", *[line] * (count - 1), "and what to do"])
+    assert len(text) <= 4000
+    assert text.startswith("begin ")
+    assert text.endswith("and what to do")
+    assert all(part.isprintable() for part in text.split("\n"))
 
 
 def test_what_is_wrong_with_a_recipe_is_a_line_each(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""The versions that errors of decoders name."""
+"""The versions that errors of decoders name, and that what is kept for them depends on."""
 
+import ctypes
 from pathlib import Path
 
 import nvidia.dali
@@ -23,6 +24,23 @@ def test_versions_are_those_that_are_installed(
     assert found["nvImageCodec"].startswith(nvidia.nvimgcodec.__version__)  # the distribution's has the build, too
 
 
+@pytest.mark.parametrize("name", ["nvJPEG", "nvTIFF"])
+def test_the_gpus_decoders_have_the_versions_that_their_libraries_say(name: str) -> None:
+    [file] = Path(nvidia.dali.__file__).parents[1].glob(f"*/lib/lib{name.lower()}.so.*")
+    library, parts = ctypes.CDLL(str(file)), []
+    for part in range(3):  # major, minor, patch
+        value = ctypes.c_int()
+        assert getattr(library, f"{name.lower()}GetProperty")(part, ctypes.byref(value)) == 0
+        parts.append(str(value.value))
+    assert versions.decoder_versions()[name].split(".")[:3] == parts
+
+
 def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "DALI_BUILDS", ("nvidia-dali-cuda999",))
+    monkeypatch.setitem(versions.DECODERS, "DALI", ("nvidia-dali-cuda999",))
     assert versions.decoder_versions()["DALI"] == "none"
+
+
+def test_two_builds_beside_each_other_have_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is used depends on the order in which they were installed, so both are named."""
+    monkeypatch.setitem(versions.DECODERS, "DALI", (*versions.DALI_BUILDS, "pytest"))
+    assert versions.decoder_versions()["DALI"] == f"{nvidia.dali.__version__} and {pytest.__version__}"

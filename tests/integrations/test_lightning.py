@@ -19,6 +19,7 @@ import torch
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
 
+from demo_shards import write_demo_shards  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import (  # noqa: E402
@@ -488,8 +489,8 @@ def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument:
         assert found == taken
 
 
-def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_path: Path) -> None:
-    (tmp_path / "shards").symlink_to(Path(tar[0]).parent)
+def test_the_example_trains_from_its_yaml(cli: ModuleType, tmp_path: Path) -> None:
+    write_demo_shards(tmp_path / "shards")
     csv = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", tmp_path]
     given = ["fit", "--config", EXAMPLES / "lightning_cli.yaml", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     command = [sys.executable, EXAMPLES / "lightning_module.py", *given, *csv]
@@ -497,7 +498,7 @@ def test_the_example_trains_from_its_yaml(cli: ModuleType, tar: list[str], tmp_p
     header, *_, last = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
     assert "accuracy" in header
     assert dict(zip(header.split(","), last.split(","), strict=True))["epoch"] == "1"
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=3.ckpt"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=100.ckpt"]
 
 
 def test_the_page_shows_the_example() -> None:

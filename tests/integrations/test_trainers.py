@@ -138,6 +138,9 @@ def test_accelerate_is_gone_on_with_from_any_step(
 HF = ("--size", 32, "--num_train_epochs", 2, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none")
 
 
+# GPULoaderTrainer itself: tests/integrations/test_hugging_face_trainer.py
+
+
 @pytest.fixture(scope="module")
 def trained(run: Run, shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """What Trainer wrote in two epochs of five steps, with a checkpoint of each step, and the last line it printed."""
@@ -167,10 +170,16 @@ def test_each_log_of_trainer_has_what_the_loader_counts(trained: tuple[Path, str
 
 
 @needs("transformers")
-def test_trainer_evaluates_each_sample_once_over_all_processes(run: Run, shards: list[Path], tmp_path: Path) -> None:
+def test_trainer_goes_on_with_two_processes_and_evaluates_each_sample_once_over_both(
+    run: Run, shards: list[Path], tmp_path: Path, trained: tuple[Path, str]
+) -> None:
+    folder, line = trained
     options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 4)
-    lines = run("hf_trainer.py", *HF, *options, "--per_device_eval_batch_size", 7, processes=2)  # 42 places for 40
+    options += ("--per_device_eval_batch_size", 7, "--resume_from_checkpoint", folder / "checkpoint-3")
+    lines = run("hf_trainer.py", *HF, *options, processes=2)  # 42 places for 40
     assert lines[-1].startswith("10 steps; 40 samples, loss ")
+    losses = [float(each.rpartition(" ")[2]) for each in (line, lines[-1])]
+    assert losses[0] == pytest.approx(losses[1], abs=0.01)  # normalisation of batches of 4 is not that of 8
 
 
 # --- timm

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import nvidia.dali
 import pytest
-from making import damaged_jpeg
+from making import damaged_jpeg, jpeg
 from nvidia.dali import fn, pipeline_def, types
 
 from gpuloader.internals.dali import (
     call_compiled,
     change_where,
     decoder_cause,
+    failed_row,
     is_cuda_failure,
     is_decode_failure,
     is_out_of_memory,
@@ -101,6 +102,39 @@ def decode(data: bytes) -> Any:  # noqa: ANN401
     encoded = fn.external_source(lambda: [np.frombuffer(data, np.uint8)], dtype=types.UINT8, ndim=1)
     window = [np.array([0, 0], np.float32), np.array([8, 8], np.float32)]
     return fn.decoders.image_slice(encoded, *window, normalized_anchor=False, normalized_shape=False)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("bad", [[0], [3], [7], [2, 5], [6, 1], [0, 7], [3, 4]])
+@pytest.mark.parametrize("region", [True, False])
+def test_a_decoders_error_names_the_first_row_of_the_batch_that_failed(
+    region: bool, bad: list[int], num_threads: int
+) -> None:
+    """The images differ in size, and the batch is smaller than the pipeline allows."""
+    images = [np.frombuffer(damaged_jpeg() if row in bad else jpeg(60 + row, 80), np.uint8) for row in range(8)]
+
+    @pipeline_def(batch_size=16, num_threads=num_threads, device_id=None)
+    def graph() -> Any:  # noqa: ANN401
+        encoded = fn.external_source(lambda: images, dtype=types.UINT8, ndim=1)
+        window = {"start": [4, 4], "shape": [40, 30], "axes": [0, 1]}
+        return fn.decoders.image_slice(encoded, **window) if region else fn.decoders.image(encoded)
+
+    with pytest.raises(RuntimeError) as caught:
+        graph().run()
+    assert failed_row(str(caught.value)) == min(bad)
+
+
+@pytest.mark.parametrize(
+    ("message", "row"),
+    [
+        ("encountered:\n\nFailed to decode sample #12 : nvImageCodec failure: '#8'", 12),
+        ("encountered:\n\nFailed to decode sample #3:", 3),
+        ("encountered:\n\nnvImageCodec failure: '#4'", None),  # a status, of an image in no format
+        ("", None),
+    ],
+)
+def test_the_row_that_an_error_names(message: str, row: int | None) -> None:
+    assert failed_row(message) == row
 
 
 def black(**options: Any) -> Any:  # noqa: ANN401

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from making import encoded, write_shard
+from making import encoded, jpeg, write_shard
+from oracle import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling
+from gpuloader.loading.arguments import warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -56,6 +60,30 @@ def test_arguments_of_torchs_dataloader_have_counterparts_here(
     with pytest.raises(ConfigError) as caught:
         loader(shards, **argument)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "dtype", "strides_of_channels", "sides"),
+    [
+        ("image_size", torch.float32, False, [(128, 128), (128, 128)]),  # for training and for evaluation
+        ("size", torch.float32, False, [(128, 128), (128, 128)]),
+        ("dtype", torch.float16, False, [(224, 224)]),
+        ("memory_format", torch.float32, True, [(224, 224)]),
+        ("augment", torch.float32, False, [(224, 224), (224, 224)]),
+        ("std", torch.float32, False, [(224, 224)]),
+    ],
+)
+def test_what_a_recipe_decides_is_asked_for_as_the_error_says(
+    shards: list[Path], argument: str, dtype: torch.dtype, strides_of_channels: bool, sides: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument}: it is part of the recipe: use preset=") as caught:
+        loader(shards, **{argument: None})
+    presets = [ast.literal_eval(text) for text in re.findall(r"preset=(\{.*?\}\}(?:\})?|\"\w+\")", str(caught.value))]
+    assert len(presets) == len(sides)
+    for preset, shape in zip(presets, sides):
+        with loader(shards, preset=preset, shuffle=False) as batches:
+            images, _ = next(iter(batches))
+        assert (images.shape[2:], images.dtype, images.stride(1) == 1) == (shape, dtype, strides_of_channels)
 
 
 def test_every_argument_of_torchs_dataloader_is_known(shards: list[Path]) -> None:
@@ -119,6 +147,30 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     assert "for decoded images. Take a smaller batch_size or prefetch, or smaller images" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (["boxes.npy"], "boxes.npy"),
+        (["json", "mask.png", "keypoints"], "mask.png, keypoints"),
+        ({"bboxes": len}, "bboxes"),
+        (["json", "txt", "npy"], None),
+        (["myboxes.npy"], None),
+    ],
+)
+def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fields: list[str] | dict[str, Any], named: str | None
+) -> None:
+    warn_of_places.cache_clear()
+    components = dict.fromkeys(fields, b"1")
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", "jpg": jpeg(40, 40), **components} for i in range(8)])
+    for rank in (1, 0, 0):
+        loader(tar, label_from=None, output="dict", fields=fields, world={"rank": rank, "world_size": 2}).close()
+    said = [record.getMessage() for record in caplog.records]
+    assert [message.partition(", but the fields ")[2].partition(" stay as they are")[0] for message in said] == (
+        [named] if named else []
+    )
+
+
 # --- what a loader is not
 
 
@@ -171,7 +223,17 @@ def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Pa
 def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
         assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
-        assert (len(batches.dataset), batches.dataset.classes) == (40, None)
+        assert (len(batches.dataset), batches.dataset.classes, batches.dataset.class_to_idx) == (40, None, {})
+
+
+def test_the_numbers_of_classes_are_those_of_torchvision(tmp_path: Path) -> None:
+    samples = [{"__key__": f"{kind}/1", "jpg": encoded(Image.new("RGB", (40, 40)), "JPEG")} for kind in ("dog", "cat")]
+    for sample in samples:
+        (tmp_path / sample["__key__"]).parent.mkdir()
+        (tmp_path / f"{sample['__key__']}.jpg").write_bytes(sample["jpg"])
+    with loader(write_shard(tmp_path / "pets.tar", samples), 2, label_from="folder") as batches:
+        expected = torchvision.datasets.ImageFolder(str(tmp_path)).class_to_idx
+        assert batches.dataset.class_to_idx == expected == {"cat": 0, "dog": 1}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +261,10 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
     ("kwargs", "says"),
     [
         ({}, "recipe imagenet_eval with overrides, shuffle none, last batch partial, rank 0 of 1"),
+        ({}, "GPULoader(40 samples, 5 steps of 8, cpu, recipe"),
+        ({"sampling": {"subset": [0]}}, "GPULoader(1 sample, 1 step of 8, cpu, recipe"),
+        ({"preset": {"transforms": [{"CenterCrop": {"size": 8}}]}}, "cpu, recipe as a mapping, shuffle none"),
+        ({"world": {"rank": 1, "world_size": 2}}, "GPULoader(40 samples, 3 steps of 8, cpu, recipe"),
         ({"shuffle": True, "world": {"rank": 1, "world_size": 2}}, "shuffle full, last batch partial, rank 1 of 2"),
         ({"shuffle": lambda epoch: range(40)}, "shuffle a function, last batch"),
         ({"sampling": {"weights": "balanced"}}, "shuffle by weights, last batch"),
@@ -211,5 +277,4 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
 )
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
     with loader(shards, **kwargs) as batches:
-        assert repr(batches).startswith(f"GPULoader(40 samples, {len(batches)} steps of 8, cpu, recipe ")
         assert says in repr(batches)

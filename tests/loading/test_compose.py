@@ -85,7 +85,7 @@ def test_sizes_of_lists_may_come_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(dtype: str, layout: str) -> None:
     compose = Compose([Resize((20, 24))], dtype=dtype, layout=layout)
     batch, one = compose(ARRAYS), compose(ARRAYS[0])

@@ -13,7 +13,7 @@ import torch
 from making import damaged_jpeg, jpeg, write_shard
 from nvidia.dali import fn
 
-from gpuloader import BadImageError, Decoder, GPULoader
+from gpuloader import BadImageError, Compose, Decoder, GPULoader
 from gpuloader.pipelines import Source, recipe_pipeline
 
 
@@ -95,29 +95,70 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     assert alive == [False]
 
 
-@pytest.mark.parametrize(("hw_load", "first"), [(None, 4), (0.0, 4), (1.0, 12)])
-def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch, hw_load: float | None, first: int
-) -> None:
-    """nvImageCodec gives its engines at most as many of a batch as the first had: here that would be 4."""
-    given: list[int] = []
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each batch that pipelines are given."""
+    rows: list[int] = []
 
     def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
         def noted() -> tuple[Any, ...]:
             batch = source()
             assert {len(each) for each in batch} == {len(batch[0])}
-            given.append(len(batch[0]))
+            rows.append(len(batch[0]))
             return batch
 
         return recipe_pipeline(source=noted, **options)
 
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", noting)
+    monkeypatch.setattr("gpuloader.loading.compose.recipe_pipeline", noting)
+    return rows
+
+
+@pytest.mark.parametrize(("hw_load", "first"), [(None, 4), (0.0, 4), (1.0, 12)])
+def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
+    shards: list[Path], given: list[int], hw_load: float | None, first: int
+) -> None:
+    """nvImageCodec gives its engines at most as many of a batch as the first had: here that would be 4."""
     arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": Decoder(hw_load=hw_load)}
     with GPULoader(shards, 12, None, **arguments) as loader:
         whole = [images for _ in range(2) for images, _ in loader]
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", noting)
+    given.clear()
     with GPULoader(shards, 12, None, **arguments) as loader:
         loader.load_state_dict({**loader.state_dict(), "delivered": 36})
         rest = [images for _ in range(2) for images, _ in loader]
     assert given[:3] == [first, 12, 12]
     assert [len(images) for images in rest] == [4, 12, 12, 12, 4]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(rest, whole[3:], strict=True))
+
+
+@pytest.mark.parametrize(("hw_load", "least"), [(None, 1), (0.0, 1), (1.0, 2), (0.65, 2)])
+@pytest.mark.parametrize("batch_size", [1, 13, 39])  # of 40 samples
+def test_a_batch_of_one_is_filled_where_engines_decode_and_delivered_as_one(
+    shards: list[Path], given: list[int], hw_load: float | None, least: int, batch_size: int
+) -> None:
+    """On a GPU with several engines, nvImageCodec 0.9 decodes a lone JPEG in another way than those of a batch."""
+    arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": {"hw_load": hw_load}}
+    with GPULoader(shards, batch_size, None, **arguments) as loader:
+        batches = [images for images, _ in loader]
+    sizes = [min(batch_size, 40 - first) for first in range(0, 40, batch_size)]
+    assert sizes[-1] == 1
+    assert given[: len(sizes)] == [max(size, least) for size in sizes]
+    assert [len(images) for images in batches] == sizes
+    with GPULoader(shards, 40, None, preset="cifar10") as loader:
+        [(whole, _)] = loader
+    assert torch.equal(torch.cat(batches), whole)
+
+
+@pytest.mark.parametrize(("hw_load", "rows"), [(0.0, [1, 1, 3, 3, 4]), (1.0, [2, 2, 4, 3, 4])])
+def test_a_recipe_run_by_itself_fills_its_batches_in_the_same_way(
+    given: list[int], monkeypatch: pytest.MonkeyPatch, hw_load: float, rows: list[int]
+) -> None:
+    monkeypatch.setattr("gpuloader.loading.compose.resolve_decoder", lambda *_: Decoder(hw_load=hw_load))
+    files = [jpeg(40 + seed, 60, seed=seed) for seed in range(4)]
+    compose = Compose.load("cifar10_eval")
+    expected = compose(files)
+    given.clear()
+    compose = Compose.load("cifar10_eval")
+    for count in (1, 1, 3, 3, 4):
+        assert torch.equal(compose(files[:count]), expected[:count])
+    assert given == rows

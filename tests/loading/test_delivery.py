@@ -66,7 +66,7 @@ def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list
 
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
 def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
     overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
     with loader(shards, preset={"imagenet_train": overrides}) as batches:

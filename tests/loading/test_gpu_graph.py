@@ -133,7 +133,9 @@ def test_normalised_values_are_the_cpus(shards: list[Path]) -> None:
         torch.testing.assert_close(one["image"], other["image"], atol=2 / 255 / 0.2, rtol=0)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": 40}, {"decoder": {"region": False}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 1}, {"batch_size": 13}, {"batch_size": 40}, {"decoder": {"region": False}}], ids=str
+)
 def test_pixels_depend_on_no_batch_and_not_on_how_a_region_is_decoded(
     shards: list[Path], options: dict[str, Any]
 ) -> None:
@@ -180,6 +182,16 @@ def test_bad_images_are_replaced_as_on_the_cpu_and_named(tmp_path: Path) -> None
     assert our_bad.keys() == their_bad.keys() == {2, 5, 11}
     with pytest.raises(BadImageError, match="000005"):
         epochs(tar, GPU, sampling={"subset": range(3, SAMPLES)}, shuffle="none")
+
+
+def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) -> None:
+    """Of 20 in a batch: each image that is tried alone has a pipeline of its own, so all of them were many."""
+    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=160)
+    options: dict[str, Any] = {"preset": SMALL, "shuffle": "none", "on_error": BadImages(replace=True, max_share=0.1)}
+    with load_on(GPU, tar, 20, **options) as loader:
+        assert (~next(iter(loader))["valid"]).nonzero().tolist() == [[13]]
+    # That which failed; the image alone; a good one and the rest; the image as it is read again; a good one; the last.
+    assert len(built) == 6
 
 
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:

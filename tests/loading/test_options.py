@@ -27,6 +27,7 @@ THREADS = r"Decoder\(num_threads={}\): allowed is an integer from 1 to 1024"
 PREFETCH = r"Decoder\(prefetch={}\): allowed is an integer from 1 to 64"
 HW_LOAD = r"Decoder\(hw_load={}\): allowed is a share in \[0, 1\], or None"
 THRESHOLD = r"Decoder\(hybrid_huffman_threshold={}\): allowed is an integer from 0 to 2\*\*31 - 1, or None"
+REQUIRE = r"Sampling\(require={}\): allowed is a list of extensions, such as \['txt'\]"
 REGION = r"Decoder\(region={}\): allowed are True, False and None"
 SHARE = r"BadImages\(max_share={}\): allowed is a share of the data in \[0, 1\]"
 KNOWN = r"BadImages\(known={}\): allowed is the path of a file, or None"
@@ -62,6 +63,9 @@ MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or Non
         (Decoder, {"hybrid_huffman_threshold": 1e6}, THRESHOLD.format("1000000.0")),
         (Decoder, {"region": 1}, REGION.format("1")),
         (Decoder, {"region": "no"}, REGION.format("'no'")),
+        (Sampling, {"require": "txt"}, REQUIRE.format("'txt'")),  # not each of its letters
+        (Sampling, {"require": None}, REQUIRE.format("None")),
+        (Sampling, {"require": [1]}, REQUIRE.format(r"\[1\]")),
         (Cache, {"folder": 3}, r"Cache\(folder=3\): allowed is the path of a folder, or None"),
         (Cache, {"max_bytes": 0}, MAX_BYTES.format("0")),
         (Cache, {"max_bytes": -1}, MAX_BYTES.format("-1")),
@@ -85,6 +89,10 @@ def test_a_value_refuses_what_is_invalid(kind: type[Any], given: dict[str, Any],
         ({"sampling": {"steps_per_epoch": 6}}, "steps_per_epoch=6: allowed is 1 to 5"),
         ({"sampling": {"subset": [40]}}, "subset: ids from 40 to 40: allowed is 0 to 39"),
         ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data"),
+        (
+            {"sampling": {"require": ["text"]}},
+            "require: no sample has a .text component: the data has .cls, .jpg, .json$",
+        ),
         ({"label_from": {"place": "txt"}}, "label_from='txt': allowed are"),
         ({"label_from": {"place": 3}}, "label_from=3: allowed are"),
         ({"label_from": {"classes": "cat"}}, "classes='cat': allowed is a list of class names"),
@@ -181,7 +189,13 @@ def test_yaml_has_a_value_as_a_mapping(text: str, expected: object) -> None:
 
 
 def test_what_is_not_said_is_at_its_default() -> None:
-    assert asdict(Sampling()) == {"subset": None, "weights": None, "replacement": True, "steps_per_epoch": None}
+    assert asdict(Sampling()) == {
+        "subset": None,
+        "weights": None,
+        "replacement": True,
+        "steps_per_epoch": None,
+        "require": (),
+    }
     assert asdict(LabelFrom()) == {"place": "cls", "classes": None}
     assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None}
     assert asdict(Decoder()) == {

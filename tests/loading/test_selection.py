@@ -15,9 +15,20 @@ import pytest
 import torch
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
-from gpuloader import BadImages, ConfigError, GPULoader, LabelError, Sampling, StateError, World
+from gpuloader import (
+    BadImages,
+    ConfigError,
+    DataError,
+    GPULoader,
+    LabelError,
+    LabelFrom,
+    Sampling,
+    StateError,
+    World,
+)
 from gpuloader.loading.selection import columns, resolve_sources
 from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted
+from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
 TRAIN = {"RandomResizedCrop": {"size": 32}}
@@ -139,9 +150,9 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 @pytest.mark.parametrize(
     ("subset", "message"),
     [
-        ([], "subset: it selects none of the 40 samples"),
-        (slice(40, None), "subset: it selects none of the 40 samples"),
-        (lambda columns: columns["label"] > 9, "subset: it selects none of the 40 samples"),
+        ([], "subset: it selects none of 40 samples"),
+        (slice(40, None), "subset: it selects none of 40 samples"),
+        (lambda columns: columns["label"] > 9, "subset: it selects none of 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
@@ -158,9 +169,9 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         ),
         (
             ["000001", "a", "b", "c", "d"],
-            r"subset: 4 of 5 keys are not in the data: 'a', 'b', 'c' \.\.\.\. A key is the",
+            r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the",
         ),
-        (["000001.jpg"], "1 of 1 keys are not in the data: '000001.jpg'. .* the first here are '000000', '000001'"),
+        (["000001.jpg"], "the data lacks 1 of 1 key: '000001.jpg'. .* the first here are '000000', '000001'"),
         (["000001", "000001"], "subset: some samples occur twice"),
         (
             Path("nowhere/keys"),
@@ -315,15 +326,18 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         (
             {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
-            r"no weight for the labels \[9\]: give one for each label",
+            r"no weight for the labels 9: give one for each label",
         ),
-        ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, r"no weight for the labels \[0, 1, 2"),
+        (
+            {"sampling": {"weights": dict.fromkeys("0123456789", 1)}},
+            "the names of the classes are not known: give {label: weight}, or label_from=LabelFrom",
+        ),
         ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
         ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy cannot make an array of it"),
         ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
         (
             {"sampling": {"weights": "equal"}},
-            "weights='equal': allowed are a number for each sample, {label: weight} and",
+            "weights='equal': allowed are a number for each sample, {label: weight}, {class name: ",
         ),
         (
             {"sampling": {"weights": "balanced"}, "label_from": None},
@@ -356,6 +370,50 @@ def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dic
         loader(tar, **{"batch_size": 1, "last_batch": "drop", **given})
 
 
+CLASSES = ["cat", "dog", *"01234567"]
+NAMED = {name: number / 2 for number, name in enumerate(CLASSES)}
+
+
+@pytest.mark.parametrize(
+    "weights", [NAMED, {0: 0.0, **{name: NAMED[name] for name in CLASSES[1:]}}], ids=["names", "both"]
+)
+def test_weights_take_the_names_of_classes(shards: list[Path], weights: dict[int | str, float]) -> None:
+    given = {"label_from": LabelFrom("cls", classes=CLASSES), "sampling": {"weights": weights}}
+    assert sampling(shards, **given).weights.tolist() == [i % 10 / 2 for i in range(40)]
+
+
+def test_weights_take_the_names_beside_the_shards_and_of_folders(tmp_path: Path) -> None:
+    samples = [
+        {"__key__": f"{kind}/{i}", "jpg": jpeg(40, 40), "cls": b"%d" % i} for i, kind in enumerate(("dog", "cat"))
+    ]
+    tar = write_shard(tmp_path / "pets.tar", samples)
+    by_folder = sampling(tar, label_from="folder", sampling={"weights": {"cat": 9, "dog": 1}})
+    (tmp_path / "classes.json").write_text('["dog", "cat"]')
+    assert by_folder.weights.tolist() == [1, 9]
+    assert sampling(tar, sampling={"weights": {"cat": 9, "dog": 1}}).weights.tolist() == [1, 9]
+
+
+@pytest.mark.parametrize(
+    ("classes", "weights", "says"),
+    [
+        (CLASSES, {**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean one of 'dog'?"),
+        (CLASSES, {**NAMED, 0: 1}, "weights: a class occurs twice, by its name and by its label: give each once"),
+        (CLASSES, {"cat": 9}, "weights: no weight for the labels 'dog', '0', '1', '2', '3', '4', '5', '6', '7': give"),
+        (None, {"cat": 9}, "weights: two classes have the same name: give {label: weight}"),
+    ],
+)
+def test_weights_of_names_that_are_no_classes_are_refused(
+    shards: list[Path], tmp_path: Path, classes: list[str] | None, weights: dict[int | str, float], says: str
+) -> None:
+    copies = [tmp_path / shard.name for shard in shards]
+    for shard, copy in zip(shards, copies):
+        copy.symlink_to(shard)
+    (tmp_path / "classes.json").write_text(json.dumps(["cat", "cat", *"01234567"]))
+    with pytest.raises(ConfigError) as caught:
+        loader(copies, label_from=LabelFrom("cls", classes=classes), sampling={"weights": weights})
+    assert says in str(caught.value)
+
+
 def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path) -> None:
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i else b"{}"} for i in range(4)]
     tar = write_shard(tmp_path / "a.tar", samples)
@@ -374,6 +432,169 @@ def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
         loader(shards[0], shuffle=rolled)
 
 
+# --- components that some samples lack
+
+LACKING = [3, *range(20, 25), 39]
+"""The samples of `captioned` without a text. Of the sources, both have some; of the shards, too."""
+CAPTIONED = [i for i in range(SAMPLES) if i not in LACKING]
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two shards like `shards`, but some samples have no text."""
+    folder = tmp_path_factory.mktemp("captioned")
+    samples = [
+        {"__key__": f"{i:06d}", "jpg": jpeg(*SIZES[i % len(SIZES)], seed=i), "cls": b"%d" % (i % 10)}
+        | ({} if i in LACKING else {"txt": b"number %d" % i})
+        for i in range(SAMPLES)
+    ]
+    return [write_shard(folder / f"{name}.tar", samples[20 * n : 20 * n + 20]) for n, name in enumerate("ab")]
+
+
+def test_samples_without_a_field_are_an_error_of_the_loader_before_its_first_batch(captioned: list[Path]) -> None:
+    with pytest.raises(DataError) as caught:
+        loader(captioned, fields=["cls", "txt"])
+    assert str(caught.value) == (
+        "fields: 7 of 40 samples lack .txt ('000003', '000020', '000021' ...). "
+        "Leave these samples out by Sampling(require=['txt']), or repair the shards"
+    )
+
+
+def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
+    samples = [{"jpg": jpeg(40, 40), "txt": b"a"}, {"jpg": jpeg(40, 40), "json": b"{}"}]
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i, sample in enumerate(samples)])
+    with pytest.raises(DataError) as caught:
+        loader(tar, label_from=None, fields={"txt": None, ".JSON": None})
+    assert str(caught.value) == (
+        "fields: 1 of 2 samples lack .txt ('1'); 1 of 2 samples lack .json ('0'). "
+        "Leave these samples out by Sampling(require=['txt', 'json']), or repair the shards"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fields": ["text"]}, "fields: no sample has a .text component: the data has .cls, .jpg, .txt; did you mean"),
+        ({"fields": ["boxes.npy"]}, "fields: no sample has a .boxes.npy component: the data has .cls, .jpg, .txt$"),
+        ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
+        (
+            {"sampling": {"require": ["txt"], "subset": [3, 20]}},
+            "require: no sample of the subset has all of .txt",
+        ),
+        (
+            {"sampling": {"require": ["txt"]}, "shuffle": rolled},
+            "require and a function as shuffle cannot be combined: the function itself can leave samples out",
+        ),
+        (
+            {"shuffle": rolled, "fields": ["txt"]},
+            r"^fields: 4 of 40 samples lack .txt \('000003', '000021', '000024' ...\). Leave these samples "
+            r"out in the function given as shuffle, or repair",
+        ),
+    ],
+)
+def test_components_that_nothing_has_are_refused(captioned: list[Path], given: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError if "function" in message and "fields" in given else ConfigError, match=message):
+        loader(captioned, **given)
+
+
+def test_an_error_lists_so_many_extensions_and_no_more(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": b"", **{f"e{n:03d}": b"" for n in range(100)}}])
+    with pytest.raises(ConfigError, match=r"the data has \.e000, (.*, ){18}\.e019 \.\.\.$"):
+        loader(tar, 1, label_from=None, fields=["txt"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampling": {"require": ["txt"]}},
+        {"sampling": {"require": [".TXT", "cls"]}, "shuffle": "full"},
+        {"sampling": {"subset": CAPTIONED}},
+        {"sampling": {"subset": slice(4, 20)}},
+        {"sampling": {"weights": [float(i not in LACKING) for i in range(SAMPLES)]}},
+        {"shuffle": lambda epoch: np.roll(CAPTIONED, epoch)},
+        {"on_error": BadImages(known="known.jsonl")},  # of all that lack it
+    ],
+    ids=["require", "written otherwise", "subset", "slice", "weights", "function", "known to be bad"],
+)
+def test_what_the_plan_never_delivers_may_lack_a_field(
+    captioned: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with loader(captioned) as batches:
+        write_quarantine(Path("known.jsonl"), batches.run.shards, dict.fromkeys(LACKING, "known"))
+    with loader(captioned, fields=["txt"], **given) as batches:
+        for batch in batches:
+            assert batch["txt"] == [f"number {i}" for i in batch["index"].tolist()]
+
+
+@pytest.mark.parametrize("subset", [None, slice(None, None, -1), [39, 3, 7], "00002*", odd_labels])
+def test_require_is_a_subset_of_what_is_there(captioned: list[Path], subset: Any) -> None:  # noqa: ANN401
+    def order(**given: Any) -> list[int]:  # noqa: ANN401
+        with loader(captioned, shuffle="none", sampling=given) as batches:
+            return [i for batch in batches for i in batch["index"].tolist()]
+
+    assert order(subset=subset, require=["txt"]) == [i for i in order(subset=subset) if i not in LACKING]
+
+
+def test_each_shuffle_and_the_weights_leave_out_what_lacks_it(captioned: list[Path]) -> None:
+    require = {"sampling": {"require": ["txt"]}}
+    for shuffle in ("full", "block", "shards"):
+        order = sampling(captioned, shuffle=shuffle, **require)
+        assert sorted(order.order(0, 1)(np.arange(order.length))) == CAPTIONED
+    mixed = sampling(sources(captioned), shuffle="none", **require)
+    assert mixed.length == len(CAPTIONED)
+    assert mixed.order(0, 0)(np.arange(8)).tolist() == [0, 1, 25, 2, 4, 5, 26, 6]
+    weighted = sampling(captioned, sampling={"require": ["txt"], "weights": "balanced", "subset": [1, 3, 11, 2]})
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([1, 11, 2], [0.5, 0.5, 1.0])
+    weighted = sampling(captioned, sampling={"require": ["txt"], "weights": np.arange(SAMPLES)})
+    assert (weighted.ids.tolist(), weighted.weights.tolist()) == (CAPTIONED, CAPTIONED)
+
+
+def test_a_source_that_has_it_nowhere_is_named(captioned: list[Path], shards: list[Path]) -> None:
+    with pytest.raises(ConfigError, match=rf"the source that begins with {shards[0]} has no samples: leave it out"):
+        loader([{"tar": captioned}, {"tar": shards[0]}], sampling={"require": ["txt"]})
+
+
+def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
+    with loader(captioned, sampling={"require": ["jpg", "cls"]}) as required, loader(captioned) as batches:
+        assert required.run.plan.positions is None
+        required.load_state_dict(batches.state_dict())
+
+
+def test_samples_without_a_label_can_be_left_out(tmp_path: Path) -> None:
+    """In the first, all have another one, too: numbers of classes do not depend on what is left out."""
+    rows: list[dict[str, bytes]] = [
+        {"cls": b"4", "json": b'{"a": 1}'},
+        {"json": b'{"a": 2}'},
+        {"cls": b"6"},
+        {"cls": b"7", "json": b'{"a": 3}'},
+    ]
+    keys = ["b/0", "1", "a/2", "b/3"]
+    tar = write_shard(
+        tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), **row} for key, row in zip(keys, rows)]
+    )
+
+    def labels(label_from: Any, **given: Any) -> list[int]:  # noqa: ANN401
+        with loader(tar, 4, label_from=label_from, sampling=given) as batches:
+            return next(iter(batches))["label"].tolist()
+
+    assert labels("cls", require=["cls"]) == labels("cls", subset=[0, 2, 3]) == [4, 6, 7]
+    assert labels("json:a", require=["json"]) == labels("json:a", subset=[0, 1, 3]) == [1, 2, 3]
+    assert labels("folder", require=["cls"]) == labels("folder", subset=[0, 2, 3]) == [1, 0, 1]
+    named = LabelFrom("folder", ["x", "b"])
+    assert labels(named, require=["cls", "json"]) == labels(named, subset=[0, 3]) == [1, 1]
+    for label_from, says in (
+        ("cls", r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such samples out; label_from: allowed"),
+        ("json:a", r"1 of 4 .*: 'a/2' in .*\. Sampling\(require=\['json'\]\) leaves such samples out"),
+        ("folder", "1 of 4 samples are not in a folder: '1'"),
+        (named, "1 of 4 samples are not in a folder: '1'"),
+    ):
+        with pytest.raises(LabelError, match=says):
+            labels(label_from)
+    with pytest.raises(LabelError, match="1 of 4 samples are in folders of unknown classes: 'a/2'"):
+        labels(named, require=["cls"])
+
+
 # --- end to end
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -382,12 +603,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "weighted without replacement": {"sampling": {"weights": "balanced", "replacement": False, "subset": slice(3, 25)}},
     "sources": {"shuffle": "block"},
     "function": {"shuffle": rolled},
+    "require": {"sampling": {"require": ["txt"]}, "shuffle": "full"},
+    "require of shards": {"sampling": {"require": ["txt"]}, "shuffle": "shards"},
+    "require of sources": {"sampling": {"require": ["txt"]}, "shuffle": "block"},
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def tar_of(kind: str, shards: list[Path]) -> Any:  # noqa: ANN401
-    return sources(shards) if kind == "sources" else shards
+def tar_of(kind: str, shards: list[Path], captioned: list[Path]) -> Any:  # noqa: ANN401
+    tar = captioned if kind.startswith("require") else shards
+    return sources(tar) if kind.endswith("sources") else tar
 
 
 def delivered(batch: dict[str, Any]) -> list[int]:
@@ -421,9 +646,9 @@ def steps_of(
     ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "partial")]
 )
 def test_every_id_comes_where_the_sampling_has_it(
-    shards: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
+    shards: list[Path], captioned: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
 ) -> None:
-    tar, options = tar_of(kind, shards), {"seed": 3, **KINDS[kind]}
+    tar, options = tar_of(kind, shards, captioned), {"seed": 3, **KINDS[kind]}
     expected = sampling(tar, **options)
     steps = steps_of(tar, batch_size, world_size, epochs=2, last_batch=last_batch, **options)
     orders = [expected.order(3, epoch)(np.arange(expected.length)).tolist() for epoch in range(2)]
@@ -431,8 +656,8 @@ def test_every_id_comes_where_the_sampling_has_it(
 
 
 @each_kind
-def test_another_world_goes_on_with_what_is_left(shards: list[Path], kind: str) -> None:
-    tar, options = tar_of(kind, shards), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
+def test_another_world_goes_on_with_what_is_left(shards: list[Path], captioned: list[Path], kind: str) -> None:
+    tar, options = tar_of(kind, shards, captioned), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
     expected = sampling(tar, **options)
     with loader(tar, 3, **options) as batches:
         batches.set_epoch(5)
@@ -560,8 +785,8 @@ def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str,
         {"sampling": {"weights": torch.arange(SAMPLES)}},
     ],
 )
-def test_a_loader_with_them_can_be_pickled(shards: list[Path], options: dict[str, Any]) -> None:
-    tar = sources(shards) if options == KINDS["sources"] else shards
+def test_a_loader_with_them_can_be_pickled(captioned: list[Path], options: dict[str, Any]) -> None:
+    tar = sources(captioned) if options == KINDS["sources"] else captioned
     with loader(tar, 2, **options) as batches:
         batches.set_epoch(2)
         with pickle.loads(pickle.dumps(batches)) as other:

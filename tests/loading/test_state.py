@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loaders import SAMPLES, loader
@@ -304,6 +305,20 @@ def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[
             next(iter(batches))
         batches.set_epoch(0)
         assert len(list(batches)) == len(batches)
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2]), torch.zeros(3), [torch.zeros(3)], np.int64(0)], ids=repr)
+def test_an_array_is_no_value_of_a_state(shards: list[Path], value: object) -> None:
+    with loader(shards) as same:
+        state = same.state_dict()
+        for name in set(state) - {"described"}:  # which is compared only to say what differs
+            with pytest.raises(
+                StateError, match=rf"the state.*\b{name}|the state was saved with (another recipe|other data)"
+            ):
+                same.load_state_dict({**state, name: value})
+            assert same.state_dict() == state
+    with loader(shards[:1], preset="imagenet_eval") as other, pytest.raises(StateError, match="the state was saved wi"):
+        other.load_state_dict({**state, "described": {"recipe": {"transforms": [value]}, "shards": "0123"}})
 
 
 @pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])

@@ -119,6 +119,20 @@ def test_mixed_samples_are_the_mix_of_the_two_unmixed_ones(shards: list[Path], d
     assert 0 < sum(cut) < len(cut)
 
 
+@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
+def test_bfloat16_is_rounded_from_float32_after_mixing(shards: list[Path], layout: str) -> None:
+    recipe = {**SMALL, "layout": layout, "mix": MIX}
+    with (
+        mixed(shards, preset={"imagenet_train": recipe}) as exact,
+        mixed(shards, preset={"imagenet_train": {**recipe, "dtype": "bfloat16"}}) as rounded,
+    ):
+        for one, other in zip(exact, rounded, strict=True):
+            assert torch.equal(other["image"], one["image"].to(torch.bfloat16))
+            assert ((other["image"].double() - one["image"].double()).abs() <= one["image"].double().abs() / 256).all()
+            assert torch.equal(other["label"], one["label"])
+            assert other["image"].stride() == one["image"].stride()
+
+
 @pytest.mark.parametrize(("batch_size", "world_size"), [(2, 1), (4, 1), (2, 2), (8, 2), (2, 4), (4, 4)])
 @pytest.mark.parametrize("samples", [40, 13])  # 13: the last one's neighbour is padding
 def test_what_is_mixed_depends_on_neither_batch_nor_world_size(

@@ -96,7 +96,7 @@ def test_a_list_of_a_half_shard_does_not_outlive_it(tmp_path: Path) -> None:
 def test_not_one_good_picture_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"?")
-    with pytest.raises(NoSamplesError, match=r"none of the 1 pictures is good: .*a/1\.jpg: none of jpeg, png"):
+    with pytest.raises(NoSamplesError, match=r"none of 1 picture is good: .*a/1\.jpg: none of jpeg, png"):
         pack(tmp_path / "photos", tmp_path / "packed", workers=1)
 
 
@@ -414,6 +414,23 @@ def test_a_damaged_folder_is_refused(
     (tmp_path / name).write_text("{")
     with pytest.raises(error, match=told):
         pack(photos, tmp_path, prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "5", "[]", "null", "[" * 100_000, "9" * 5000, '"' + "x" * 5_000_000 + '"', '{"shards": [[]]}', "\xff"]
+)
+def test_a_manifest_or_a_list_that_no_pack_wrote_is_an_error(photos: Path, tmp_path: Path, text: str) -> None:
+    left_out = tmp_path / "left_out" / "train-000000.jsonl"
+    pack(photos, tmp_path, workers=1)
+    left_out.write_text(text)
+    with pytest.raises(
+        StateError, match=r"train-000000\.jsonl was not written by a pack \(.+\): give another"
+    ) as caught:
+        pack(photos, tmp_path, workers=1)
+    (tmp_path / "pack-train.json").write_text(text)
+    with pytest.raises(StateError, match=r"pack-train\.json: another pack began its shards \(") as at_manifest:
+        pack(photos, tmp_path, workers=1)
+    assert max(len(str(error.value)) for error in (caught, at_manifest)) < 4000
 
 
 # --- several packs in one folder

@@ -248,7 +248,7 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             "a.csv",
             "path,label\nin/0.jpg,1\nin/7.jpg,1\nin/0.jpg/8.jpg,1\n",
             PackError,
-            "2 of 3 pictures are missing: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4): ",
+            "2 of 3 pictures cannot be found: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4)",
         ),
         ("a.jsonl", "", NoSamplesError, "a.jsonl has no rows"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
@@ -272,6 +272,16 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             LabelError,
             "line 2: the label 1: all labels must be integers, or all must be names",
         ),
+        (
+            "a.jsonl",
+            '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18),
+            LabelError,
+            "line 1: the label 1000000000000000000 has more than 18 digits",
+        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 4300), LabelError, "characters) ... 9999999"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("[" * 5000), PackError, "a.jsonl, line 1 is not JSON"),
+        ("a.csv", f"path,label\n{'9' * 200_000},1\n", PackError, "a.csv cannot be read as a table in UTF-8"),
     ],
 )
 def test_a_table_that_is_wrong_names_the_line(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_faults import is_known_of_regions
 
 from gpuloader.errors import DeviceError
 from gpuloader.pipelines.probe import Found, decide, probe
@@ -98,6 +99,27 @@ def test_regions_must_work_with_the_share_that_is_asked_for(
     assert Found(problems).region(hw_load) == region
 
 
+@pytest.mark.parametrize(
+    ("problems", "version", "known"),
+    [
+        (("", "", "it ends the process (SIGSEGV)", "not tried, as the process had ended"), "0.9.0.20", True),
+        (("", "", "DALI's decoder fails on it: nvImageCodec failure: '#8'", "x"), "0.9.0.20", True),
+        (("", "", "", "it ends the process (SIGSEGV)"), "0.9.0.20", True),
+        (("", "", "it ends the process (SIGSEGV)", ""), "0.10.0.1", False),  # nobody has reported that
+        (("", "it ends the process (SIGSEGV)", *["not tried, as the process had ended"] * 2), "0.9.0.20", False),
+        (("", "", "it ends the process (exit status 1: an error of ours)", ""), "0.9.0.20", False),
+        (("", "", "it ends the process (stopped after 180 seconds)", ""), "0.9.0.20", False),
+        (("", "", "an image is off by 117 of 255 levels", ""), "0.9.0.20", False),
+        (("", "", "DALI's decoder fails on it: wrong arguments", ""), "0.9.0.20", False),
+    ],
+)
+def test_on_a_gpu_only_a_known_fault_of_the_decoder_excuses_a_test(
+    monkeypatch: pytest.MonkeyPatch, problems: tuple[str, ...], version: str, known: bool
+) -> None:
+    monkeypatch.setattr("known_faults.decoder_versions", lambda: {"nvImageCodec": version})
+    assert is_known_of_regions(Found(problems)) == known
+
+
 def test_all_works_on_the_cpu() -> None:
     assert probe(None) == Found(("", "", "", ""))
 
@@ -125,6 +147,38 @@ def test_a_decoder_that_gives_black_or_ends_the_process_is_found_out(
     assert whole == ""
     assert engine.startswith("an image is off by 1")  # more than 100 levels
     assert regions == "it ends the process (SIGSEGV)"
+
+
+BROKEN_FOR_ONE = """
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+
+image, run, by_engines = fn.decoders.image, Pipeline.run, []
+
+def noting(*args, hw_decoder_load, **options):
+    by_engines.append(hw_decoder_load)
+    return image(*args, **options)
+
+class Black:
+    as_cpu = lambda self: self
+    at = lambda self, row: 0
+
+def black_alone(self):
+    outputs = run(self)
+    return [Black()] if by_engines[-1] and len(outputs[0]) == 1 else outputs
+
+fn.decoders.image, Pipeline.run = noting, black_alone
+"""
+
+
+def test_batches_of_one_image_are_tried_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU with several engines, nvImageCodec 0.9 decodes a lone JPEG in another way than those of a batch."""
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_FOR_ONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = probe(None)
+    assert found.problems[0] == ""
+    assert found.problems[1].startswith("an image is off by 1")  # more than 100 levels
+    assert found.hw_load == 0
 
 
 def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,14 @@ def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(regi
     ("device_id", "bad", "pipelines"),
     [
         (None, [2, 4], 0),
-        (None, [], 1),  # what fails then fails in the graph alone, if at all
-        (0, [2, 4], 7),  # and so has the good one that is decoded before one is blamed
+        (None, [], 1),  # the graph tries all at once
+        (0, [], 1),
+        (0, [2], 3),  # the batch; the image alone; the good one that is decoded before one is blamed, and the rest
+        (0, [2, 4], 5),
+        (0, [0, 1, 2, 3, 4], 11),
     ],
 )
-def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
+def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
     asked: list[dict[str, Any]], device_id: int | None, bad: list[int], pipelines: int
 ) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
@@ -88,6 +91,29 @@ def test_on_a_gpu_each_image_has_a_pipeline_of_its_own(
     assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
     options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
+
+
+@pytest.mark.parametrize(
+    ("bad", "named", "pipelines"),
+    [
+        ([77], 77, 2),  # the named one alone; the good one and the rest
+        ([77], 77 + 2 * 128, 2),  # in a batch that was filled with its own images
+        ([77], None, 3),  # the whole batch names it
+        ([3, 77, 127], 3, 6),
+        ([*range(20)], None, 1 + 2 * 8 + 120 + 12),  # of many bad ones, those after the eighth: all are tried
+        ([77], 5, 129),  # one that can be decoded: all are tried, and the good one
+        ([], 5, 128),
+    ],
+)
+def test_the_image_that_dali_names_is_tried_first(
+    asked: list[dict[str, Any]], bad: list[int], named: int | None, pipelines: int
+) -> None:
+    """Of 128, each with a pipeline of its own if it is tried alone: without the name, the search is long."""
+    images = as_arrays([damaged_jpeg() if row in bad else jpeg(20, 30) for row in range(128)])
+    drawn = draw(PRESET, [image.tobytes() for image in images])
+    message = "" if named is None else f"`fn.decoders.image`,\n\nencountered:\n\nFailed to decode sample #{named} : "
+    assert sorted(find_undecodable(PRESET, images, drawn, 0, message=message)) == bad
+    assert len(asked) == pipelines
 
 
 def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +139,10 @@ def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(
 ) -> None:
     monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
     images = [jpeg(60, 80), damaged_jpeg()]
-    with pytest.raises(DeviceError, match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+\)"):
+    with pytest.raises(
+        DeviceError,
+        match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+, nvJPEG \S+, nvTIFF \S+\)",
+    ):
         find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)
     assert find_undecodable(PRESET, as_arrays(images[:1]), draw(PRESET, images[:1]), device_id) == {}
 

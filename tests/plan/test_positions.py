@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Positions, Subset, Weighted, Whole
+from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Positions, Remaining, Subset, Weighted, Whole
 from gpuloader.plan.positions import _uniform
 
 SAMPLES = 60
@@ -30,6 +30,9 @@ MAKERS: dict[str, Callable[[], Positions]] = {
     "by shard": lambda: ByShard(np.array([20, 0, SAMPLES - 20])),
     "subset": lambda: Subset(IDS, "full"),
     "subset in blocks": lambda: Subset(IDS, "block"),
+    "remaining": lambda: Remaining(Whole(SAMPLES - len(IDS), "full"), IDS),
+    "remaining of shards": lambda: Remaining(ByShard(np.array([12, SAMPLES - len(IDS) - 12])), IDS),
+    "remaining of a mixture": lambda: Remaining(Mixture.of([20, SAMPLES - len(IDS) - 20], [3, 1], "full"), IDS),
     "weighted": lambda: Weighted(IDS, WEIGHTS, replacement=True),
     "weighted without replacement": lambda: Weighted(IDS, WEIGHTS, replacement=False),
     "mixture": lambda: Mixture.of([40, 13, 7], [3, 1, 2], "full"),
@@ -82,6 +85,9 @@ def test_a_sample_comes_again_in_an_epoch_only_where_repeats_says_so(make: Calla
         ("whole", "c00afbd481694539f106497a4298c3f9", [29, 10, 21, 57, 27, 56, 33, 11, 36, 28, 4, 25]),
         ("subset", "f7096cf916af078cbb4aaaff42be5122", [43, 47, 29, 11, 53, 49, 21, 23, 3, 37, 59, 7]),
         ("subset in blocks", "9615d508400a602048c784bc644130d5", [27, 29, 21, 49, 9, 13, 41, 3, 35, 11, 43, 57]),
+        ("remaining", "315275da77253b4f0a9f4b0de34c9e56", [38, 42, 24, 56, 48, 44, 16, 18, 0, 32, 54, 2]),
+        ("remaining of shards", "f5d3cb1414862ecbf23ea8577db76700", [28, 30, 22, 50, 10, 14, 42, 4, 58, 12, 44, 56]),
+        ("remaining of a mixture", "3003980e20c621c2296d75d406d98fcb", [10, 56, 2, 28, 22, 48, 20, 36, 14, 52, 34, 30]),
         ("weighted", "2383838a7f8cdb12490c0780d8a3b2d2", [43, 23, 31, 13, 55, 25, 41, 35, 19, 55, 43, 41]),
         (
             "weighted without replacement",
@@ -105,6 +111,8 @@ def test_what_differs_has_another_fingerprint() -> None:
         Whole(SAMPLES + 1, "full"),
         Subset(IDS[:-1], "full"),
         Subset(IDS[::-1], "full"),
+        Remaining(Whole(SAMPLES - len(IDS), "none"), IDS),
+        Remaining(Whole(SAMPLES - len(IDS), "full"), IDS - 1),
         Weighted(IDS, WEIGHTS + 1, replacement=True),
         Weighted(IDS + 1, WEIGHTS, replacement=True),
         Mixture.of([40, 13, 7], [3, 2, 1], "full"),
@@ -123,6 +131,39 @@ def test_a_subset_has_each_of_its_samples_once(shuffle: Any) -> None:  # noqa: A
     for ids in (np.array([4]), IDS, IDS[::-1], np.arange(5000) * 3):
         order = epoch_of(Subset(ids, shuffle), epoch=2)
         assert order.tolist() == ids.tolist() if shuffle == "none" else sorted(order) == sorted(ids)
+
+
+# --- what remains
+
+
+@pytest.mark.parametrize("left_out", [[], [0], [59], [7], [0, 1, 2, 58, 59], list(range(1, 60)), IDS.tolist()])
+def test_what_remains_is_all_but_what_is_left_out_in_the_order_of_the_others(left_out: list[int]) -> None:
+    left = np.delete(np.arange(SAMPLES), left_out)
+    for shuffle in ("none", "full", "block"):
+        remaining = Remaining(Whole(len(left), shuffle), np.array(left_out, np.int64))  # type: ignore[arg-type]
+        subset = Subset(left, shuffle)  # type: ignore[arg-type]
+        assert remaining.length == len(left)
+        assert epoch_of(remaining, 3, 1).tolist() == epoch_of(subset, 3, 1).tolist()
+
+
+def test_what_remains_of_billions_needs_no_table() -> None:
+    left_out = np.array([5, 10**9, 2 * 10**9])
+    order = Remaining(Whole(3 * 10**9, "none"), left_out).order(0, 0)
+    assert order(np.array([4, 5, 10**9 - 2, 10**9 - 1, 3 * 10**9 - 1])).tolist() == [
+        4,
+        6,
+        10**9 - 1,
+        10**9 + 1,
+        3 * 10**9 + 2,
+    ]
+
+
+@each_sampling
+def test_each_includes_what_its_epochs_have(make: Callable[[], Positions]) -> None:
+    sampling = make()
+    epochs = [0] if isinstance(sampling, Custom) else range(200)  # what a function returns later is not known
+    seen = np.unique(np.concatenate([epoch_of(sampling, 0, epoch) for epoch in epochs]))
+    assert np.flatnonzero(sampling.includes(np.arange(SAMPLES))).tolist() == seen.tolist()
 
 
 # --- weights

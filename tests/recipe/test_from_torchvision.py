@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from inspect import signature
@@ -247,6 +246,7 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
         ([v2.ConvertImageDtype(torch.float16)], "float16"),
         ([v2.ToDtype(torch.float32, scale=True)], "float32"),
         ([v2.ToDtype(torch.float16, scale=True)], "float16"),
+        ([v2.ToDtype(torch.bfloat16, scale=True)], "bfloat16"),
         ([v2.ToDtype(torch.uint8, scale=True)], "uint8"),
         ([v2.ToDtype(torch.uint8)], "uint8"),
         ([v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)], "float32"),
@@ -323,10 +323,13 @@ class ToTensor:
         (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
         (v2.Resize(9, Mode.BOX), "`Resize.interpolation`: found 'box'; allowed are 'nearest', 'bilinear', 'bicubic'"),
         (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True is supported"),
-        (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16 and uint8 are supported"),
+        (
+            v2.ToDtype(torch.float64, scale=True),
+            "ToDtype to float64: only float32, float16, bfloat16, uint8 are supported",
+        ),
         (
             v1.ConvertImageDtype(torch.int16),
-            "ConvertImageDtype to int16: only float32, float16 and uint8 are supported",
+            "ConvertImageDtype to int16: only float32, float16, bfloat16, uint8 are supported",
         ),
         # In torchvision each choice is one of two.
         *(
@@ -357,23 +360,27 @@ def of_timm(name: str, module: str) -> object:
     return type(name, (), {"__module__": f"timm.data.{module}"})()
 
 
-def test_timms_transforms_are_refused_once_with_the_presets_that_are_timms() -> None:
-    made = v2.Compose(  # as timm.data.create_transform composes them
+def test_timms_transforms_without_a_counterpart_are_refused_with_what_to_do() -> None:
+    """tests/integrations has those with one, as timm makes them."""
+    made = v2.Compose(
         [
-            of_timm("RandomResizedCropAndInterpolation", "transforms"),
+            of_timm("TrimBorder", "transforms"),
+            of_timm("ResizeKeepRatio", "transforms"),
             v2.RandomHorizontalFlip(),
-            of_timm("RandAugment", "auto_augment"),
-            of_timm("MaybeToTensor", "transforms"),
-            of_timm("RandomErasing", "random_erasing"),
+            of_timm("AugMixAugment", "auto_augment"),
+            of_timm("ToTensor", "transforms"),
+            of_timm("Novel", "transforms"),
         ]
     )
-    message = error_of(made)
-    assert message == (
-        "torchvision's transform cannot be translated: timm's transforms have recipes: "
-        'preset="a1", "a2", "a3", "deit" or "deit3" to train, "a1_eval", "deit_eval" or "deit3_eval" to evaluate'
+    assert error_of(made) == (
+        "timm's transform cannot be translated: "
+        "timm's TrimBorder has no counterpart: leave crop_border_pixels out; "
+        "timm's ResizeKeepRatio has no counterpart: give create_transform a square input_size, or crop_mode='squash'; "
+        "to train, train_crop_mode='rrc'; "
+        "timm's AugMixAugment has no counterpart: leave auto_augment out, and put gpuloader's AugMix into the recipe; "
+        "timm's ToTensor has no counterpart: it gives levels of 0 to 255 as float32: use MaybeToTensor, or none; "
+        "timm's Novel has no counterpart: leave it out"
     )
-    named = [load_preset(name) for name in re.findall(r'"(\w+)"', message)]
-    assert [preset.random for preset in named] == [True] * 5 + [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -384,7 +391,7 @@ def test_timms_transforms_are_refused_once_with_the_presets_that_are_timms() -> 
         ([], {}, "give either `transforms`, or `views` with their own transforms"),
         ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),
         ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
-        (v2.CenterCrop(9), {"layout": "nhwc"}, "`layout`: found 'nhwc' (did you mean nchw?); allowed are "),
+        (v2.CenterCrop(9), {"layout": "nchv"}, "`layout`: found 'nchv' (did you mean nchw?); allowed are "),
         (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is an unknown key (did you mean layout?); allowed are "),
     ],
     ids=str,
@@ -441,6 +448,24 @@ def test_torchvisions_own_recipes_are_shipped(
     theirs: ModuleType, name: str, make: Callable[[ModuleType], object]
 ) -> None:
     shipped, preset = load_preset(name), translated(make(theirs))
+    assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
+
+
+def open_clips(*transforms: object) -> object:
+    """As open_clip composes its defaults; its classes of its own do nothing to RGB images, or what ToTensor does."""
+    statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+    return v1.Compose([*transforms, v1.ToTensor(), v1.Normalize(*statistics)])
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("clip_train", open_clips(v1.RandomResizedCrop(224, scale=(0.9, 1.0), interpolation=Mode.BICUBIC))),
+        ("clip_eval", open_clips(v1.Resize(224, interpolation=Mode.BICUBIC), v1.CenterCrop(224))),
+    ],
+)
+def test_open_clips_own_recipes_are_shipped(name: str, theirs: object) -> None:
+    shipped, preset = load_preset(name), translated(theirs)
     assert (preset.transforms, preset.dtype) == (shipped.transforms, shipped.dtype)
 
 

@@ -59,8 +59,8 @@ FROM_TORCHVISION = (
             "-0.5 <= low <= high <= 0.5",
         ),
         (
-            lambda: Compose([CROP], layout="nhwc"),
-            "`Compose.layout`: found 'nhwc' (did you mean nchw?); allowed are 'nchw' or 'channels_last'",
+            lambda: Compose([CROP], layout="nchv"),
+            "`Compose.layout`: found 'nchv' (did you mean nchw?); allowed are 'nchw', 'channels_last' or 'nhwc'",
         ),
         (lambda: Compose([]), "`Compose`: give either `transforms`, or `views` with their own transforms"),
         (
@@ -71,7 +71,8 @@ FROM_TORCHVISION = (
         (
             lambda: Compose([CROP], dtype="float46", views=0),
             "`Compose.views`: found 0: input should be greater than or equal to 1\n"
-            "`Compose.dtype`: found 'float46' (did you mean float16?); allowed are 'float32', 'float16' or 'uint8'",
+            "`Compose.dtype`: found 'float46' (did you mean float16?); allowed are "
+            "'float32', 'float16', 'bfloat16' or 'uint8'",
         ),
         # What a list of transforms has in it.
         (

@@ -48,6 +48,7 @@ FLIP = RandomHorizontalFlip(0.5)
 IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR10 = Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100 = Normalize((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+CLIP = Normalize((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 CROP = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bilinear")
 BICUBIC = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bicubic")
 PADDED = [Resize((32, 32)), RandomCrop(32, 4, 0.0, "constant"), FLIP]
@@ -81,6 +82,8 @@ SHIPPED = {
     "cifar10_eval": Preset([Resize((32, 32)), CIFAR10]),
     "cifar100": Preset([*PADDED, CIFAR100]),
     "cifar100_eval": Preset([Resize((32, 32)), CIFAR100]),
+    "clip_eval": Preset([Resize(224, "bicubic"), CenterCrop(224), CLIP]),
+    "clip_train": Preset([RandomResizedCrop(224, (0.9, 1.0), interpolation="bicubic"), CLIP]),
     "deit": Preset(
         [
             BICUBIC,
@@ -337,6 +340,32 @@ def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Preset) -> 
     assert load_preset(tmp_path / "mine.yaml") == preset
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Preset([CenterCrop(8), FLIP])),
+        ({"transforms": (CenterCrop(8), FLIP)}, Preset([CenterCrop(8), FLIP])),
+        ({"transforms": [CenterCrop(8), {"RandomHorizontalFlip": {}}], "views": 2}, Preset([CenterCrop(8), FLIP], 2)),
+        ({"transforms": [CenterCrop(8)], "layout": "nhwc"}, Preset([CenterCrop(8)], layout="channels_last")),
+        ({"transforms": [CenterCrop(8)], "dtype": "bfloat16"}, Preset([CenterCrop(8)], dtype="bfloat16")),
+        (
+            {"views": (View([CenterCrop(8)]), {"transforms": [CenterCrop(9)]})},
+            Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)])]),
+        ),
+    ],
+    ids=str,
+)
+def test_a_mapping_of_a_recipes_keys_is_a_recipe(content: dict[str, Any], expected: Preset) -> None:
+    assert load_preset(content) == expected
+
+
+def test_a_mapping_of_a_recipes_keys_is_checked_as_a_file_is() -> None:
+    with pytest.raises(PresetError, match=r"^preset: `transforms\[0\].CenterCrop.size` is missing$"):
+        load_preset({"transforms": ["CenterCrop"]})
+    with pytest.raises(PresetError, match=r"^preset: `imagenet_train` is an unknown key"):
+        load_preset({"transforms": [FLIP], "imagenet_train": {}})
+
+
 def test_a_transforms_name_is_its_class() -> None:
     assert {name: kind.__name__ for name, kind in TRANSFORMS.items()} == {name: name for name in TRANSFORMS}
     assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
@@ -408,7 +437,15 @@ def test_keys_that_are_unknown_or_missing_are_said(tmp_path: Path, content: dict
         ({"Pad": {}, "CenterCrop": {}}, f"`: found {{'CenterCrop': {{}}, 'Pad': {{}}}}; allowed is {NAMES}"),  # two
         ({3: {}}, f"`: found {{3: {{}}}}; allowed is {NAMES}"),
         ({"Pad": 3}, ".Pad`: found 3, allowed is a mapping of parameters to values"),
-        ({"Pad": None}, ".Pad`: found None, allowed is a mapping of parameters to values"),
+        (
+            {"Pad": None},
+            ".Pad`: found None, allowed is a mapping of parameters to values; indent them below the name, or leave the "
+            "colon out",
+        ),
+        (
+            {"Pad": None, "padding": 3},
+            ".Pad`: padding must be indented below it, further than its name: write Pad: {padding: ...}",
+        ),
         ({"Pad": [3]}, ".Pad`: found [3], allowed is a mapping of parameters to values"),
         (
             {"RandomApply": {"transforms": "GaussianBlur"}},
@@ -429,7 +466,16 @@ def test_what_is_no_transform_is_said(tmp_path: Path, each: object, says: str) -
     [
         ({"transforms": None}, "`transforms`: found None, allowed is a list, such as [RandomHorizontalFlip]"),
         ({"transforms": "Pad"}, "`transforms`: found 'Pad', allowed is a list, such as [RandomHorizontalFlip]"),
-        ({"transforms": {"Pad": {}}}, "`transforms`: found {'Pad': {}}, allowed is a list, such as"),
+        (
+            {"transforms": {"Pad": {}}},
+            "`transforms`: found {'Pad': {}}, allowed is a list, such as [RandomHorizontalFlip]; in YAML each "
+            "transform begins with a dash",
+        ),
+        (
+            {"mix": None, "num_classes": 10, "p": 0.5},
+            "`mix`: num_classes, p must be indented below it, further than its name: write mix: {num_classes: ...}",
+        ),
+        ({"num_classes": 10}, "`num_classes` is an unknown key; allowed are"),
         ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
         ({"views": [{"transforms": 3}]}, "`views[0].transforms`: found 3, allowed is a list, such as"),
         ({"mix": 3}, "`mix`: found 3: input should be an instance of Mix"),
@@ -505,9 +551,9 @@ def test_a_wrong_value_is_said_with_what_is_allowed(
         ({"views": 0}, "views", "0", "greater than or equal to 1"),
         ({"views": 1.5}, "views", "1.5", "integer"),
         ({"transforms": [], "views": []}, "views", "()", "at least 1 item"),
-        ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float32', 'float16' or 'uint8'"),
-        ({"dtype": 32}, "dtype", "32", "'float32', 'float16' or 'uint8'"),
-        ({"layout": "nhwc"}, "layout", "'nhwc' (did you mean nchw?)", "'nchw' or 'channels_last'"),
+        ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float16', 'bfloat16' or 'uint8'"),
+        ({"dtype": 32}, "dtype", "32", "'float32', 'float16', 'bfloat16' or 'uint8'"),
+        ({"layout": "nchv"}, "layout", "'nchv' (did you mean nchw?)", "'nchw', 'channels_last' or 'nhwc'"),
         ({"fast_idct": "on"}, "fast_idct", "'on'", "boolean"),
         ({"max_pixels": 0}, "max_pixels", "0", "greater than or equal to 1"),
         ({"max_pixels": 100_000_001}, "max_pixels", "100000001", "less than or equal to 100000000"),
@@ -840,7 +886,6 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
         ({"RandomResizedCrop": {"size": 0}}, "`transforms[0].RandomResizedCrop.size`: found 0"),
         ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
         ({"mix": {"p": 0.5}}, "`mix.num_classes` is missing"),
-        ({"transforms": (FLIP,)}, "`transforms`: found (RandomHorizontalFlip(p=0.5),), allowed is a list"),
     ],
     ids=str,
 )

@@ -53,6 +53,7 @@ def test_plain_mappings_are_read(text: str | bytes, content: dict[object, object
         ("a: [1, 2\nb: 3\n", 2, "expected ',' or ']'"),
         ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
         ("a: b: c\n", 1, "mapping values are not allowed here"),
+        ("- a\n  b: 1\n", 2, "a name with values below it ends with a colon, and they are indented further"),
         ("a: 1\n---\nb: 2\n", 2, "but found another document"),
     ],
 )

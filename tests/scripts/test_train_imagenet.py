@@ -323,7 +323,8 @@ def test_only_normalisation_layers_have_their_own_weight_decay(config: Path) -> 
 def test_the_tiny_configuration_runs_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_samples(tmp_path / "shards", 40)
+    write_samples(tmp_path / "shards/train", 40)
+    write_samples(tmp_path / "shards/val", 20)
     monkeypatch.chdir(tmp_path)
     trainer().main(["--config", str(ROOT / "configs/train/tiny.yaml"), "--set", "epochs=1"])
     without = importlib.util.find_spec("tensorboard") is None

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 from naming import named
+from oracle import torchvision
+from torch.utils.data import IterableDataset, TensorDataset
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import Tar, resolve_local, resolve_shards
 from gpuloader.shards.remote import RemoteShard, urls
 
+ImageFolder = torchvision.datasets.ImageFolder
 FILES = (
     *(f"train-{number:04d}.tar" for number in range(12)),
     *("train-0000.tar.gpuidx", "train-0000.tar.idx", "train-0000.idx", "val-a.tar", "val-b.tar", "notes.txt"),
     *("deep/er/x.tar", "deep/y.tar", "odd {name}.tar", "odd [1].tar", "no-tar/notes.txt", "data.zip"),
     *("classes/cat/1.jpg", "classes/README.txt", "two splits/train/cat/1.JPEG", "flat/1.png", "flat/notes.txt"),
+    *("two folders/train/0.tar", "two folders/train/1.tar", "two folders/val/0.tar"),
 )
 
 
@@ -141,10 +148,17 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("something.else", ["no such file: something.else", "the folder . has no such name"]),
         ("nowhere/a.tar", ["no such file: nowhere/a.tar", "there is no folder nowhere either"]),
         (Path("nowhere"), ["no such file: nowhere"]),
-        ("nowhere-*.tar", ["no file matches nowhere-*.tar", "check the path", "name the shards in a list"]),
-        ("d[e]ep", ["no file matches d[e]ep"]),  # it matches a folder
+        ("*.jpg", ["no file matches *.jpg; the folder . has odd [1].tar, odd {name}.tar, train-0000.tar ..."]),
+        ("nowhere-*.tar", ["check the path (relative to ", "name the shards in a list"]),
+        ("trian-*.tar", ["no file matches trian-*.tar; similar names are train-0009.tar, train-0010.tar, "]),
+        ("dep/*.tar", ["no file matches dep/*.tar; dep is no folder; similar names are deep"]),
+        ("de[e]p/z-*.tar", ["no file matches de[e]p/z-*.tar; similar names are deep"]),
+        ("no-tar/*.tar", ["no file matches no-tar/*.tar; the folder no-tar has no shards"]),
+        ("no/where/*.tar", ["no/where is no folder (there is no folder no either)"]),
+        ("d[e]ep", ["no file matches d[e]ep; similar names are deep"]),  # it matches a folder
         ("train-0000.tar.gpu*", ["no file matches"]),
-        ("no-tar", ["no *.tar in the folder no-tar", "check the path"]),
+        ("no-tar", ["no *.tar in the folder no-tar: check the path"]),
+        ("two folders", ["no *.tar in the folder two folders, but in its folders train, val: check the path"]),
         ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
@@ -185,6 +199,30 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
     with pytest.raises(ConfigError) as caught:
         resolve_shards(tar)
     assert all(part in str(caught.value) for part in says)
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        (
+            lambda: ImageFolder("two splits/train"),
+            "`gpuloader pack 'two splits/train' shards` makes shards of the folder",
+        ),
+        (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
+        (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
+        (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
+        (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
+    ],
+)
+def test_a_data_set_of_torch_points_to_packing(dataset: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_shards(dataset())
+    assert says in str(caught.value)
 
 
 def test_a_shard_that_is_a_broken_link_is_not_passed_over_in_silence() -> None:

@@ -1,11 +1,24 @@
-"""Scanning a tar that is damaged: what stands before the damage."""
+"""Scanning: a tar that is damaged, what stands before the damage; and tars that are made to take memory or time."""
+
+from __future__ import annotations
 
 import tarfile
+import time
+import tracemalloc
 from pathlib import Path
 
-from making import write_samples
+import pytest
+from making import jpeg, write_samples
+from tar_bytes import END, extended, forged, member, record
 
-from gpuloader.shards import open_index, scan_to_damage
+from gpuloader.shards import ShardIndex, open_index, scan_to_damage
+from gpuloader.shards.scan import scan_bytes
+
+IMAGE = jpeg(8, 8)
+
+
+def scanned(tar: bytes) -> ShardIndex:
+    return scan_bytes(lambda count, offset: tar[offset : offset + count], len(tar), 0, "a.tar")
 
 
 def test_a_whole_tar_has_no_damage(tmp_path: Path) -> None:
@@ -26,3 +39,79 @@ def test_the_members_before_the_damage_are_indexed_and_the_damage_is_named(tmp_p
     assert damage.problem.startswith("truncated: a member of ")
     assert damage.offset < cut
     assert [item.name for item in index.left_out] == ["000003.cls"]
+
+
+COUNT = 10_000
+MEMBERS = {
+    "ordinary": [*(f"{i:x}.jpg" for i in range(COUNT)), *(f"{i:x}.cls" for i in range(COUNT))],
+    "a key with many extensions": [f"0.{i:x}" for i in range(2 * COUNT)],
+    "as many keys with the last of them": [
+        *(f"0.{i:x}" for i in range(COUNT)),
+        *(f"{i:x}.{COUNT - 1:x}" for i in range(1, COUNT + 1)),
+    ],
+    "one name again and again": ["0.jpg"] * (2 * COUNT),
+}
+
+
+@pytest.mark.parametrize("names", MEMBERS.values(), ids=MEMBERS.keys())
+def test_memory_grows_with_the_members_alone_whatever_they_are_called(names: list[str]) -> None:
+    tar = b"".join([*map(member, names), END])
+    tracemalloc.start()
+    scanned(tar)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 500 * len(names)  # of an ordinary one: about 250
+
+
+def test_time_grows_with_the_members_and_the_records_for_all_not_with_their_product() -> None:
+    for_all = [
+        extended(b"g", b"".join(record(b"%s%d.%d" % (prefix, i, j), b"v" * 20) for j in range(3000)))
+        for i in range(30)
+        for prefix in (b"k", b"GNU.no-sparse")
+    ]
+    tar = b"".join([*for_all, *(member(f"{i}.jpg", IMAGE) for i in range(1500)), END])
+    start = time.process_time()
+    assert len(scanned(tar)) == 1500
+    assert time.process_time() - start < 8  # it takes 0.5 s; a product would take 30 s
+
+
+def test_a_long_name_for_all_costs_its_length_once() -> None:
+    """A global record names all later members, so they are all the same component of one sample."""
+    for name, count in [("k" * 1_000_000 + ".jpg", 1), ("k." + "É" * 500_000, 0), ("n" * 1_000_000, 0)]:
+        tar = b"".join([extended(b"g", record(b"path", name.encode())), forged() * 20_000, END])
+        start = time.process_time()
+        index = scanned(tar)
+        assert time.process_time() - start < 8  # it takes 0.5 s; a product would take 20 s
+        assert (len(index), index.left_out_count) == (count, 20_000 - count)
+        assert len(index.to_bytes()) < 10_000_000  # its file has no name of a member that is left out in full
+
+
+def test_what_is_left_out_is_said_with_the_end_of_a_long_name() -> None:
+    name = f"{'k' * 90}/{'n' * 900_000}.tiff.txt"
+    tar = b"".join([extended(b"x", record(b"path", name.encode())), forged(), END])
+    [item] = scanned(tar).left_out
+    assert item.name.startswith("k" * 90 + "/nnn")
+    assert item.name.endswith("nnn.tiff.txt")
+    assert f" ... ({len(name)} characters) ... " in item.name
+    assert len(item.name) == 500
+
+
+def test_the_first_of_two_components_with_one_name_counts() -> None:
+    tar = b"".join(
+        [
+            *(member("a.cls", b"1"), member("b.jpg", IMAGE), member("a.jpg", IMAGE), member("a.cls", b"2")),
+            *(member("a.CLS", b"3"), member("b.cls", b"4"), member("c.txt"), member("a.jpg"), END),
+        ]
+    )
+    index = scanned(tar)
+    assert [(index.key(row), index.label[row], index.image_size[row]) for row in range(len(index))] == [
+        ("a", 1, len(IMAGE)),
+        ("b", 4, len(IMAGE)),
+    ]
+    assert [(item.name, item.why) for item in index.left_out] == [
+        ("a.cls", "the key has a .cls already"),
+        ("a.CLS", "the key has a .cls already"),
+        ("a.jpg", "the key has a .jpg already"),
+        ("c.txt", "its key has no image"),
+    ]
+    assert [tar[item.offset : item.offset + 1] for item in index.left_out[:2]] == [b"2", b"3"]

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from making import tar_by_command
+from tar_bytes import END, extended, forged, padded, record
 
 from gpuloader.errors import TarError
 from gpuloader.shards.tar import MISSING_END, Member, members
 
-END = bytes(1024)
 NAMES = [
     "a.jpg",
     "folder/b.jpg",
@@ -79,41 +79,6 @@ def written(path: Path, tar_format: int, infos: Iterable[tarfile.TarInfo]) -> Pa
         for number, info in enumerate(infos):
             tar.addfile(info, io.BytesIO(bytes([number % 255 + 1]) * info.size))
     return path
-
-
-def forged(
-    name: bytes = b"a.jpg",
-    size: bytes | int = 0,
-    kind: bytes = b"0",
-    magic: bytes = b"ustar\x0000",
-    prefix: bytes = b"",
-    signed: bool = False,
-) -> bytes:
-    """A header block with a right checksum, whatever its fields say."""
-    field = b"%011o\0" % size if isinstance(size, int) else size.ljust(12, b"\0")
-    block = bytearray(512)
-    for start, value in ((0, name), (124, field), (156, kind), (257, magic), (345, prefix)):
-        block[start : start + len(value)] = value
-    block[148:156] = b" " * 8
-    total = sum(np.frombuffer(block, np.int8 if signed else np.uint8).tolist())
-    block[148:156] = b"%06o\0 " % total
-    return bytes(block)
-
-
-def padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 512)
-
-
-def extended(kind: bytes, data: bytes) -> bytes:
-    return forged(size=len(data), kind=kind, name=b"././@LongLink") + padded(data)
-
-
-def record(key: bytes, value: bytes) -> bytes:
-    rest = b" " + key + b"=" + value + b"\n"
-    length = len(rest) + 1
-    while len(b"%d" % length + rest) != length:
-        length += 1
-    return b"%d" % length + rest
 
 
 # What tars are made of.
@@ -467,6 +432,8 @@ def test_what_cannot_be_explained_is_an_error_with_its_offset(
         record(b"size", b"0x5"),
         record(b"size", b""),
         record(b"size", "٣".encode()),  # a digit, but none of ASCII
+        record(b"size", b"9" * 21),
+        record(b"size", b"9" * 5000),  # more digits than Python reads
     ],
 )
 def test_a_pax_record_that_cannot_be_read_is_an_error(tmp_path: Path, data: bytes) -> None:

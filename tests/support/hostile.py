@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import numpy as np
+import torch
+
 Path: TypeAlias = tuple[Any, ...]
 
 DEEP = 5000
@@ -36,7 +39,17 @@ def _read() -> Iterator[Any]:
             continue
 
 
-VALUES = (*_read(), 10**5000, -(10**5000), 16**4096, _deep(DEEP), b"x", {1}, (1, "x"), {10**5000: 1}, object, ...)
+ARRAYS = (
+    *(np.array([1, 2]), np.array([[0]]), np.array(0), np.array([]), np.array(["x"], object), np.zeros((300, 300))),
+    *(torch.tensor([1, 2]), torch.tensor(0), torch.tensor([]), np.int64(0), np.float64("nan")),
+    *([np.array([1, 2])], {"x": torch.tensor([1, 2])}, [[0, np.array(["x", "y"])]]),
+)
+"""What compares element by element, or has no truth."""
+
+VALUES = (
+    *(*_read(), 10**5000, -(10**5000), 16**4096, _deep(DEEP), b"x", {1}, (1, "x"), {10**5000: 1}, object, ...),
+    *ARRAYS,
+)
 """Hostile values as they come out of pickles and other files than JSON."""
 
 

@@ -33,6 +33,7 @@ class Server:
             comes than is announced, or "drop 1000", after so many bytes; "less", the answer is whole, but half of what
             was asked for; "endless", 64 MiB come behind it, of which nothing is announced; "elsewhere", another part
             comes, and is said to; "etag", the answer is said to be of another version.
+        headers: what these say in each answer in place of what is true, as bytes of Latin-1; None leaves one out.
         bytes_per_second: 0 for as fast as it can.
     """
 
@@ -42,6 +43,7 @@ class Server:
         self.sent_bytes: Counter[str] = Counter()
         self.asked: Counter[tuple[str, str]] = Counter()
         self.faults: dict[tuple[str, str], tuple[str, int]] = {}
+        self.headers: dict[str, str | None] = {}
         self.bytes_per_second = 0.0
         self.ended = Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self))
@@ -104,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.end_headers()
         if fault == "html":
             return self.send_body(name, b"<!DOCTYPE html><html>Please log in</html>" * 50, with_body)
-        if fault and fault.startswith("redirect "):
+        if fault and fault.startswith("redirect "):  # the place, as bytes of Latin-1
             self.send_response(302)
             self.send_header("Location", fault.removeprefix("redirect "))
             return self.end_headers()
@@ -144,8 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault: str | None = None,
     ) -> None:
         self.send_response(status)
-        for header, value in (headers or {}).items():
-            self.send_header(header, value)
+        for header, value in {**(headers or {}), **self.of.headers}.items():
+            if value is not None:
+                self.send_header(header, value)
         if fault != "endless":
             self.send_header("Content-Length", str(len(data) + (100 if fault == "long" else 0)))
         if fault == "less":  # a whole answer, but of fewer bytes than were asked for

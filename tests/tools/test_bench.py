@@ -99,7 +99,7 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"batch_size": 41}, ConfigError, "batch_size=41: there are 40 samples; give at most that"),
+        ({"batch_size": 41}, ConfigError, "batch_size=41: the shards have 40 samples; give at most that"),
         ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
         ({"batch_size": "8"}, ConfigError, "batch_size='8': allowed is an integer of at least 1"),
         ({"seconds": 0}, ConfigError, "seconds=0: allowed is a number above 0"),

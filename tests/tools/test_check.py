@@ -6,7 +6,7 @@ import gzip
 import io
 import sys
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ def keys_by_webdataset(tar: Path) -> list[str]:
 def test_good_shards_are_well(tmp_path: Path) -> None:
     result = check_shards(write_samples(tmp_path, 41, shards=3))
     assert (result.shards, result.samples, result.all_well) == (3, 41, True)
-    assert (result.bad, result.broken, result.stray, result.stray_count, result.without_label) == ((), (), (), 0, 0)
+    assert (result.bad, result.broken, result.stray, result.stray_count, result.lacking) == ((), (), (), 0, ())
 
 
 @pytest.mark.parametrize("bad", [[0], [7], [19], [9, 10], list(range(20)), list(range(3, 18))])
@@ -78,18 +78,40 @@ def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "expected"),
-    [((b"1", b"2", b"3"), 0), ((None, None, None), 0), ((b"1", None, b"3"), 1), ((None, None, b"1"), 2)],
+    ("rows", "expected"),
+    [
+        (["jpg cls txt"] * 3, []),
+        (["jpg"] * 3, []),
+        (["jpg cls", "jpg", "jpg cls"], [("cls", 1, "1")]),
+        (["jpg", "jpg", "jpg cls"], [("cls", 2, "0")]),
+        (["jpg cls txt", "jpg json", "jpg cls"], [("cls", 1, "1"), ("json", 2, "0"), ("txt", 2, "1")]),
+        (["jpg cls", "png cls", "webp cls"], []),  # one image each
+        (["jpg png", "png", "jpg"], [("png", 1, "2")]),  # another image beside it
+        (["jpg npy", "jpg"], [("npy", 1, "1")]),
+    ],
 )
-def test_samples_without_a_label_are_counted_where_others_have_one(
-    tmp_path: Path, labels: Sequence[bytes | None], expected: int
+def test_components_that_some_lack_are_counted(
+    tmp_path: Path, rows: list[str], expected: list[tuple[str, int, str]]
 ) -> None:
-    rows: list[Sample] = [
-        {"__key__": f"{n}", "jpg": jpeg(8, 8), **({"cls": c} if c else {})} for n, c in enumerate(labels)
+    content = {"jpg": jpeg(8, 8), "png": encoded(picture(8, 8), "PNG"), "webp": encoded(picture(8, 8), "WEBP")}
+    samples: list[Sample] = [
+        {"__key__": f"{n}"} | {extension: content.get(extension, b"1") for extension in row.split()}
+        for n, row in enumerate(rows)
     ]
-    result = check_shards(write_shard(tmp_path / "a.tar", rows))
-    assert result.without_label == expected
-    assert result.all_well == (expected == 0)
+    write_shard(tmp_path / "a.tar", samples[:1])
+    write_shard(tmp_path / "b.tar", samples[1:])
+    result = check_shards(tmp_path)
+    assert [(each.extension, each.samples, each.key) for each in result.lacking] == expected
+    assert all(each.shard == str(tmp_path / ("a.tar" if each.key == "0" else "b.tar")) for each in result.lacking)
+    assert result.all_well == (not expected)
+
+
+def test_of_many_components_those_that_fewest_lack_are_named(tmp_path: Path) -> None:
+    samples: list[Sample] = [
+        {"__key__": f"{n}", "jpg": jpeg(8, 8), **{f"x{k}": b"" for k in range(n, 30)}} for n in range(30)
+    ]
+    result = check_shards(write_shard(tmp_path / "a.tar", samples))
+    assert [(each.extension, each.samples) for each in result.lacking] == [(f"x{29 - k}", k) for k in range(1, 21)]
 
 
 def test_stray_members_are_named(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from gpuloader.pipelines.probe import Found
 from gpuloader.tools.doctor import (
     Nvidia,
     cores,
+    count_jpeg_engines,
     cuda_versions,
     dali_flavours,
     decoding,
@@ -167,6 +170,49 @@ def test_how_the_gpu_decodes(problems: tuple[str, ...], status: str) -> None:
     finding = decoding(problems, "what was found")
     assert (finding.name, finding.found, finding.status) == ("decoding", "what was found", status)
     assert bool(finding.advice) == (status != "ok")
+
+
+class NvJpeg:
+    """nvJPEG of a GPU, which tells its engines to the hardware backend alone; there is no GPU here."""
+
+    def __init__(self, engines: int, created: int = 0, counted: int = 0) -> None:
+        self.engines, self.created, self.counted = engines, created, counted
+        self.open = 0
+
+    def nvjpegCreateEx(self, backend: int, device: Any, pinned: Any, flags: int, handle: Any) -> int:  # noqa: ANN401, N802
+        assert (device, pinned, flags) == (None, None, 0)
+        handle._obj.value = 100 + backend
+        self.open += not self.created
+        return self.created
+
+    def nvjpegGetHardwareDecoderInfo(self, handle: Any, engines: Any, per_engine: Any) -> int:  # noqa: ANN401, N802
+        if handle.value == 103:
+            engines._obj.value, per_engine._obj.value = self.engines, 5
+        return self.counted
+
+    def nvjpegDestroy(self, handle: Any) -> int:  # noqa: ANN401, N802
+        self.open -= 1
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("nvjpeg", "said"),
+    [
+        (NvJpeg(2), "2, each of 5 cores, on GPU 0"),
+        (NvJpeg(0), "none on GPU 0"),
+        (NvJpeg(2, created=7), "none on GPU 0"),  # NVJPEG_STATUS_ARCH_MISMATCH
+        (NvJpeg(2, created=1), "unknown: nvJPEG cannot start (status 1)"),
+        (NvJpeg(2, counted=9), "unknown: nvJPEG does not say (status 9)"),
+    ],
+)
+def test_the_engines_are_those_of_the_hardware_backend(nvjpeg: Any, said: str) -> None:  # noqa: ANN401
+    assert count_jpeg_engines(nvjpeg) == said
+    assert nvjpeg.open == 0
+
+
+def test_the_versions_of_what_decodes_are_a_finding() -> None:
+    [finding] = [each for each in examine() if each.name == "decoders"]
+    assert re.fullmatch(r"nvImageCodec \d\S+, nvJPEG \d\S+, nvTIFF \d\S+", finding.found)
 
 
 def fails(gpu: int) -> Found:

@@ -65,6 +65,52 @@ def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> 
     assert shares["decode"] == pytest.approx(0.5 / 1.1)
 
 
+@pytest.mark.parametrize(
+    ("measured", "setup", "says"),
+    [
+        # disk, read, gate, decode, resize, pixels, loader
+        (
+            costs(0.08, 0.02, 0.03, 1.0, 1.1, 1.2, 0.5),  # the loader is faster than its parts
+            CPU,
+            "the loader took 0.5 s for 1,000 images, but changing pixels, a part of it, took 1.2 s. Measure longer",
+        ),
+        (
+            costs(0.08, 0.02, 0.03, 1.0, 0.7, 1.2, 1.3),
+            GPU,
+            "resizing took 0.7 s for 1,000 images, but decoding, a",
+        ),
+        (
+            costs(0.08, 0.02, 0.03, 1.0, 1.1, 1.2, 1.3, cpu=(0, 0.02, 0.03, 1.0, 0.7, 1.2, 1.3)),
+            CPU,
+            "resizing took 0.7 CPU s for 1,000 images, but decoding, a part of it, took 1 CPU s",
+        ),
+        (
+            costs(0.08, 0.50, 0.60, None, 0.4, None, 0.5),
+            CPU,
+            "resizing took 0.4 s for 1,000 images, but preparing",
+        ),
+        # what noise explains, and the disk, whose caches are dropped for it alone
+        (costs(0.08, 0.02, 0.03, 1.0, 0.9, 0.85, 0.81), CPU, None),
+        (costs(9.00, 0.02, 0.03, 0.6, 0.7, 0.8, 0.82), TOO_LARGE, None),
+        (costs(0.01, 0.01, 0.02, 0.3, 0.9, 1.0, 1.0, cpu=(0, 0, 0.02, 0.9, 0.31, 0.32, 0.33)), GPU, None),
+    ],
+)
+def test_no_stage_is_named_where_the_parts_contradict_the_whole(
+    measured: dict[Stage, Cost], setup: Setup, says: str | None
+) -> None:
+    sentence = what_limits(measured, setup)
+    assert sentence.startswith("The measurements contradict each other, so no bottleneck is named: ") == (
+        says is not None
+    )
+    assert says is None or says in sentence
+    assert ("bottleneck (" in sentence) == (says is None)
+
+
+def test_a_training_that_hardly_waits_is_judged_by_its_own_steps() -> None:
+    contradictory = costs(0.08, 0.02, 0.03, 1.0, 1.1, 1.2, 0.5)
+    assert what_limits(contradictory, CPU, overhead=0.01, noise=0.02).startswith("The model is the bottleneck")
+
+
 ADVICE = [
     (
         "disk",

@@ -27,7 +27,9 @@ def test_a_batch_fits_the_samples(asked: int | None, samples: int, measured: int
 
 
 def test_a_batch_that_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="batch_size=41: there are 40 samples; give at most that, or leave it out"):
+    with pytest.raises(
+        ConfigError, match="batch_size=41: the shards have 40 samples; give at most that, or leave it out"
+    ):
         fitting_batch_size(41, 40)
 
 

@@ -20,9 +20,11 @@ from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.loading import probing
 from gpuloader.loading.options import Decoder
-from gpuloader.pipelines import graph
+from gpuloader.pipelines import graph, steps
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
 from gpuloader.pipelines.probe import TRIALS, Found, Trial
+from gpuloader.recipe import Preset
+from gpuloader.recipe.program import Op
 from gpuloader.tools.verify import (
     CHECKS,
     Looks,
@@ -32,11 +34,13 @@ from gpuloader.tools.verify import (
     bad_images,
     checks,
     memory,
+    operations,
     recipes,
     speed,
     verify,
 )
 from gpuloader.tools.verify.drawing import draw
+from gpuloader.tools.verify.operations import OPERATIONS, PIXEL_OPERATIONS
 from gpuloader.tools.verify.result import Difference
 from gpuloader.tools.verify.speed import describe_engines, describe_steps, thread_counts, why_no_stock
 
@@ -68,7 +72,7 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
     ("check", "names"),
     [
         ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "MixUp and CutMix"}),
-        ("repeats", {"again", "in batches of 5", "in one batch", "resumed after 7 samples"}),
+        ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
         ("formats", {"JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
     ],
@@ -87,6 +91,27 @@ def test_on_the_cpu_pixels_must_be_equal_and_on_a_gpu_within_bounds(shards: list
         on_gpu = rows_of(shards, "recipes", GPU)["cifar10"]
     assert (allowed, on_gpu.allowed) == ("0", "mean 1.5, an image 10")
     assert not on_gpu.found.startswith("mean 0,")
+
+
+def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
+    with gpu_graph():
+        rows = rows_of(shards, "operations", GPU)
+    assert [row for row in rows.values() if not row.ok] == []
+    assert rows.keys() == OPERATIONS.keys()
+    assert {row.allowed for row in rows.values()} == {"mean 0.6, an image 4"}
+    tried = set().union(*(choices for each in OPERATIONS.values() for choices in Preset(each).each_view[0].choices))
+    assert tried >= set(Op)
+
+
+def test_an_operation_that_does_nothing_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a policy it would hardly be noticed: one of RandAugment's fourteen moves the mean by few levels."""
+    monkeypatch.setattr(steps, "_CHANGES", [])
+    monkeypatch.setattr(operations, "OPERATIONS", {name: OPERATIONS[name] for name in PIXEL_OPERATIONS})
+    with gpu_graph():
+        assert [row for row in rows_of(shards, "operations", GPU).values() if row.ok] == []
+    few = {name: OPERATIONS[name] for name in ("hue", "erasing, noise")}
+    monkeypatch.setattr(operations, "OPERATIONS", few)
+    assert [(row.ok, row.allowed) for row in rows_of(shards, "operations").values()] == [(True, "0")] * 2  # on the CPU
 
 
 def test_versions_are_the_doctors_findings(shards: list[Path]) -> None:
@@ -160,7 +185,7 @@ def test_the_numbers_of_threads_end_with_the_cores(cores: int, counts: list[int]
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [
-        ([7], "p99 7 ms, median 7 ms, of 1 steps of 16 images"),
+        ([7], "p99 7 ms, median 7 ms, of 1 step of 16 images"),
         ([10] * 9 + [300], "p99 300 ms, median 10 ms, of 10 steps of 16 images"),
         ([10] * 99 + [300], "p99 10 ms, median 10 ms, of 100 steps of 16 images"),  # one of a hundred is longer
         ([10] * 98 + [300] * 2, "p99 300 ms, median 10 ms, of 100 steps of 16 images"),
@@ -261,6 +286,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
     rows = rows_of(shards, "repeats")
     assert {name: row.ok for name, row in rows.items()} == {
         "again": True,
+        "one by one": False,
         "in batches of 5": False,
         "in one batch": False,
         "resumed after 7 samples": False,

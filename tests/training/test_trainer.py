@@ -190,7 +190,7 @@ def test_the_profile_is_of_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             {"dataloader_names": ["a", "b"]},
-            r"dataloader_names=\['a', 'b'\]: allowed is one value for each of 1 loaders",
+            r"dataloader_names=\['a', 'b'\]: allowed is one value for each of 1 loader",
         ),
         ({"dataloader_weights": [1, 2], "sampling_strategy": S.WEIGHTED}, r"dataloader_weights=\[1, 2\]"),
     ],

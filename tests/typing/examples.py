@@ -5,8 +5,9 @@ A line that must be an error says so by `ignore`: the checkers complain of one t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from PIL import Image
 from torch import Tensor
 from typing_extensions import assert_type
 
@@ -14,13 +15,28 @@ from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader
 from gpuloader.collators import as_text
 from gpuloader.loading.delivery import Images, Labels
 from gpuloader.trainers.datamodule import TrainerLoaders
+from gpuloader.transforms import (
+    CenterCrop,
+    ColorJitter,
+    Grayscale,
+    Mix,
+    Normalize,
+    Pad,
+    RandomApply,
+    RandomChoice,
+    RandomErasing,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
+    View,
+)
 
 
 def tuples() -> None:
     for images, labels in GPULoader("a.tar", 8):
         assert_type(images, Tensor | Any)  # a list where the recipe has several views
         assert_type(labels, Tensor | Any)  # None without labels
-    assert_type(GPULoader("a.tar", 8, None, output="tuple", seed=1), GPULoader[tuple[Images, Labels]])
+    assert_type(next(iter(GPULoader("a.tar", 8, None, output="tuple", seed=1))), tuple[Images, Labels])
     with GPULoader("a.tar", 8, label_from=None) as loader:
         assert_type(next(iter(loader)), tuple[Images, Labels])
 
@@ -38,10 +54,31 @@ def dictionaries() -> None:
         assert_type(renamed, dict[str, Any])
 
 
+def unknown_outputs(configured: dict[str, Any], either: Literal["tuple", "dict"]) -> None:
+    for batch in GPULoader("a.tar", **configured):
+        assert_type(batch, Any)
+    for batch in GPULoader("a.tar", 8, output=either):
+        assert_type(batch, Any)
+
+
+def annotated(loader: GPULoader[Batch]) -> None:
+    for batch in loader:
+        assert_type(batch, Batch)
+
+
+def passed_on() -> None:
+    annotated(GPULoader("a.tar", 8, output="dict"))
+
+
 def mixed() -> None:
     for name, batch in MixedLoader({"a": GPULoader("a.tar", 8, output="dict")}):
         assert_type(name, str)
         assert_type(batch, Batch)
+    loaders = {"a": GPULoader("a.tar", 8), "b": GPULoader("b.tar", 8, output="dict")}
+    for _, either in MixedLoader(loaders):
+        assert_type(either, tuple[Images, Labels] | Batch)  # type: ignore[assert-type]  # mypy says Any
+    for _, either in MixedLoader[tuple[Images, Labels] | Batch](loaders):
+        assert_type(either, tuple[Images, Labels] | Batch)
 
 
 def any_loader(loader: GPULoader) -> None:
@@ -61,7 +98,19 @@ def arguments(configured: dict[str, Any]) -> None:
     GPULoader("a.tar", 8, preset="deit", shuffle=True, decoder=Decoder(prefetch=1), world={"rank": 0, "world_size": 2})
     GPULoader("a.tar", 8, preset="my/recipe.yaml", on_error="replace")
     GPULoader("a.tar", **configured)
-    GPULoader("a.tar", 8, num_workers=4)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    GPULoader("a.tar", 8, shuffle="fully")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-    GPULoader("a.tar", 8, fields=["json"])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    GPULoader("a.tar", 8)[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     assert_type(Compose.load("imagenet_eval", dtype="float16"), Compose)
+
+
+def recipes(picture: bytes) -> None:
+    compose = Compose([RandomResizedCrop(128), ColorJitter(0.4), Normalize([0.5] * 3, [0.5] * 3)])
+    Compose([Resize([192, 256]), RandomRotation([-10, 10], fill=[1, 2, 3]), RandomErasing(value=[0, 0, 1])])
+    Compose([Resize((192, 256)), RandomApply([ColorJitter(hue=[0, 0.1])]), RandomChoice([Grayscale()], p=[1])])
+    Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], formats=["jpeg"])
+    Compose(views=[View([CenterCrop(96)], count=2), View([CenterCrop(96)])], mix=Mix(10, mixup_alpha=0.2))
+    assert_type(compose(picture), Tensor | Any)  # a list if the recipe has several views
+    compose([picture, picture])
+    compose(Image.new("RGB", (8, 8)))
+    Resize("256")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Compose([128])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    Compose([Resize(256)], transform=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -158,7 +158,7 @@ class Normalize(Transform):
     """(x - mean) / std by channel, for x in [0, 1]; the result is float32."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__(gl.Normalize(tuple(mean), tuple(std)))  # type: ignore[arg-type]  # its error says: three
+        super().__init__(gl.Normalize(tuple(mean), tuple(std)))
 
 
 class ImageNetNormalize(Normalize):

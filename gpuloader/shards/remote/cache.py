@@ -12,8 +12,8 @@ are not removed. Nobody waits for space while holding a lock on a shard, so ther
 names do not belong to the cache: they do not count and are not changed.
 
 If a process ends, what it wrote stays; if the machine stops, this may be lost. So partial files from before the
-machine's last start are removed. If a shard's size or modification time is wrong, something changed it here, and it is
-downloaded again.
+machine's last start are removed. If a shard's size or modification time is wrong, or its content is not what its index
+says, something changed or damaged it here, and it is downloaded again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import re
 import shutil
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,7 @@ class ShardCache:
         self._hits = self._misses = self._downloaded_bytes = 0
         self._expected: dict[str, bytes] = {}  # by key, the digest of the content in a loader's index
         self._checked: set[str] = set()
+        self._scanned: set[str] = set()
 
     def expect(self, entry: Entry, index: ShardIndex) -> None:
         """Requires that the shard's content matches this index whenever it is opened."""
@@ -180,19 +182,57 @@ class ShardCache:
                 fd, fcntl.LOCK_SH
             )  # a process that removes it has the lock briefly; an open file stays readable
             found = os.fstat(fd)
+            problem = "was changed in the cache by something else"
             if (found.st_size, found.st_mtime_ns) == (entry.version.size_bytes, NO_TIME):
-                if entry.key not in self._checked:  # another process may have downloaded it for another index
-                    index = load_index(self.index_file(entry), entry)
-                    self._check_content(entry, index if index is not None else scan_descriptor(fd, entry))
+                problem = self._find_damage(entry, fd, scan=False)
+            if not problem:
                 os.utime(fd, ns=(time.time_ns(), NO_TIME))
                 return fd
+            self._discard(entry, fd, problem)
         except BaseException:
             close_shard(fd)
             raise
-        _log.warning("%s was changed in the cache by something else (%s): it is downloaded again", entry.shard, path)
-        path.unlink(missing_ok=True)
         close_shard(fd)
         return None
+
+    def discard_if_damaged(self, entry: Entry) -> bool:
+        """Removes a shard whose content does not match the loader's index; returns whether it is gone.
+
+        Each shard is looked at once, because that reads all of its headers.
+        """
+        if entry.key in self._scanned:
+            return False
+        self._scanned.add(entry.key)
+        try:
+            fd = _open_file(self._path(entry), os.O_RDONLY)
+        except FileNotFoundError:
+            return True
+        try:
+            if problem := self._find_damage(entry, fd, scan=True):
+                self._discard(entry, fd, problem)
+            return bool(problem)
+        finally:
+            close_shard(fd)
+
+    def _find_damage(self, entry: Entry, fd: int, scan: bool) -> str:
+        """What is wrong with the content of a shard, by its index; or, if it has none or if asked to, by a `scan`."""
+        if entry.key in self._checked and not scan:
+            return ""
+        index = None if scan else load_index(self.index_file(entry), entry)
+        try:
+            # Another process may have downloaded it for another index.
+            self._check_content(entry, index if index is not None else scan_descriptor(fd, entry))
+        except DataError as error:
+            return f"is damaged in the cache ({error})"
+        return ""
+
+    def _discard(self, entry: Entry, fd: int, problem: str) -> None:
+        path = self._path(entry)
+        _log.warning("%s %s, in %s: it is downloaded again", entry.shard, problem, path)
+        self._checked.discard(entry.key)
+        with _Locked(self.folder / "lock", lambda: True), suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(fd)):  # otherwise another process has downloaded it again
+                path.unlink()
 
     def _fetch(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
         """Returns the shard's descriptor; None if another process downloads it, or if there is no space now."""

@@ -8,10 +8,12 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from gpuloader.helpers.printable import shorten
 from gpuloader.internals import fsspec as internals
 from gpuloader.shards.remote.urls import without_secrets
 
 _LONGEST_PAUSE_SECONDS = 120.0  # a store may not ask for more
+_MOST_CHARACTERS = 1000
 _FORBIDDEN = (401, 403)
 _MISSING = (404, 410)
 _NO_SUCH_RANGE = 416
@@ -52,18 +54,18 @@ def is_final(error: Exception) -> bool:
 
 
 def explain(error: Exception, url: str) -> str:
-    """The error's message in one line, without secrets."""
+    """The error's message in one line, without secrets, and shortened: a store may send a page."""
     status, message = status_of(error), getattr(error, "message", None)
     said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
-    return " ".join(without_secrets(said.replace(url, without_secrets(url))).split())
+    return shorten(" ".join(without_secrets(said.replace(url, without_secrets(url))).split()), _MOST_CHARACTERS)
 
 
 def status_of(error: Exception) -> int | None:
     """The HTTP status, from wherever the store's library keeps it; None if there is none."""
     for holder in _holders(error):
-        for name in ("status", "status_code", "code"):
-            if isinstance(found := getattr(holder, name, None), int) and found:
-                return found
+        named = (getattr(holder, name, None) for name in ("status", "status_code", "code"))
+        if status := next((each for each in named if isinstance(each, int)), 0):
+            return status
         if found := _boto(holder).get("HTTPStatusCode"):
             return int(found)
     return None

@@ -18,7 +18,8 @@ from pathlib import PurePosixPath
 from random import Random
 from typing import Any, TypeVar
 
-from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError
+from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError, describe
+from gpuloader.helpers.printable import shorten
 from gpuloader.internals.fsspec import Answer
 from gpuloader.shards.remote import failures
 from gpuloader.shards.remote.requests import Requests, check_size, forget_listings
@@ -32,6 +33,7 @@ PROGRESS_BYTES = 4 << 20  # after this many new bytes, tries are counted from 1 
 FIRST_BLOCK_BYTES = 512 << 10  # doubled for each further block, so that a slow or bad connection also makes progress
 BLOCK_BYTES = 8 << 20
 _MOST_TRIES = 5
+_TAG_SHOWN = 100  # characters
 _TOLD_PAUSE_SECONDS = 10.0
 _TAGS = ("ETag", "etag", "generation", "blob_id", "Last-Modified", "LastModified", "mtime", "updated", "created")
 _random = Random()
@@ -87,14 +89,17 @@ class RemoteShard:
             ShardNotFoundError: there is no such object.
             RemoteError: the store does not answer, or does not say how large it is.
         """
-        info = _try(self.url, Requests.info, wanted)
-        size = info.get("size")
-        if info.get("type") == "directory":
-            raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to read the *.tar in it")
-        if not isinstance(size, int):
-            raise RemoteError(str(self), "the store does not say how large it is", tries=1)
-        tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
-        return Version(size, tag, _stated_checksum(info), info.get("partial") is not False)
+
+        def version(requests: Requests) -> Version:  # in the request: what cannot be read of an answer is its fault
+            info = requests.info()
+            if info.get("type") == "directory":
+                raise ShardNotFoundError(f"{self} is a folder: end its URL with a slash to read the *.tar in it")
+            if not isinstance(size := info.get("size"), int) or size < 0:
+                raise RemoteError(str(self), "the store does not say how large it is", tries=1)
+            tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+            return Version(size, tag, _stated_checksum(info), info.get("partial") is not False)
+
+        return _try(self.url, version, wanted)
 
     def read(self, version: Version, start: int, end: int, wanted: Wanted) -> bytes | None:
         """Reads the bytes from `start` to before `end`; None if the store does not support ranges.
@@ -185,12 +190,12 @@ class RemoteShard:
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
         tag = answer.headers.get(name.lower(), "")
         if tag and version.tag and _strong(tag) != _strong(version.tag):
-            raise self._changed_error(f"now has the {name} {tag}", version)
+            raise self._changed_error(f"now has the {name} {shorten(tag, _TAG_SHOWN)}", version)
         if answer.status == 206:
             found = answer.headers.get("content-range", "")
             expected = f"bytes {start}-{end - 1}/"
             if found not in (f"{expected}{version.size_bytes}", f"{expected}*"):
-                raise OSError(f"the part {found!r} came in place of '{expected}{version.size_bytes}'")
+                raise OSError(f"the part {describe(found)} came in place of '{expected}{version.size_bytes}'")
         if (length := answer.headers.get("content-length")) is not None:
             check_size(int(length), end - start)
 
@@ -198,11 +203,11 @@ class RemoteShard:
         """Raises ShardChangedError if the store has another version now."""
         forget_listings([self.url])
         if (now := self.version(wanted)) != version:
-            raise self._changed_error(f"has (size, tag) {(now.size_bytes, now.tag)}", version)
+            raise self._changed_error(f"has (size, tag) {_describe(now)}", version)
 
     def _changed_error(self, found: str, version: Version) -> ShardChangedError:
         return ShardChangedError(
-            f"{self} {found}, but it had (size, tag) {(version.size_bytes, version.tag)} when this loader was created. "
+            f"{self} {found}, but it had (size, tag) {_describe(version)} when this loader was created. "
             f"Make the loader again once the shard is final"
         )
 
@@ -218,7 +223,8 @@ class Entry:
     def key(self) -> str:
         """The name of its files in the cache, without the suffixes."""
         names = "\0".join((self.shard.url, str(self.version.size_bytes), self.version.tag))
-        return hashlib.blake2b(names.encode(), digest_size=16).hexdigest()
+        # A tag may have any bytes: the store's libraries read what is not UTF-8 as surrogates.
+        return hashlib.blake2b(names.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class _ForbiddenError(RemoteError):
@@ -269,6 +275,10 @@ def _try(
         if seconds > _TOLD_PAUSE_SECONDS:
             _log.info("%s: %s: trying again in %.0f s", shown, said, seconds)
         pause(seconds, wanted)
+
+
+def _describe(version: Version) -> str:
+    return f"({version.size_bytes}, {describe(version.tag, _TAG_SHOWN)})"
 
 
 def _strong(tag: str) -> str:

@@ -6,6 +6,9 @@ import re
 
 from gpuloader.errors import ConfigError
 
+_WORD = re.compile(r"[^\s'\"]+")
+_HTTP = re.compile("https?://")
+
 PROTOCOLS = ("s3", "gs", "gcs", "http", "https", "hf")
 
 
@@ -34,5 +37,13 @@ def remote_protocol(source: str) -> str | None:
 
 def without_secrets(text: str) -> str:
     """Removes user, password and query from URLs in a text. On stores that can list, ? may be a wildcard."""
-    text = re.sub(r"(?<=://)[^/\s]*@", "", text)
-    return re.sub(r"(https?://[^\s'\"?]*)\?[^\s'\"]*|\?[^\s'\"]*=[^\s'\"]*", r"\1", text)
+    return _WORD.sub(lambda word: _without_query(word[0]), re.sub(r"(?<=://)[^/\s]*@", "", text))
+
+
+def _without_query(word: str) -> str:
+    """Takes time in proportion to the text, which may come from a store; one expression for all would not."""
+    begin = word.find("?")
+    if begin >= 0 and "=" not in word[begin:]:
+        url = _HTTP.search(word)
+        begin = -1 if url is None else word.find("?", url.end())
+    return word if begin < 0 else word[:begin]

@@ -27,6 +27,7 @@ from gpuloader.tools.verify.drawing import draw
 from gpuloader.tools.verify.formats import formats
 from gpuloader.tools.verify.machine import machine
 from gpuloader.tools.verify.memory import memory
+from gpuloader.tools.verify.operations import operations
 from gpuloader.tools.verify.recipes import recipes
 from gpuloader.tools.verify.repeats import repeats
 from gpuloader.tools.verify.result import Difference, Looks, Row, Subject, Verification
@@ -35,6 +36,7 @@ from gpuloader.tools.verify.speed import speed
 CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "machine": machine,
     "recipes": recipes,
+    "operations": operations,
     "repeats": repeats,
     "formats": formats,
     "bad-images": bad_images,

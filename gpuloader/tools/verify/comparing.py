@@ -33,6 +33,7 @@ PLAIN: Mapping[str, Any] = {"imagenet_train": {"Normalize": None}}
 _MOST_LEVELS = 1.5
 _MOST_LEVELS_OF_AN_IMAGE = 10.0
 WIDER = 3.0
+NARROWER = 0.4  # of one operation on images that are decoded equally
 
 Images: TypeAlias = dict[str, list[torch.Tensor]]
 """The views of each sample by its key, on the CPU; of samples that were replaced none."""
@@ -73,7 +74,7 @@ def load(
                 if work is not None:
                     for _ in range(_BUSY_STEPS):
                         torch.matmul(work, work)
-                # Where the GPU is busy the copy waits, and the batch is let go before it is made.
+                # On a busy GPU the copy is queued, so the batch is freed before it runs.
                 parts.append((batch["key"], batch["valid"], [images.clone() for images in images_of(batch)]))
                 del batch
             if on_gpu:

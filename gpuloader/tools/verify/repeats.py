@@ -19,6 +19,7 @@ def repeats(subject: Subject) -> Looks:
     expected, _ = run()
     ways = {
         "again": run,
+        "one by one": partial(run, 1),
         "in batches of 5": partial(run, 5),
         "in one batch": partial(run, IMAGES),
         "resumed after 7 samples": partial(run, delivered=min(7, subject.samples - 1)),

@@ -17,11 +17,11 @@ class Row:
     """One thing that was looked at.
 
     Attributes:
-        check: of which check it is.
-        name: what it is.
+        check: the name of its check.
+        name: what was looked at.
         found: what was found.
-        allowed: what may be; empty where all may.
-        ok: whether that holds.
+        allowed: the allowed values; empty if there is no limit.
+        ok: whether `found` is allowed.
     """
 
     check: str
@@ -39,7 +39,7 @@ class Verification:
         date: of the start, in UTC.
         device: what was verified, "cuda:N" or "cpu".
         machine: where that was.
-        versions: of the driver, DALI and nvImageCodec.
+        versions: of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF.
         elapsed_seconds: what all of it took.
         rows: all that was looked at, in order.
         picture: the name of the file with the images that differ; None if there is no such file.

@@ -1,4 +1,4 @@
-"""The check of speed: it has figures only, nothing that is off."""
+"""The check of speed. It reports figures; a row fails only if its measurement fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.units import counted
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import find_decoding
@@ -50,8 +51,7 @@ def speed(subject: Subject) -> Looks:
     seconds = _THREADS_SHARE * subject.seconds / len(counts) / len(systems)
     for threads in counts:
         for name, work in systems.items():
-            plural = "s" if threads > 1 else ""
-            yield f"{run.device}, {threads} thread{plural}, {name}", partial(_rate, subject, threads, work, seconds)
+            yield f"{run.device}, {counted(threads, 'thread')}, {name}", partial(_rate, subject, threads, work, seconds)
     yield f"{run.device}, a step", partial(_steps, subject, _STEPS_SHARE * subject.seconds)
     if not run.decoded:
         yield f"{run.device}, JPEG engines", partial(Outcome, describe_engines(run.decoder, run.device_id))
@@ -65,7 +65,8 @@ def thread_counts(cores: int) -> list[int]:
 def describe_steps(seconds: Sequence[float], batch_size: int) -> str:
     """The 99th percentile, which is the longest of less than 100 steps, and the median."""
     p99, median = 1000 * np.percentile(seconds, [99, 50], method="inverted_cdf")
-    return f"p99 {p99:.3g} ms, median {median:.3g} ms, of {len(seconds)} steps of {batch_size} images"
+    measured = f"{counted(len(seconds), 'step')} of {counted(batch_size, 'image')}"
+    return f"p99 {p99:.3g} ms, median {median:.3g} ms, of {measured}"
 
 
 def describe_engines(decoder: Decoder, device_id: int | None) -> str:

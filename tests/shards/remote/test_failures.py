@@ -7,7 +7,7 @@ from aiohttp import ClientResponseError, NonHttpUrlClientError
 from botocore.exceptions import ClientError, NoCredentialsError
 from multidict import CIMultiDict
 
-from gpuloader.shards.remote.failures import is_final, requested_pause_seconds, status_of
+from gpuloader.shards.remote.failures import explain, is_final, requested_pause_seconds, status_of
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,9 @@ from gpuloader.shards.remote.failures import is_final, requested_pause_seconds, 
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
         ("Fri, 31 Dec 9999 23:59:59 -9999", 0),
         ("soon", 0),
+        ("\udcff9", 0),  # as aiohttp reads what is not UTF-8
+        ("Wed, 21 Oct " + "9" * 5000 + " 07:28:00 GMT", 0),
+        ("Wed, 21 Oct 2015 " + "9" * 5000 + ":28:00 GMT", 0),
         ("", 0),
     ],
 )
@@ -49,3 +52,12 @@ def test_s3s_errors_say_their_status_and_pause() -> None:
 )
 def test_errors_after_which_trying_again_changes_nothing(error: Exception, final: bool) -> None:
     assert is_final(error) == final
+
+
+def test_what_a_store_says_is_shortened_and_without_secrets() -> None:
+    url = "https://user:secret@host/a.tar?signature=secret"
+    for said in ("x" * 5_000_000, f"{url} " * 100_000, f"https://user:{'secret' * 100_000}@host/"):
+        text = explain(OSError(f"it said {said}"), url)
+        assert text.startswith("OSError: it said ")
+        assert len(text) <= 1000
+        assert "secret" not in text

@@ -23,7 +23,17 @@ from making import damaged_jpeg, jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server
 
-from gpuloader import BadImages, Cache, Decoder, LoaderError, RemoteError, ShardChangedError, ShardNotFoundError, World
+from gpuloader import (
+    BadImages,
+    Cache,
+    Decoder,
+    LoaderError,
+    RemoteError,
+    ShardChangedError,
+    ShardNotFoundError,
+    TarError,
+    World,
+)
 from gpuloader.loading.loader import GPULoader
 
 SAMPLES = 40
@@ -117,6 +127,16 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(
         assert stats.downloaded_bytes == sum(shard.stat().st_size for shard in shards)
     else:
         assert stats.held_bytes <= cache_bytes
+
+
+def test_a_store_may_tell_versions_apart_by_any_bytes(shards: list[Path], server: Server, cache: Path) -> None:
+    server.headers = {"ETag": '"\xff\xfe"'}  # no UTF-8
+    for _ in range(2):
+        with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
+            assert_same(list(far), list(local))
+            stats = far.stats().cache
+    assert stats is not None
+    assert stats.downloaded_bytes == 0  # the second loader finds the shards of the first one
 
 
 def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: Path) -> None:
@@ -356,6 +376,90 @@ def test_a_shard_that_changes_in_the_cache_is_downloaded_again(
             change(file)
         assert_same(list(batches), list(local))
     assert "train-0000.tar was changed in the cache by something else" in caplog.text
+
+
+def spoil(file: Path, how: str) -> None:
+    """Damages a shard in the cache; its size and time stay."""
+    before, data = file.stat(), bytearray(file.read_bytes())
+    if how == "zeros":
+        data[:] = bytes(len(data))
+    else:
+        data[data.rindex(b"\xff\xd8\xff")] = 0
+    with file.open("r+b") as opened:
+        opened.write(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("how", "indexes", "when"),
+    [
+        *(("zeros", indexes, when) for indexes in ("kept", "lost") for when in ("before", "after an epoch")),
+        *(("an image", "kept", when) for when in ("before", "after an epoch")),  # it would be bad by a new index
+    ],
+)
+def test_a_shard_that_is_damaged_in_the_cache_is_downloaded_again(
+    shards: list[Path],
+    server: Server,
+    cache: Path,
+    how: str,
+    indexes: str,
+    when: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"shuffle": "full", "label_from": "json:label", "fields": ["json"]}
+    with loader(urls(server), cache=Cache(cache), **settings) as first:
+        list(first)
+    damaged = sorted(cache.glob("*.tar"))[:2]
+    for file in damaged if when == "before" else []:
+        spoil(file, how)
+    for file in cache.glob("*.gpuidx") if indexes == "lost" else []:
+        file.unlink()
+    with loader(shards, **settings) as local, loader(urls(server), cache=Cache(cache), **settings) as far:
+        assert_same(list(far), list(local))
+        for file in damaged if when != "before" else []:
+            spoil(file, how)
+        assert_same(list(far), list(local))
+        assert_same(list(far), list(local))
+        stats = far.stats()
+    assert stats.bad == {}
+    assert stats.cache is not None
+    assert stats.cache.downloaded_bytes == sum(file.stat().st_size for file in damaged)
+    assert caplog.text.count(": it is downloaded again") == len(damaged)
+
+
+def test_what_is_damaged_on_the_store_too_stays_an_error(server: Server, cache: Path) -> None:
+    server.headers = {"ETag": None, "Last-Modified": None}  # it says that nothing changes
+    with loader(urls(server), cache=Cache(cache), shuffle="none") as batches:
+        list(batches)
+    served = server.folder / "train-0000.tar"
+    served.write_bytes(bytes(served.stat().st_size))
+    for file in cache.glob("*.tar"):
+        spoil(file, "zeros")
+    with loader(urls(server), cache=Cache(cache), shuffle="none") as batches:
+        for _ in range(2):
+            with pytest.raises(TarError, match=r"train-0000\.tar: nothing but zeros"):
+                list(batches)
+    assert server.asked["GET", served.name] < 10  # once for each call, and for batches that are read ahead
+
+
+def test_a_bad_image_on_the_store_is_no_damage(server: Server, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    images = [b"no image" if i % 3 == 0 else jpeg(40, 50, seed=i) for i in range(9)]
+    write_shard(server.folder / "a.tar", [{"__key__": f"{i}", "jpg": image} for i, image in enumerate(images)])
+    settings = {
+        "label_from": None,
+        "on_error": BadImages(replace=True, max_share=1.0),
+        "batch_size": 3,
+        "shuffle": "none",
+    }
+    for downloaded in (1, 0):
+        with loader(f"{server.url}/a.tar", cache=Cache(cache), **settings) as batches:
+            for _ in range(2):
+                assert [batch["valid"].tolist() for batch in batches] == [[False, True, True]] * 3
+            stats = batches.stats()
+        assert sorted(stats.bad) == [0, 3, 6]
+        assert stats.cache is not None
+        assert stats.cache.downloaded_bytes == downloaded * (server.folder / "a.tar").stat().st_size
+    assert "in the cache" not in caplog.text
 
 
 # --- interrupts and ends

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from serving import ENDLESS_BYTES, SOON, Server
 
 from gpuloader.errors import ConfigError, GPULoaderError, RemoteError, ShardChangedError, ShardNotFoundError
-from gpuloader.shards.remote import RemoteShard, requests, store, urls
+from gpuloader.shards.remote import Entry, RemoteShard, requests, store, urls
 
 SIZE = 100_000
 CONTENT = bytes(i * i % 251 for i in range(SIZE))
@@ -112,6 +113,97 @@ def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     for method in ("HEAD", "GET"):
         server.fault("moved.tar", f"redirect {server.url}/a.tar", method=method)
     assert downloaded(RemoteShard(f"{server.url}/moved.tar"), tmp_path / "out") == CONTENT
+
+
+# --- what is said in headers
+
+ODD = '"\xff\xfe\x80"'  # no UTF-8, but bytes that HTTP allows in an entity tag
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ETag": ODD},
+        {"ETag": "W/" + ODD},
+        {"ETag": '"' + "x" * 7000 + '"'},
+        {"ETag": "\xe9"},
+        {"ETag": None, "Last-Modified": ODD},
+        {"ETag": None, "Last-Modified": None},
+        {"Accept-Ranges": ODD},
+        {"Content-Type": ODD},
+        {"Server": ODD, "X-Amz-Meta": ODD},
+    ],
+    ids=ascii,
+)
+def test_any_bytes_may_tell_versions_apart(
+    server: Server, folder: Path, tmp_path: Path, headers: dict[str, str | None]
+) -> None:
+    server.headers = headers
+    shard = RemoteShard(f"{server.url}/a.tar")
+    version = shard.version(always)
+    assert shard.version(always) == version
+    assert shard.read(version, 100, 200, always) == CONTENT[100:200]
+    assert downloaded(shard, tmp_path / "out") == CONTENT
+    keys = {Entry(shard, replace(version, tag=tag)).key for tag in (version.tag, version.tag + "\udcff", "\ud800", "?")}
+    assert len(keys) == 4  # different versions are different files of the cache
+    server.headers = {"ETag": '"another"', "Last-Modified": None}
+    if version.tag:
+        with pytest.raises(
+            ShardChangedError, match=r"a\.tar has \(size, tag\) \(100000, '\"another\"'\), but"
+        ) as caught:
+            shard.check_version(version, always)
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({"Content-Range": ODD}, r"""the part '"\udcff\udcfe\udc80"' came in place of 'bytes 100-199/100000'"""),
+        ({"Content-Range": "bytes 100-199/" + "9" * 5000}, "the part 'bytes 100-199/9999"),
+        ({"Content-Range": "x" * 7000}, "the part 'xxxxx"),
+    ],
+    ids=ascii,
+)
+def test_headers_of_a_part_that_cannot_be_read_are_an_error(
+    server: Server, headers: dict[str, str | None], says: str
+) -> None:
+    shard = RemoteShard(f"{server.url}/a.tar")
+    version = shard.version(always)
+    server.headers = headers
+    with pytest.raises(RemoteError) as caught:
+        shard.read(version, 100, 200, always)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "place", ["/\xff\xfe", "http://\xff\xfe/a.tar", "http://127.0.0.1:99999/", "http://[", "//", ""]
+)
+def test_a_redirect_that_cannot_be_read_is_an_error(server: Server, place: str) -> None:
+    for method in ("HEAD", "GET"):
+        server.fault("moved.tar", f"redirect {place}", method=method)
+    with pytest.raises(GPULoaderError) as caught:
+        RemoteShard(f"{server.url}/moved.tar").version(always)
+    assert "/moved.tar" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        ({"size": -5}, "the store does not say how large it is"),
+        ({"size": "5"}, "the store does not say how large it is"),
+        ({"size": 5, "md5Hash": "abcde"}, "Error: "),
+        ({"size": 5, "md5Hash": 3}, "TypeError: "),
+        ({"size": 5, "ETag": 10**5000}, "ValueError: "),
+    ],
+    ids=lambda value: None if isinstance(value, str) else ascii(list(value)),
+)
+def test_what_a_store_says_that_cannot_be_read_is_an_error(
+    memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], says: str
+) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda *_: {"name": "a.tar", "type": "file", **info})
+    with pytest.raises(RemoteError, match=says):
+        RemoteShard("memory://bucket/a.tar").version(always)
 
 
 # --- what goes wrong once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 
 import pytest
 
@@ -23,6 +24,13 @@ from gpuloader.shards.remote.urls import PROTOCOLS, remote_protocol, without_sec
 )
 def test_what_may_be_secret_is_left_out(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
+
+
+@pytest.mark.parametrize("text", ["http://", "?", "://a@", "x?", "?="])
+def test_a_store_that_says_much_costs_no_more_than_its_length(text: str) -> None:
+    start = time.process_time()
+    assert len(without_secrets(text * 200_000)) <= len(text) * 200_000
+    assert time.process_time() - start < 5  # it takes 0.1 s; the square of the length would take minutes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Checks the arguments of `show`, without torch and DALI: their imports take seconds, and a mistake is said at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuloader.errors import ConfigError
+from gpuloader.plan import check_seed
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import Tar, resolve_shards
+from gpuloader.shards.remote.urls import remote_protocol
+from gpuloader.tools.outputs import check_output
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+MOST_IMAGES = 1000
+
+
+def check_shown(
+    tar: Tar, preset: str | Path | Preset, overrides: Mapping[str, Any] | None = None, seed: int = 0
+) -> None:
+    """Checks what the picture and the page both show.
+
+    Raises:
+        PresetError: there is no such recipe, or it is invalid.
+        ShardNotFoundError: there is no such shard on a disk; stores are not asked.
+        ConfigError: the seed is invalid.
+    """
+    load_preset(preset, overrides or {})
+    check_seed(seed)
+    sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
+    if not any(isinstance(source, str) and remote_protocol(source) for source in sources):
+        resolve_shards(sources)
+
+
+def check_picture(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
+    """Checks what `show` draws, and where.
+
+    Raises:
+        ConfigError: an argument is invalid, or the file cannot be written.
+    """
+    if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
+        raise ConfigError(f"{picture}: allowed is a file that ends in {', '.join(SUFFIXES)}, in a folder that exists")
+    check_output(picture)
+    for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
+        if not isinstance(number, int) or not least <= number <= MOST_IMAGES:
+            raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {MOST_IMAGES}")
+    if isinstance(samples, (str, bool)) or not samples or (isinstance(samples, int) and samples < 0):
+        raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")

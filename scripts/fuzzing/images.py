@@ -1,0 +1,212 @@
+"""What the gate and DALI make of mutated images: each batch is decoded twice, and must come to the same."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
+
+from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
+from fuzzing.material import IMAGES, material, shades
+from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
+from gpuloader.internals.dali import is_decode_failure
+from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
+from gpuloader.plan import Draws
+from gpuloader.recipe import Preset, load_preset
+from gpuloader.shards import by_pillow
+
+_SIZE = 32
+_PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
+
+Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
+"""What `admit` returns: the file that DALI gets, and its height and width."""
+Batch: TypeAlias = tuple[list[NDArray[np.uint8]], dict[str, NDArray[Any]]]
+"""Encoded images, and what a recipe drew for them."""
+
+
+def admit_any(image: bytes) -> Admitted | str:
+    """The gate, for all formats."""
+    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
+
+
+class Decoder:
+    """The gate, and the graphs of two recipes: whole images, and random windows.
+
+    Args:
+        admit: the gate.
+    """
+
+    def __init__(self, admit: Callable[[bytes], Admitted | str] = admit_any) -> None:
+        self._memories = memories = [_Memory(byte) for byte in (0x11, 0xEE)]
+        recipes = (
+            load_preset("raw_uint8", {"Resize": {"size": [_SIZE, _SIZE]}, "CenterCrop": {"size": _SIZE}}),
+            load_preset("imagenet_train", {"RandomResizedCrop": {"size": _SIZE}}),
+        )
+        self._splits = [[_Split(recipe, *each, admit) for each in zip(shades(), memories)] for recipe in recipes]
+
+    def close(self) -> None:
+        """Ends the processes that decode some formats."""
+        for memory in self._memories:
+            memory.server.close()
+
+    def warm_up(self) -> None:
+        """Loads what the first batches would load."""
+        for kind in IMAGES:
+            for recipe in range(len(self._splits)):
+                self.examine(Job(kind, range(BATCH), 0, recipe), dict(enumerate(material(kind)[:4])))
+
+    def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
+        """Gate, decode, and triage where that fails: all in one batch, then backwards in two."""
+        first, second = self._splits[job.recipe]
+        numbers = list(mutants)
+        half = (len(numbers) + 1) // 2
+        once = first.decode(mutants, [numbers], check_triage=True)
+        return compare(once, second.decode(mutants, [numbers[:half][::-1], numbers[half:][::-1]]))
+
+
+def compare(once: Mapping[int, str], again: Mapping[int, str]) -> Result:
+    """The result of a batch that was decoded twice: number -> "refused", "replaced", or a digest of the pixels."""
+    differing = [number for number in once if once[number] != again[number]]
+    same = (once[number] for number in once.keys() - differing)
+    outcomes = Counter(outcome if outcome in OUTCOMES else "accepted" for outcome in same)
+    if not differing:
+        return Result(outcomes)
+    some = ", ".join(f"{number}: {once[number]} and {again[number]}" for number in differing[:5])
+    return Result(outcomes, "split", f"other pixels or verdicts in other batches ({some})", differing)
+
+
+class _Split:
+    """A recipe's pipeline, kept until a batch fails, as in the loader.
+
+    Args:
+        shade: an image of one colour; a batch of it is decoded before each batch, so that its pixels are in the memory
+            that the pipeline keeps.
+        memory: what decoders find in new memory.
+    """
+
+    def __init__(self, recipe: Preset, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted | str]) -> None:
+        self._recipe, self._memory, self._admit = recipe, memory, admit
+        admitted = admit_any(shade)
+        assert not isinstance(admitted, str)
+        self._shades = [admitted] * BATCH
+        self._pipeline: Pipeline | None = None
+        self._batch: tuple[Any, ...] = ()
+
+    def decode(
+        self, mutants: Mapping[int, bytes], batches: Sequence[Sequence[int]], check_triage: bool = False
+    ) -> dict[int, str]:
+        """Number -> "refused", "replaced", or a digest of the pixels; an error if triage and the graph disagree."""
+        outcomes = dict.fromkeys(mutants, "refused")
+        with self._memory.filled():
+            for numbers in batches:
+                admitted = {number: self._admit(mutants[number]) for number in numbers}
+                images = {number: image for number, image in admitted.items() if not isinstance(image, str)}
+                if images:
+                    outcomes |= self._decode_batch(images, check_triage)
+        return outcomes
+
+    def _decode_batch(self, images: Mapping[int, Admitted], check_triage: bool) -> dict[int, str]:
+        drawn = self._draw(list(images.values()), list(images))
+        bad: set[int] = set()
+        try:
+            pixels = self._run(*drawn)
+        except RuntimeError as error:
+            bad = self._find_bad(drawn, error)
+            good = [row for row in range(len(images)) if row not in bad]
+            pixels = self._run(*_take(drawn, good)) if good else np.empty(0)
+            if check_triage and any(self._decodes(_take(drawn, [row])) for row in bad):
+                raise RuntimeError("triage refuses an image that the graph decodes") from None
+        digests = map(_digest, pixels)
+        return {number: "replaced" if row in bad else next(digests) for row, number in enumerate(images)}
+
+    def _find_bad(self, batch: Batch, error: RuntimeError) -> set[int]:
+        """The rows that triage refuses, after an error of the graph."""
+        if not is_decode_failure(str(error)):
+            raise error
+        bad = set(find_undecodable(self._recipe, *batch, device_id=None, message=str(error)))
+        if not bad:
+            raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
+        return bad
+
+    def _draw(self, images: Sequence[Admitted], numbers: Sequence[int]) -> Batch:
+        files, sizes = zip(*images)
+        return list(files), self._recipe.arrays(Draws(0, 0, np.array(numbers)), *np.array(sizes).T)
+
+    def _decodes(self, batch: Batch) -> bool:
+        try:
+            self._run(*batch)
+        except RuntimeError:
+            return False
+        return True
+
+    def _run(self, files: list[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """The pixels of one batch; every image must come out."""
+        rows = len(files)
+        self._run_pipeline(*self._draw(self._shades[:rows], range(rows)))
+        pixels = self._run_pipeline(files, arrays)
+        if len(pixels) != rows:
+            raise AssertionError(f"{len(pixels)} images out of {rows}")
+        return pixels
+
+    def _run_pipeline(self, files: list[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        if self._pipeline is None:
+            self._pipeline = recipe_pipeline(
+                preset=self._recipe,
+                source=lambda: self._batch,
+                batch_size=BATCH,
+                num_threads=2,
+                prefetch_queue_depth=1,
+            )
+        self._batch = (files, *arrays.values())
+        try:
+            [output] = self._pipeline.run()
+        except RuntimeError:
+            self._pipeline = None  # a failed pipeline cannot be used again
+            raise
+        return np.array(output.as_array())
+
+
+def _take(batch: Batch, rows: list[int]) -> Batch:
+    """The images of some rows, and what was drawn for them."""
+    files, arrays = batch
+    return [files[row] for row in rows], {name: array[rows] for name, array in arrays.items()}
+
+
+def _digest(pixels: NDArray[Any]) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).view(np.uint8).data, digest_size=8).hexdigest()
+
+
+class _Memory:
+    """What decoders find in new memory, here and in the process that decodes some formats.
+
+    An image of memory that no decoder wrote has other pixels, then, for each byte.
+
+    Attributes:
+        server: the process.
+    """
+
+    def __init__(self, byte: int) -> None:
+        self._byte = byte
+        self.server = type(by_pillow.server)()
+
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        """Within, what malloc gives is full of the byte."""
+        set_option, ours = ctypes.CDLL(None).mallopt, by_pillow.server
+        set_option(_PERTURB, self._byte)
+        os.environ["MALLOC_PERTURB_"] = str(self._byte)  # for the process, which starts at its first image
+        by_pillow.server = self.server
+        try:
+            yield
+        finally:
+            by_pillow.server = ours
+            del os.environ["MALLOC_PERTURB_"]
+            set_option(_PERTURB, 0)

@@ -1,0 +1,342 @@
+"""`GPULoaderTrainer` in real runs: each batch at its turn, also after a restart, and each sample evaluated once.
+
+transformers comes with scripts/test_integrations; elsewhere these tests skip. `test_trainers` has the example.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import SMALL, evaluation, loader
+from torch.nn import functional
+
+from gpuloader import ConfigError, GPULoader, StateError, World
+
+pytest.importorskip("transformers")
+
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+
+from gpuloader.transformers import GPULoaderTrainer
+
+BATCH = {"image": "pixel_values", "label": "labels", "index": "index"}
+TRAIN = {"output": BATCH, "preset": {"imagenet_train": SMALL}}
+
+
+class Net(torch.nn.Module):
+    """A linear layer with dropout, which notes the samples that it trains on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 10))
+        self.dropout = torch.nn.Dropout(0.3)
+        self.seen: list[list[int]] = []
+
+    def forward(
+        self, pixel_values: torch.Tensor, labels: torch.Tensor, index: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        if self.training and index is not None:
+            self.seen.append(index.tolist())
+        logits = self.dropout(self.layer(pixel_values))
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Stop(TrainerCallback):
+    """Ends the run after a step, as a kill after its checkpoint does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        control.should_training_stop = state.global_step == self.step
+
+
+def trainer(folder: Path, train: GPULoader | None, **given: Any) -> GPULoaderTrainer:  # noqa: ANN401
+    made = {key: given.pop(key) for key in ("eval_dataset", "compute_metrics", "callbacks") if key in given}
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "num_train_epochs": 2,
+        "save_steps": 1,
+        "logging_steps": 1,
+        "learning_rate": 0.1,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+        **given,
+    }
+    return GPULoaderTrainer(Net(), TrainingArguments(str(folder), **arguments), train_dataset=train, **made)
+
+
+def planned(shards: list[Path], epochs: int = 2, **kwargs: Any) -> list[list[int]]:  # noqa: ANN401
+    with loader(shards, **{**TRAIN, **kwargs}) as batches:
+        return [batch["index"].tolist() for _ in range(epochs) for batch in batches]
+
+
+def weights(of: GPULoaderTrainer) -> torch.Tensor:
+    return torch.cat([values.detach().flatten() for values in of.model.parameters()])
+
+
+# --- training
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "epochs"),
+    [
+        ({}, 10, 2),
+        ({"max_steps": 7}, 7, 2),  # in the middle of the second epoch
+        ({"num_train_epochs": 1.4}, 7, 2),
+        ({"gradient_accumulation_steps": 2}, 10, 2),  # 2, 2 and 1 of five
+    ],
+    ids=str,
+)
+def test_each_epoch_has_the_loaders_batches(
+    shards: list[Path], tmp_path: Path, given: dict[str, Any], steps: int, epochs: int
+) -> None:
+    with loader(shards, **TRAIN) as train:
+        run = trainer(tmp_path, train, save_strategy="no", **given)
+        run.train()
+    assert run.model.seen == planned(shards, epochs)[:steps]
+    logged = [log for log in run.state.log_history if "loss" in log]
+    assert [log["gpuloader/samples"] for log in logged][-1] == 8 * steps
+    assert [log["epoch"] for log in logged][-1] == pytest.approx(steps / 5)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_restart_goes_on_as_if_nothing_had_been(
+    shards: list[Path], tmp_path: Path, accumulated: int, step: int
+) -> None:
+    """An epoch has five steps, or three of 2, 2 and 1 batches."""
+    with loader(shards, **TRAIN) as train:
+        whole = trainer(tmp_path / "whole", train, gradient_accumulation_steps=accumulated)
+        whole.train()
+    with loader(shards, **TRAIN) as train:
+        stopped = trainer(tmp_path, train, gradient_accumulation_steps=accumulated, callbacks=[Stop(step)])
+        stopped.train()
+    with loader(shards, **TRAIN) as train:
+        resumed = trainer(tmp_path, train, gradient_accumulation_steps=accumulated)
+        resumed.train(resume_from_checkpoint=True)
+    assert stopped.model.seen + resumed.model.seen == whole.model.seen
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.state.global_step == whole.state.global_step
+    of_training = [
+        [{key: log[key] for key in ("epoch", "step", "loss")} for log in run.state.log_history if "loss" in log]
+        for run in (whole, resumed)
+    ]
+    assert of_training[0] == of_training[1]
+
+
+def test_a_checkpoint_has_the_loaders_state_in_plain_json(shards: list[Path], tmp_path: Path) -> None:
+    with loader(shards, **TRAIN) as train:
+        trainer(tmp_path, train, max_steps=3).train()
+        expected = json.loads(json.dumps(train.state_dict()))
+    content = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+    assert content["stateful_callbacks"]["GPULoaderState"]["attributes"]["saved"] == expected
+    assert (expected["epoch"], expected["delivered"]) == (0, 24)
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_trainer_may_restore_its_callbacks(shards: list[Path], tmp_path: Path, restore: bool) -> None:
+    with loader(shards, **TRAIN) as train:
+        trainer(tmp_path, train, max_steps=3).train()
+    with loader(shards, **TRAIN) as train:
+        run = trainer(tmp_path, train, restore_callback_states_from_checkpoint=restore, max_steps=5)
+        run.train(resume_from_checkpoint=True)
+    assert run.model.seen == planned(shards)[3:5]
+    assert (tmp_path / "checkpoint-5").exists()
+
+
+def test_a_checkpoint_of_another_trainer_has_no_state_and_is_resumed_by_its_step(
+    shards: list[Path], tmp_path: Path
+) -> None:
+    with loader(shards, **TRAIN) as train:
+        trainer(tmp_path, train, max_steps=3).train()
+    path = tmp_path / "checkpoint-3" / "trainer_state.json"
+    content = json.loads(path.read_text())
+    del content["stateful_callbacks"]["GPULoaderState"]
+    path.write_text(json.dumps(content))
+    with loader(shards, **TRAIN) as train:
+        run = trainer(tmp_path, train, max_steps=5)
+        run.train(resume_from_checkpoint=True)
+    assert run.model.seen == planned(shards)[3:5]
+
+
+def test_training_twice_begins_again(shards: list[Path], tmp_path: Path) -> None:
+    with loader(shards, **TRAIN) as train:
+        run = trainer(tmp_path, train, max_steps=7, save_strategy="no")
+        run.train()
+        run.train()
+    assert run.model.seen == planned(shards)[:7] * 2
+
+
+@pytest.mark.parametrize(
+    ("now", "given", "says"),
+    [
+        ({"seed": 1}, {}, r"the state has seed=0, this loader has seed=1"),
+        ({"preset": "imagenet_train"}, {}, "the state was saved with another recipe"),
+        ({"batch_size": 16}, {"per_device_train_batch_size": 16}, "Trainer resumes with sample 16 of epoch 1, but the"),
+        ({}, {"gradient_accumulation_steps": 3}, r"but the checkpoint was saved after 24 samples of epoch 0: resume w"),
+        (
+            {},
+            {"ignore_data_skip": True},
+            "Trainer resumes with sample 0 of epoch 0, but the checkpoint was saved after",
+        ),
+        (
+            {"sampling": {"steps_per_epoch": 2}},
+            {},
+            "Trainer resumes with sample 8 of epoch 1, but the checkpoint was s",
+        ),
+    ],
+    ids=str,
+)
+def test_a_restart_of_another_run_is_an_error(
+    shards: list[Path], tmp_path: Path, now: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with loader(shards, **TRAIN) as train:
+        trainer(tmp_path, train, max_steps=3).train()
+    with (
+        loader(shards, now.pop("batch_size", 8), **{**TRAIN, **now}) as train,
+        pytest.raises(StateError, match=says),
+    ):
+        trainer(tmp_path, train, **given).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "says"),
+    [
+        ({"batch_size": 4}, {}, "train_dataset is a GPULoader with batch_size=4, but TrainingArguments say 8: make it"),
+        ({"output": "tuple"}, {}, r'train_dataset is a GPULoader with output="tuple", but Trainer takes .* by name: '),
+        ({"world": World(1, 2)}, {}, "a GPULoader for rank 1 of 2, but this process is rank 0 of 1 for Trainer: leave"),
+        ({}, {"auto_find_batch_size": True}, "auto_find_batch_size: a GPULoader's batch size is fixed"),
+    ],
+    ids=str,
+)
+def test_a_loader_that_does_not_fit_the_arguments_is_refused(
+    shards: list[Path], tmp_path: Path, made: dict[str, Any], given: dict[str, Any], says: str
+) -> None:
+    with loader(shards, made.pop("batch_size", 8), **{**TRAIN, **made}) as train:
+        run = trainer(tmp_path, train, **given)
+        with pytest.raises(ConfigError, match=says):
+            run.get_train_dataloader()
+
+
+# --- evaluation
+
+
+def metrics(prediction: EvalPrediction) -> dict[str, Any]:
+    right = prediction.predictions.argmax(-1) == prediction.label_ids
+    return {"right": int(right.sum()), "samples": len(right), "labels": np.sort(prediction.label_ids).tolist()}
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "pad", "drop"])
+def test_each_sample_counts_once_in_the_metrics_and_in_the_loss(
+    shards: list[Path], tmp_path: Path, last_batch: str
+) -> None:
+    names = {"image": "pixel_values", "label": "labels"}
+    with evaluation(shards, 12, last_batch=last_batch, output=names) as given:  # 12, 12, 12 and 4
+        run = trainer(tmp_path, None, eval_dataset=given, compute_metrics=metrics, per_device_eval_batch_size=12)
+        found = run.evaluate()
+        assert run.evaluate()["eval_loss"] == found["eval_loss"]
+        predicted = run.predict(given)
+    with evaluation(shards, 40, last_batch="partial") as whole, torch.no_grad():
+        images, labels = next(iter(whole))
+        count = 36 if last_batch == "drop" else 40
+        expected = run.model.eval()(images[:count], labels[:count])
+    assert found["eval_samples"] == count
+    assert found["eval_labels"] == sorted(labels[:count].tolist())
+    assert found["eval_loss"] == pytest.approx(expected["loss"].item(), rel=1e-5)
+    assert found["eval_right"] == (expected["logits"].argmax(1) == labels[:count]).sum()
+    np.testing.assert_allclose(predicted.predictions, expected["logits"].numpy(), atol=1e-5)
+
+
+TWO_RANKS = """
+import json, os, sys
+import torch
+from loaders import evaluation
+from test_hugging_face_trainer import Net, metrics
+from transformers import TrainingArguments
+from gpuloader.transformers import GPULoaderTrainer
+
+folder, *shards = sys.argv[1:]
+names = {"image": "pixel_values", "label": "labels"}
+arguments = TrainingArguments(folder, per_device_eval_batch_size=9, use_cpu=True, disable_tqdm=True, report_to="none")
+with evaluation(shards, 9, last_batch="pad", output=names) as given:
+    run = GPULoaderTrainer(Net(), arguments, eval_dataset=given, compute_metrics=metrics)
+    found = run.evaluate()
+if run.is_world_process_zero():
+    print(json.dumps(found))
+run.accelerator.end_training()
+"""
+
+
+def test_two_ranks_find_what_one_finds(shards: list[Path], tmp_path: Path) -> None:
+    """In the last step, the first rank has 4 samples and 5 of padding, the second has padding alone."""
+    (tmp_path / "evaluate.py").write_text(TWO_RANKS)
+    path = os.pathsep.join(map(str, [Path(__file__).parent, Path(__file__).parents[1] / "support"]))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    result = subprocess.run(
+        [sys.executable, *launcher, tmp_path / "evaluate.py", tmp_path, *shards],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    names = {"image": "pixel_values", "label": "labels"}
+    with evaluation(shards, 40, last_batch="partial", output=names) as whole:
+        run = trainer(tmp_path, None, eval_dataset=whole, compute_metrics=metrics, per_device_eval_batch_size=40)
+        expected = run.evaluate()
+    for name in ("eval_samples", "eval_labels", "eval_right"):
+        assert found[name] == expected[name]
+    assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+
+
+def test_evaluation_in_training_changes_nothing_and_may_have_several_loaders(
+    shards: list[Path], tmp_path: Path
+) -> None:
+    with (
+        loader(shards, **TRAIN) as train,
+        evaluation(shards, output=BATCH) as one,
+        evaluation(shards[0], output=BATCH) as other,
+    ):
+        both = {"one": one, "other": other}
+        run = trainer(tmp_path, train, eval_dataset=both, eval_strategy="steps", eval_steps=2, save_strategy="no")
+        run.train()
+    assert run.model.seen == planned(shards)
+    evaluated = [log for log in run.state.log_history if "eval_one_loss" in log]
+    assert [log["step"] for log in evaluated] == [2, 4, 6, 8, 10]
+    assert not any("gpuloader/samples" in log for log in evaluated)
+    assert len([log for log in run.state.log_history if "eval_other_loss" in log]) == 5
+
+
+def test_short_batches_of_several_ranks_are_refused_before_they_are_gathered(
+    shards: list[Path], tmp_path: Path
+) -> None:
+    run = trainer(tmp_path, None)
+    run.args = type("TwoRanks", (), {"eval_batch_size": 8, "process_index": 1, "world_size": 2})()
+    for last_batch in ("partial", "pad"):
+        with evaluation(shards, 8, output=BATCH, world=World(1, 2), last_batch=last_batch) as given:
+            if last_batch == "pad":
+                assert len(run.get_eval_dataloader(given)) == 3
+            else:
+                with pytest.raises(ConfigError, match=r"has last_batch='partial', but Trainer gathers batches of one"):
+                    run.get_eval_dataloader(given)
+
+
+def test_other_datasets_are_trainers(tmp_path: Path) -> None:
+    rows = [{"pixel_values": torch.full((3, 8, 8), row / 16), "labels": row % 10} for row in range(16)]
+    run = trainer(tmp_path, rows, eval_dataset=rows, num_train_epochs=1, save_strategy="no")  # type: ignore[arg-type]
+    run.train()
+    assert run.state.global_step == 2
+    assert isinstance(run, Trainer)
+    assert run.evaluate()["eval_loss"] > 0

@@ -1,0 +1,336 @@
+"""timm's transforms and models' configurations as recipes: what is drawn, and the pixels beside theirs.
+
+The packages come with scripts/test_integrations; elsewhere these tests skip.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from making import picture
+from PIL import Image
+from scipy import stats
+
+from gpuloader import Compose, PresetError
+from gpuloader.plan import Draws
+from gpuloader.recipe import TRANSFORMS, Mix, load_preset
+from gpuloader.recipe.crops import random_windows
+from gpuloader.transforms import (
+    ColorJitter,
+    GaussianBlur,
+    Normalize,
+    RandomApply,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    ThreeAugment,
+    TimmRandAugment,
+)
+
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+
+import timm
+import transformers
+from timm.data import create_transform, resolve_model_data_config
+from timm.data.transforms import CenterCropOrPad
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+SIZES = [(300, 400), (400, 300), (256, 256), (97, 53), (501, 333)]
+TRAIN = {"is_training": True, "color_jitter": None}
+
+
+def levels(pixels: torch.Tensor, normalize: Normalize) -> torch.Tensor:
+    """Normalised pixels as levels of 0 to 255."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
+    return (pixels * std + mean) * 255
+
+
+def apart(ours: Compose, theirs: Callable[[Image.Image], torch.Tensor], sizes: list[tuple[int, int]] = SIZES) -> float:
+    """The largest difference of a level between what both make of some pictures."""
+    greatest = 0.0
+    for seed, (height, width) in enumerate(sizes):
+        image = picture(height, width, seed)
+        one, other = ours(np.asarray(image)), theirs(image)
+        assert one.shape == other.shape
+        difference = levels(one, ours.each_view[0].normalize) - levels(other, ours.each_view[0].normalize)
+        greatest = max(greatest, difference.abs().max().item())
+    return greatest
+
+
+# --- timm: evaluation
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 1.01),
+        ({"input_size": 96, "crop_pct": 0.9}, 1.01),
+        ({"input_size": (3, 160, 160), "crop_pct": 1.0}, 1.01),
+        ({"crop_mode": "squash", "crop_pct": 0.95}, 1.01),
+        ({"crop_mode": "squash", "input_size": (3, 96, 128), "mean": (0.5, 0.4, 0.3), "std": (0.3, 0.4, 0.5)}, 1.01),
+        ({"interpolation": "bicubic", "crop_pct": 0.95}, 3.01),  # PIL rounds and clips between its two passes
+        ({"is_training": True, "no_aug": True}, 1.01),
+    ],
+    ids=str,
+)
+def test_evaluation_has_timms_pixels(options: dict[str, Any], most: float) -> None:
+    theirs = create_transform(**{"input_size": 224, **options})
+    assert apart(Compose.from_timm(theirs), theirs) <= most
+
+
+def test_without_normalisation_the_levels_stay() -> None:
+    for options in ({"normalize": False}, {"use_prefetcher": True}):
+        theirs = create_transform(96, **options)
+        ours = Compose.from_timm(theirs)
+        assert ours.dtype == "uint8"
+        image = picture(120, 150)
+        difference = ours(np.asarray(image)).int() - torch.as_tensor(theirs(image)).int()
+        assert difference.abs().max() <= 1
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "vit_tiny_patch16_224", "resnet50", "convnext_tiny"])
+def test_a_models_data_config_is_its_evaluation(name: str) -> None:
+    config = resolve_model_data_config(timm.create_model(name, num_classes=2))
+    theirs = create_transform(**config)
+    ours = Compose.from_torchvision(config)
+    assert ours == Compose.from_timm(theirs)
+    assert apart(ours, theirs) <= (1.01 if config["interpolation"] == "bilinear" else 3.01)
+
+
+# --- timm: training
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [RandomResizedCrop(224), RandomHorizontalFlip()]),
+        (
+            {"input_size": (3, 96, 128), "scale": (0.2, 0.9), "ratio": (0.5, 2.0), "interpolation": "bicubic"},
+            [RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"), RandomHorizontalFlip()],
+        ),
+        (
+            {"hflip": 0.0, "vflip": 0.3, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.4},
+            [
+                RandomResizedCrop(224),
+                RandomVerticalFlip(0.3),
+                RandomGrayscale(0.2),
+                RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.4),
+            ],
+        ),
+        (
+            {"color_jitter": 0.4},
+            [RandomResizedCrop(224), RandomHorizontalFlip(), ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4))],
+        ),
+        (
+            {"color_jitter": (0.1, 0.2, 0.3, 0.05), "color_jitter_prob": 0.8},
+            [
+                RandomResizedCrop(224),
+                RandomHorizontalFlip(),
+                RandomApply([ColorJitter((0.9, 1.1), (0.8, 1.2), (0.7, 1.3), (-0.05, 0.05))], 0.8),
+            ],
+        ),
+        (
+            {"auto_augment": "rand-m7-n3-mstd0.5-inc1-p0.3-mmax20", "interpolation": "bicubic"},
+            [
+                RandomResizedCrop(224, interpolation="bicubic"),
+                RandomHorizontalFlip(),
+                TimmRandAugment(7, 3, 0.5, True, 0.3, 20, "bicubic", (124, 116, 104)),
+            ],
+        ),
+        (
+            {"auto_augment": "rand-m9", "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
+            [
+                RandomResizedCrop(224),
+                RandomHorizontalFlip(),
+                TimmRandAugment(9, 2, 0.0, False, 0.5, 10, "bilinear", (128, 128, 128)),
+            ],
+        ),
+        (
+            {"auto_augment": "3a", "color_jitter": 0.3},
+            [
+                RandomResizedCrop(224),
+                RandomHorizontalFlip(),
+                ThreeAugment(0.0),
+                ColorJitter((0.7, 1.3), (0.7, 1.3), (0.7, 1.3)),
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_training_has_timms_parameters(options: dict[str, Any], expected: list[Any]) -> None:
+    statistics = {key: options.get(key, value) for key, value in IMAGENET.items()}
+    theirs = create_transform(**{"input_size": 224, **TRAIN, **options})
+    assert Compose.from_timm(theirs) == Compose([*expected, Normalize(**statistics)])
+    without = create_transform(**{"input_size": 224, **TRAIN, **options, "normalize": False})
+    assert Compose.from_timm(without) == Compose(expected, dtype="uint8")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a1", {"auto_augment": "rand-m7-mstd0.5-inc1"}),
+        ("a3", {"input_size": 160, "auto_augment": "rand-m6-mstd0.5-inc1"}),
+        ("deit", {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25, "re_mode": "pixel"}),
+    ],
+)
+def test_timms_own_recipes_are_those_that_are_shipped(name: str, options: dict[str, Any]) -> None:
+    theirs = create_transform(**{"input_size": 224, **TRAIN, "interpolation": "bicubic", **options})
+    shipped = load_preset(name, {"TimmRandAugment": {"interpolation": "bicubic"}}).transforms
+    ours = Compose.from_timm(theirs, mix=Mix(10, mixup_alpha=0.8)).transforms
+    if name == "deit":  # timm keeps the logarithm of the ratio
+        *ours, erasing = (*ours[:-1], replace(ours[-1], ratio=tuple(round(each, 9) for each in ours[-1].ratio)))
+        *shipped, expected = (*shipped[:-1], replace(shipped[-1], ratio=(0.3, round(1 / 0.3, 9))))
+        assert erasing == expected
+    assert list(ours) == list(shipped)
+
+
+@pytest.mark.parametrize(
+    ("mode", "value"), [("const", 0.0), ("pixel", "random")], ids=["to the mean", "noise for each pixel"]
+)
+def test_erasing_draws_what_timm_draws(mode: str, value: object) -> None:
+    theirs = create_transform(224, **TRAIN, re_prob=0.4, re_mode=mode)
+    *_, ours = Compose.from_timm(theirs).transforms
+    assert isinstance(ours, RandomErasing)
+    assert (ours.p, ours.scale, ours.value) == (0.4, (0.02, 1 / 3), value)
+    boxes = ours.arrays(Draws(1, 0, np.arange(4000)).of(ours.stream), 64, 64)["erase"]
+    erased = boxes[boxes[:, 2] > 0]
+    assert stats.binomtest(len(erased), 4000, 0.4).pvalue > 1e-3
+    random.seed(0)
+    areas, share = [], 0
+    for _ in range(2000):
+        image = theirs.transforms[-1](torch.full((3, 64, 64), 9.0))
+        changed = (image[0] != 9).nonzero()
+        share += len(changed) > 0
+        if len(changed):
+            height, width = (changed.max(0).values - changed.min(0).values + 1).tolist()
+            areas.append((height * width, height / width))
+    for column, theirs_drawn in enumerate(zip(*areas)):
+        drawn = [erased[:, 2] * erased[:, 3], erased[:, 2] / erased[:, 3]][column]
+        assert stats.ks_2samp(drawn, theirs_drawn).pvalue > 1e-3
+
+
+def test_windows_are_drawn_as_timm_draws_them() -> None:
+    theirs = create_transform(64, **TRAIN, scale=(0.1, 0.8), ratio=(0.5, 2.0)).transforms[0]
+    ours = Compose.from_timm(theirs).transforms[0]
+    assert isinstance(ours, RandomResizedCrop)
+    image, rows = picture(90, 130), np.arange(3000)
+    random.seed(0)
+    windows = np.array([theirs.get_params(image, theirs.scale, theirs.ratio) for _ in rows])
+    shapes = np.tile([90, 130], (len(rows), 1))
+    drawn = random_windows(Draws(5, 0, rows).of(ours.stream), shapes, ours.scale, ours.ratio)
+    for column in range(4):  # top, left, height, width
+        assert stats.ks_2samp(drawn[:, column], windows[:, column]).pvalue > 1e-3
+
+
+def test_rand_augment_applies_timms_operations_as_often() -> None:
+    """timm's, counted where they are called; `tests/recipe/test_timm.py` counts ours."""
+    theirs = create_transform(64, **TRAIN, auto_augment="rand-m9-n2-p0.3")
+    policy = next(each for each in theirs.transforms if type(each).__name__ == "RandAugment")
+    applied: list[str] = []
+    for op in policy.ops:
+        op.aug_fn = lambda image, *_, name=op.name, **__: applied.append(name) or image
+    np.random.seed(0)
+    random.seed(0)
+    for _ in range(4000):
+        policy(None)
+    assert stats.binomtest(len(applied), 8000, 0.3).pvalue > 1e-3
+    names, counts = np.unique(applied, return_counts=True)
+    assert len(names) == 15
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+# --- timm: what has no counterpart
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {**TRAIN, "interpolation": "random"},
+            "timm's RandomResizedCropAndInterpolation draws its filter: give create_transform interpolation='bicubic'",
+        ),
+        ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio has no counterpart: give create_transform a sq"),
+        ({**TRAIN, "auto_augment": "original"}, "timm's AutoAugment has no counterpart, except for auto_augment='3a'"),
+        (
+            {**TRAIN, "auto_augment": "3a-mstd0.5"},
+            "timm's AutoAugment has no counterpart, except for auto_augment='3a'",
+        ),
+        ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
+        ({**TRAIN, "auto_augment": "rand-m9-tweights"}, "timm's RandAugment has other operations than timm's own two"),
+        ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
+        ({**TRAIN, "auto_augment": "rand-m9-mstd101"}, "timm's RandAugment draws magnitudes evenly: give auto_augment"),
+        ({**TRAIN, "re_prob": 0.2, "re_mode": "rand"}, "timm's RandomErasing erases with one random colour: give "),
+        ({**TRAIN, "re_prob": 0.2, "re_count": 3}, "timm's RandomErasing erases several rectangles: give create_tran"),
+        ({"crop_mode": "border"}, "timm's CenterCropOrPad with fill=[124, 116, 104], padding_mode='constant' has no"),
+        ({"input_size": (3, 96, 128)}, "timm's ResizeKeepRatio has no counterpart: give create_transform a square"),
+        ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart: leave crop_border_pixels out"),
+        ({"naflex": True}, "timm's ResizeToSequence has no counterpart: leave naflex out"),
+    ],
+    ids=str,
+)
+def test_what_has_no_counterpart_is_refused_by_name(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        Compose.from_timm(create_transform(**{"input_size": 224, **options}))
+    assert str(caught.value).startswith("timm's transform cannot be translated: ")
+    assert says in str(caught.value)
+
+
+def test_a_crop_that_pads_with_black_is_a_centre_crop() -> None:
+    theirs = [oracle.transforms.Resize((40, 60)), CenterCropOrPad(50), oracle.transforms.ToTensor()]
+    ours = Compose.from_timm(theirs)
+    assert [type(each) for each in ours.transforms] == [TRANSFORMS["Resize"], TRANSFORMS["CenterCrop"]]
+    image = picture(80, 120)
+    difference = ours(np.asarray(image)) - oracle.transforms.Compose(theirs)(image)
+    assert difference.abs().max() * 255 <= 1.01
+
+
+# --- Hugging Face
+
+
+PROCESSORS = {
+    "ViT": {},
+    "ViT, 96": {"size": {"height": 96, "width": 128}},
+    "CLIP": {},
+    "CLIP, bilinear": {"resample": 2, "size": {"shortest_edge": 96}, "crop_size": {"height": 90, "width": 80}},
+    "Siglip": {},
+    "DeiT": {},
+    "Bit": {},
+    "ConvNext": {},
+    "ConvNext, below 384": {"size": {"shortest_edge": 224}},
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_an_image_processor_is_its_evaluation(name: str) -> None:
+    processor = getattr(transformers, f"{name.partition(',')[0]}ImageProcessor")(**PROCESSORS[name])
+    ours = Compose.from_torchvision(processor)
+    assert ours == Compose.from_torchvision(processor.to_dict())
+
+    def theirs(image: Image.Image) -> torch.Tensor:
+        return processor(image, return_tensors="pt")["pixel_values"][0]
+
+    # Whose crops leave out the same number of pixels on both sides: else it takes the window one pixel before.
+    sizes = [(300, 400), (400, 300), (256, 256), (128, 192)]
+    assert apart(ours, theirs, sizes) <= (1.01 if processor.resample == 2 else 3.01)
+
+
+def test_a_crop_of_an_image_processor_may_begin_a_pixel_before_ours() -> None:
+    image = picture(224, 255)  # 31 columns too many: it leaves out 15 on the left, torchvision and this library 16
+    processor = transformers.CLIPImageProcessor()
+    theirs = processor(image, return_tensors="pt")["pixel_values"][0]
+    ours = Compose.from_torchvision(processor)
+    pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+    normalize = ours.each_view[0].normalize
+    assert normalize is not None
+    assert torch.equal(levels(theirs, normalize).round().byte(), pixels[:, :, 15:239])
+    assert torch.equal(levels(ours(np.asarray(image)), normalize).round().byte(), pixels[:, :, 16:240])

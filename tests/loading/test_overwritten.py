@@ -1,0 +1,165 @@
+"""A local shard that is overwritten in place and gets its old time back: the gate sees its images again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import evaluation
+from making import jpeg, write_shard
+
+from gpuloader import BadImageError, GPULoader
+from gpuloader.loading.run import Run
+
+COUNT = 12
+SLOT = 4000  # bytes of each image: what follows a JPEG's end does not count
+
+
+def images(seed: int, size: tuple[int, int] = (40, 60)) -> list[bytes]:
+    return [jpeg(*size, seed=seed + i).ljust(SLOT, b"\0") for i in range(COUNT)]
+
+
+def written(path: Path, images: list[bytes]) -> Path:
+    return write_shard(path, [{"__key__": f"{i:02d}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)])
+
+
+def overwrite(shard: Path, new: list[bytes]) -> None:
+    """Puts other images into a shard of the same names and sizes, and its old times back."""
+    before = shard.stat()
+    content = written(shard.with_suffix(".new"), new).read_bytes()
+    assert len(content) == before.st_size
+    with shard.open("r+b") as file:
+        file.write(content)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the images that go through the gate."""
+    sizes: list[int] = []
+    admit = Run.admit
+
+    def counting(run: Run, image: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401
+        sizes.append(len(image))
+        return admit(run, image)
+
+    monkeypatch.setattr(Run, "admit", counting)
+    return sizes
+
+
+def pixels(loader: GPULoader) -> torch.Tensor:
+    return torch.cat([images for images, _ in loader])
+
+
+def pass_what_was_read(loader: GPULoader) -> None:
+    """Drops the epochs of which something was read ahead."""
+    for _ in range(3):
+        list(loader)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return written(tmp_path / "a.tar", images(0))
+
+
+def test_other_images_are_decoded_by_their_own_sizes(tmp_path: Path, shard: Path, seen: list[int]) -> None:
+    new = images(100, (60, 40))  # as large on the disk, but upright
+    with evaluation(written(tmp_path / "b.tar", new), 4) as loader:
+        expected = pixels(loader)
+    seen.clear()
+    with evaluation(shard, 4) as loader:
+        first = pixels(loader)
+        assert torch.equal(pixels(loader), first)
+        assert len(seen) == COUNT  # in the first epoch alone
+        overwrite(shard, new)
+        pass_what_was_read(loader)
+        assert torch.equal(pixels(loader), expected)
+        assert len(seen) == 2 * COUNT
+
+
+def test_an_image_that_the_gate_refuses_gets_nowhere(shard: Path) -> None:
+    hostile = images(0)
+    hostile[7] = hostile[7].rstrip(b"\0")[:-300].ljust(SLOT, b"\0")  # it is cut, which the decoder takes for gray
+    with evaluation(shard, 4) as loader:
+        for _ in range(2):
+            list(loader)
+        overwrite(shard, hostile)
+        with pytest.raises(BadImageError, match="key    07") as caught:
+            pass_what_was_read(loader)
+        assert "a JPEG that is cut" in caught.value.cause
+    with evaluation(written(shard.with_name("b.tar"), images(0)), 4, on_error="replace", output="dict") as loader:
+        list(loader)
+        overwrite(shard.with_name("b.tar"), hostile)
+        pass_what_was_read(loader)
+        valid = torch.cat([batch["valid"] for batch in loader])
+        assert valid.tolist() == [i != 7 for i in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shard: shard.chmod(0o600),
+        lambda shard: shard.with_suffix(".link").hardlink_to(shard),
+        lambda shard: shard.rename(shard.with_suffix(".moved")),
+        Path.unlink,
+    ],
+    ids=["chmod", "link", "rename", "unlink"],
+)
+def test_what_changes_no_byte_is_no_error(
+    shard: Path, change: Callable[[Path], object], seen: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with evaluation(shard, 4) as loader:
+        expected = pixels(loader)
+        change(shard)
+        for _ in range(3):
+            assert torch.equal(pixels(loader), expected)
+        assert COUNT < len(seen) <= 2 * COUNT  # once again; what was read ahead was seen before
+    assert caplog.text == ""
+
+
+def test_a_shard_that_is_replaced_while_it_is_closed_is_seen_again(
+    tmp_path: Path, seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few descriptors, shards are opened by their names again and again."""
+    monkeypatch.setattr("gpuloader.shards.shard_set._MOST_OPEN_FILES", 1)
+    shards = [written(tmp_path / f"{name}.tar", images(seed)) for seed, name in enumerate("ab")]
+    with evaluation(shards, 6) as loader:
+        list(loader)
+        list(loader)
+        before = shards[0].stat()
+        other = written(tmp_path / "c.tar", images(100, (60, 40)))
+        with evaluation([other, shards[1]], 6) as loader_of_these:
+            expected = pixels(loader_of_these)
+        seen.clear()
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(shards[0])
+        pass_what_was_read(loader)
+        assert torch.equal(pixels(loader), expected)
+        assert COUNT <= len(seen) <= 2 * COUNT  # of the new file, and of the open one that has lost its name
+
+
+def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path) -> None:
+    """A shard changes between the reading of a batch and that of a replacement in it."""
+    bad = images(0)
+    bad[0] = b"no image".ljust(SLOT)
+    shard = written(tmp_path / "a.tar", bad)
+    new = [bad[0], *images(100, (60, 40))[1:]]
+    with evaluation(shard, COUNT, on_error="replace") as loader:
+        draw = type(loader.run.shards).read_images
+        run = loader.run
+
+        def reading(shards: Any, samples: Any, *rest: Any) -> Any:  # noqa: ANN401
+            if len(samples) == 1 and run.shards.accepted_sizes[1].any():
+                overwrite(shard, new)
+            return draw(shards, samples, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(loader.run.shards), "read_images", reading)
+            list(loader)
+        pass_what_was_read(loader)
+        assert loader.run.shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)

@@ -1,0 +1,105 @@
+"""Models' own configurations as recipes; tests/integrations has the pixels, beside those of timm and Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuloader import Compose
+from gpuloader.errors import PresetError
+from gpuloader.recipe import load_preset
+from gpuloader.recipe.crops import CenterCrop, Resize
+from gpuloader.recipe.output import Normalize
+
+HALF = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+# As timm 1.0 and transformers 5 give them, for a model of each kind.
+TIMM = {
+    "input_size": (3, 160, 160),
+    "interpolation": "bicubic",
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.5, 0.5, 0.5),
+    "crop_pct": 0.95,
+    "crop_mode": "center",
+}
+STEPS = {
+    "do_resize": True,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+VIT = {**STEPS, "image_processor_type": "ViTImageProcessor", "resample": 2, "size": {"height": 224, "width": 224}}
+CLIP = {
+    **STEPS,
+    "image_processor_type": "CLIPImageProcessor",
+    "resample": 3,
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "do_convert_rgb": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+CONVNEXT = {**STEPS, "image_processor_type": "ConvNextImageProcessor", "resample": 3, "crop_pct": 0.875}
+
+
+@pytest.mark.parametrize(
+    ("config", "transforms"),
+    [
+        (TIMM, [Resize(168, "bicubic"), CenterCrop(160), HALF]),  # 160 / 0.95, rounded down
+        ({**TIMM, "crop_mode": "squash"}, [Resize((168, 168), "bicubic"), CenterCrop(160), HALF]),
+        (
+            {**TIMM, "crop_mode": "squash", "input_size": (3, 96, 192), "crop_pct": 1.0, "interpolation": "bilinear"},
+            [Resize((96, 192)), CenterCrop((96, 192)), HALF],
+        ),
+        (VIT, [Resize((224, 224)), HALF]),
+        ({**VIT, "image_processor_type": "ViTImageProcessorFast"}, [Resize((224, 224)), HALF]),
+        ({**VIT, "do_resize": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 9}}, None),
+        (CLIP, list(load_preset("clip_eval").transforms)),
+        ({**CONVNEXT, "size": {"shortest_edge": 224}}, [Resize(256, "bicubic"), CenterCrop(224), HALF]),
+        ({**CONVNEXT, "size": {"shortest_edge": 384}}, [Resize((384, 384), "bicubic"), HALF]),
+    ],
+)
+def test_a_configuration_is_an_evaluation(config: dict[str, Any], transforms: list[Any] | None) -> None:
+    expected = [CenterCrop((8, 9)), HALF] if transforms is None else transforms
+    assert Compose.from_torchvision(config) == Compose.from_timm(config) == Compose(expected)
+
+
+def test_levels_stay_where_they_are_not_rescaled() -> None:
+    config = {**VIT, "do_rescale": False, "do_normalize": False}
+    assert Compose.from_torchvision(config, layout="channels_last") == Compose(
+        [Resize((224, 224))], dtype="uint8", layout="channels_last"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"size": 224}, "its keys are ['size']: allowed are the mapping that timm's resolve_model_data_config(model)"),
+        ({**TIMM, "input_size": (1, 28, 28)}, "input_size=(1, 28, 28): only 3 channels are supported"),
+        ({**TIMM, "input_size": (3, 96, 192)}, "crop_mode='center' with input_size=(3, 96, 192) has no counterpart"),
+        ({**TIMM, "crop_mode": "border"}, "crop_mode='border' with input_size=(3, 160, 160) has no counterpart: use"),
+        ({**TIMM, "input_size": 160}, "it cannot be read: cannot unpack non-iterable int object"),
+        ({**TIMM, "interpolation": "random"}, "`Resize.interpolation`: found 'random'; allowed are "),
+        (
+            {**VIT, "image_processor_type": "DetrImageProcessor"},
+            "DetrImageProcessor is not supported: allowed are Bit, ",
+        ),
+        ({**VIT, "size": 224}, "size=224: allowed are a shortest_edge, or a height and a width"),
+        ({**VIT, "size": {"longest_edge": 224}}, "size={'longest_edge': 224}: allowed are a shortest_edge, or"),
+        ({**VIT, "resample": 4}, "resample=4: allowed are {0: 'nearest', 1: 'lanczos', 2: 'bilinear', 3: 'bicubic'}"),
+        ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor=0.00784313725490196: only 1/255 is supported"),
+        ({**VIT, "do_rescale": False}, "do_normalize without do_rescale: mean and std must be for values from 0 to 1"),
+        ({**VIT, "do_pad": True}, "do_pad=True: padding is not supported"),
+        (
+            {key: value for key, value in VIT.items() if key != "resample"},
+            "it has no 'resample': load it with AutoImageProcessor.from_pretrained, which adds the defaults",
+        ),
+    ],
+)
+def test_what_a_recipe_cannot_do_is_refused(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        Compose.from_torchvision(config)
+    assert str(caught.value).startswith(f"the model's configuration cannot be translated: {says}")
