@@ -14,7 +14,8 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANAR = 256, 257, 258, 259, 27
 _STRIP_OFFSETS, _ROWS_PER_STRIP, _STRIP_BYTES = 273, 278, 279
 _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
 _PLAIN, _JPEG = 1, 7
-# LZW, Deflate under two numbers, PackBits, LZMA, Zstandard. libtiff fails if these have too few data; CCITT's it fills.
+# LZW, Deflate under two numbers, PackBits, LZMA and Zstandard: libtiff fails if these have too few data. It does not
+# with those of a fax.
 _CHECKED_BY_LIBTIFF = (5, 8, 32946, 32773, 34925, 50000)
 _ALLOWED = "none, LZW, Deflate, PackBits, LZMA, Zstandard and JPEG"
 
@@ -51,11 +52,10 @@ def cause_in_tiff(picture: TiffImageFile, encoded: bytes) -> str | None:
     for number, (start, size) in enumerate(zip(starts, sizes)):
         last = _TILE_OFFSETS not in tags and number % down == down - 1
         needed_rows = height - rows * (down - 1) if last else rows
-        part = encoded[start : start + size]
         if compression == _PLAIN:
-            enough = len(part) >= needed_rows * row_bytes
+            enough = min(size, len(encoded) - start) >= needed_rows * row_bytes
         else:
-            frame = Image.open(io.BytesIO(part), formats=("JPEG",)).size
+            frame = Image.open(io.BytesIO(encoded[start : start + size]), formats=("JPEG",)).size
             enough = frame[0] >= columns and frame[1] >= needed_rows
         if not enough:
             return f"a TIFF whose strip or tile {number} has less than its {columns}x{needed_rows} pixels"
