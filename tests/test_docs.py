@@ -68,7 +68,7 @@ ONLY_SHOWN = {
     "docs/presets.md": 1,
     "docs/trainers.md": 8,
     "docs/versions.md": 1,
-    "docs/watching.md": 4,
+    "docs/watching.md": 3,
     "docs/wsl2.md": 2,
 }
 

@@ -42,7 +42,7 @@ from gpuloader.loading.arguments import (
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
-from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run
+from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
@@ -185,7 +185,7 @@ class Run:
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
-        if isinstance(state, Mapping) and state.get("recipe") == self.recipe.earlier_fingerprint:
+        if isinstance(state, Mapping) and is_same(state.get("recipe"), self.recipe.earlier_fingerprint):
             state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
         place = check_place(checked, "delivered", lambda _: self.plan.samples)

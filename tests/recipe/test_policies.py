@@ -300,8 +300,11 @@ def test_aug_mix_has_numbers_for_many_long_chains() -> None:
         (lambda: RandomApply([]), "at least 1 item"),
         (lambda: RandomApply([GaussianBlur(3)], 2), "found 2.*less than or equal to 1"),
         (lambda: RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
-        (lambda: RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed are 3 weights, one for each transform"),
-        (lambda: RandomChoice(BLURS, (0, 0, 0)), r"p \[0.0, 0.0, 0.0\]: allowed are 3 weights.*not all of them 0"),
+        (lambda: RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
+        (
+            lambda: RandomChoice(BLURS, (0, 0, 0)),
+            r"p \[0.0, 0.0, 0.0\]: allowed is a weight for each of 3 transforms, not all of them 0",
+        ),
         (lambda: RandomChoice(BLURS, (-1, 1, 1)), "found -1.*greater than or equal to 0"),
     ],
 )

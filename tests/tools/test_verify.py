@@ -189,7 +189,7 @@ def test_the_numbers_of_threads_end_with_the_cores(cores: int, counts: list[int]
         ([10] * 9 + [300], "p99 300 ms, median 10 ms, of 10 steps of 16 images"),
         ([10] * 99 + [300], "p99 10 ms, median 10 ms, of 100 steps of 16 images"),  # one of a hundred is longer
         ([10] * 98 + [300] * 2, "p99 300 ms, median 10 ms, of 100 steps of 16 images"),
-        ([*range(1, 1001)], "p99 990 ms, median 500 ms, of 1000 steps of 16 images"),
+        ([*range(1, 1001)], "p99 990 ms, median 500 ms, of 1,000 steps of 16 images"),
     ],
 )
 def test_a_step_has_a_percentile_and_how_many_there_were(milliseconds: list[int], text: str) -> None:
