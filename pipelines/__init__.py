@@ -1,17 +1,21 @@
 """DALI graphs, and the gate that protects DALI from images that would crash it. No files, YAML, rank or epoch."""
 
-from gpuloader.pipelines.arguments import LastStep
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.gate import admit, admit_all
 from gpuloader.pipelines.graph import Source, recipe_pipeline
+from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.reading import read_cached
+from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
+    "FilledSource",
     "LastStep",
+    "Running",
     "Source",
+    "UndecodableError",
     "WholeDecoder",
     "admit",
     "admit_all",

@@ -11,7 +11,7 @@ import numpy as np
 from gpuloader.pipelines.gate import admit_all
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Drawn, Preset
 
 
 def drawn_source(jpegs: Sequence[bytes], preset: Preset, batch_size: int, seed: int = 0) -> Source:
@@ -31,17 +31,16 @@ def drawn_source(jpegs: Sequence[bytes], preset: Preset, batch_size: int, seed: 
     """
     files, sizes = admit_all(jpegs, preset)
 
-    def batches() -> Iterator[tuple[Any, ...] | None]:
+    def batches() -> Iterator[tuple[list[Any], Drawn] | None]:
         for epoch in count():
             for first in range(0, len(files), batch_size):
                 ids = np.arange(first, min(first + batch_size, len(files)))
-                arrays = preset.arrays(Draws(seed, epoch, ids), *sizes[ids].T)
-                yield [files[number] for number in ids], *arrays.values()
+                yield [files[number] for number in ids], preset.draw(Draws(seed, epoch, ids), sizes[ids])
             yield None
 
     each = batches()
 
-    def source() -> tuple[Any, ...]:
+    def source() -> tuple[list[Any], Drawn]:
         batch = next(each)
         if batch is None:
             raise StopIteration

@@ -35,7 +35,7 @@ def erase(image: DataNode, given: Nodes, value: Rgb | Literal["random"], layout:
 
     Args:
         image: float32 (DALI erases no float16 on a GPU), on either device, at most 8192 pixels high and wide.
-        given: on the CPU, what `arguments.erasing` makes.
+        given: on the CPU, what `inputs.erasing` makes.
         value: the colour in the image's units, or "random" for noise.
         layout: the image's layout.
     """

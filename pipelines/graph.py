@@ -1,17 +1,17 @@
-"""The graph: a pure function of (encoded bytes, drawn arrays), the same for training and evaluation.
+"""The graph: a pure function of (encoded bytes, what is drawn), the same for training and evaluation.
 
     encoded, region -> decode -> for each view: resize, crop, pad, flip -> [change pixels] -> normalise -> [erase]
 
 Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
 an evaluation crop is the region that the centre needs. The region is decoded once for all views. On the CPU, one kernel
 does everything after the decoder, or two if pixels are changed. On a GPU, DALI's operators do, and only work on pixels:
-`arguments` computes the numbers that they take.
+`inputs` computes the numbers that they take.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -19,8 +19,9 @@ import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.tensors import TensorCPU
 
-from gpuloader.pipelines.arguments import LastStep, arguments, of_number
+from gpuloader.pipelines.inputs import Inputs, LastStep, Numbers, ViewInputs, make_inputs
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
@@ -30,14 +31,12 @@ from gpuloader.pipelines.operators import (
     view_on_cpu,
     view_on_gpu,
 )
-from gpuloader.pipelines.steps import Nodes, check_for_gpu
-from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
-from gpuloader.recipe.model import Arrays
+from gpuloader.pipelines.steps import check_for_gpu
+from gpuloader.recipe import Drawn, Preset
 from gpuloader.recipe.view import ViewPlan
 
-Source: TypeAlias = Callable[[], tuple[Any, ...]]
-"""Returns a batch: the list of encoded images, then the drawn arrays in the order of their names; or StopIteration."""
+Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
+"""Returns a batch: its encoded images, and what the recipe draws for them; or raises StopIteration."""
 
 
 def recipe_pipeline(
@@ -79,12 +78,13 @@ def recipe_pipeline(
     device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
     if device == "gpu":
         check_for_gpu(preset)
-    drawn = _arrays_of_one(preset, whole=decoded and device == "cpu")
-    prepare = partial(arguments, preset.each_view, device=device, last_step=last_step)  # the recipe may hold the graph
+    whole = decoded and device == "cpu"
+    # It does not hold the recipe, because that may hold the pipeline.
+    make = partial(make_inputs, preset.each_view, device=device, last_step=last_step, whole=whole)
     pipeline: Pipeline = recipe_graph(
         preset,
-        _prepared(source, lambda *arrays: prepare(dict(zip(drawn, arrays))), prefetch_queue_depth),
-        prepare(drawn),
+        _fed(source, make, prefetch_queue_depth),
+        make(preset.drawn_for_none),
         device,
         largest_image,
         decoder_options,
@@ -99,29 +99,23 @@ def recipe_pipeline(
     return pipeline
 
 
-def _arrays_of_one(preset: Preset, whole: bool) -> Arrays:
-    """The recipe's arrays for one sample; names, dtypes and dimensions are the same for all samples."""
-    one = np.ones(1, np.int64)
-    return preset.arrays(Draws(seed=0, epoch=0, ids=one), one, one, whole)
+def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queue_depth: int) -> Callable[[], Any]:
+    """A source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
+    in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
+    def feed() -> tuple[Any, ...]:
+        images, drawn = source()
+        in_use.append([np.ascontiguousarray(array) for array in make(drawn).values()])
+        return [TensorCPU(image) for image in images], *in_use[-1]  # DALI takes twice as long to do so itself
 
-def _prepared(source: Source, prepare: Callable[..., Arrays], prefetch_queue_depth: int) -> Source:
-    """A source that gives what is made of the drawn arrays."""
-    in_use: deque[Arrays] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
-
-    def prepared() -> tuple[Any, ...]:
-        images, *arrays = source()
-        in_use.append(prepare(*arrays))
-        return images, *in_use[-1].values()
-
-    return prepared
+    return feed
 
 
 @pipeline_def(seed=0)  # type: ignore[untyped-decorator]
 def recipe_graph(
     preset: Preset,
-    source: Source,
-    like: Arrays,
+    source: Callable[[], Any],
+    like: Inputs[Numbers],
     device: Literal["cpu", "gpu"],
     largest_image: tuple[int, int],
     decoder_options: Mapping[str, float] | None,
@@ -129,33 +123,34 @@ def recipe_graph(
     decoded: bool,
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """The graph of `recipe_pipeline`, whose source gives images and arrays as those of `like`; see there."""
+    """The graph of `recipe_pipeline`, whose source gives images and the values of such inputs; see there."""
+    arrays = like.values()
     image, *given = fn.external_source(
         source=source,
-        num_outputs=1 + len(like),
-        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in like.values())],
-        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in like.values())],
+        num_outputs=1 + len(arrays),
+        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in arrays)],
+        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in arrays)],
         no_copy=True,
     )
-    inputs: Nodes = dict(zip(like, given))
+    inputs = like.replaced_by(given)
     if not decoded:
-        cut = decode_region(image, inputs, device, preset, largest_image, decoder_options, region)
+        cut = decode_region(image, inputs.region, device, preset, largest_image, decoder_options, region)
     else:
-        cut = image if device == "cpu" else cut_region(image, inputs).gpu()
+        cut = image if device == "cpu" else cut_region(image, inputs.region).gpu()
     one_view = _VIEWS[last_step, device]
-    return tuple(one_view(cut, of_number(inputs, view.number), view, preset) for view in preset.each_view)
+    return tuple(one_view(cut, *each, preset) for each in zip(inputs.views, preset.each_view, strict=True))
 
 
-def _decoded_row(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def _decoded_row(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
     return region[0:1]
 
 
-def _row_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    return place_on_cpu(region, drawn, view, preset)[0:1]
+def _row_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+    return place_on_cpu(region, inputs.named, view, preset)[0:1]
 
 
-def _row_on_gpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
-    return flip(place_on_gpu(region, drawn, view, preset), drawn)[0:1]
+def _row_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+    return flip(place_on_gpu(region, inputs.named, view, preset), inputs.named)[0:1]
 
 
 _VIEWS = {

@@ -1,4 +1,4 @@
-"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `arguments.arguments`."""
+"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `inputs.make_inputs`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.augment import Rgb, augment
 from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Preset
@@ -64,8 +65,9 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
-def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def view_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
     """Makes one view of a decoded region with compiled kernels: one pass, and a second one if pixels are changed."""
+    drawn = inputs.named
     image = place_on_cpu(region, drawn, view, preset)
     if view.in_one_pass:
         return image
@@ -111,14 +113,15 @@ def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
     return value if isinstance(value, str) else rgb(value)
 
 
-def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
     """Makes one view of a decoded region with DALI's operators."""
-    image, mirror = place_on_gpu(region, given, view, preset), None
+    given, mirror = inputs.named, None
+    image = place_on_gpu(region, given, view, preset)
     if view.pixels or "vertical" in given:
         image = flip(image, given)
     else:
         mirror = given.get("horizontal")
-    image = run_steps(image, given, view.choices)
+    image = run_steps(image, inputs.steps, view.choices)
     if view.erasing is None:
         return normalise(image, view, preset, preset.graph_dtype, mirror)
     image = normalise(image, view, preset, "float32", mirror)

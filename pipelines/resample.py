@@ -30,7 +30,7 @@ def resample(
 
     Args:
         image: uint8 HWC, RGB, values x in [0, 255].
-        roi, placed: as in `gpuloader.recipe.placement.Placement.arrays`.
+        roi, placed: as in `inputs.make_inputs`.
         like_output: uint8 (0, h, w), of the output's height and width; it is empty, only its shape counts.
         interpolation, antialias, padding_mode, fill: as in a `Placement`.
         dtype: "float32", "float16", or "uint8", which rounds and needs scale 1 and offset 0.

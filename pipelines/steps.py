@@ -15,7 +15,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.errors import ConfigError
 from gpuloader.internals.dali import change_where
-from gpuloader.pipelines.arguments import GRAY, of_number
+from gpuloader.pipelines.inputs import GRAY
 from gpuloader.recipe import Preset
 from gpuloader.recipe.colors import GaussianBlur
 from gpuloader.recipe.model import with_inner
@@ -44,17 +44,16 @@ def check_for_gpu(preset: Preset) -> None:
                 )
 
 
-def run_steps(image: DataNode, given: Nodes, choices: Sequence[frozenset[Op]]) -> DataNode:
+def run_steps(image: DataNode, given: Sequence[Nodes], choices: Sequence[frozenset[Op]]) -> DataNode:
     """Returns the image after its steps. A sample goes through all of a step's operations, and only one changes it.
 
     Args:
         image: RGB, uint8 HWC, on either device.
-        given: NAME.STEP, on the CPU: what `arguments.step_arguments` makes.
+        given: for each step, what `inputs.step_inputs` makes; on the CPU.
         choices: as in `Program`; only operations in it get nodes.
     """
     noted, total = image, None
-    for step, possible in enumerate(choices):
-        p = of_number(given, step)
+    for p, possible in zip(given, choices, strict=True):
         if Op.MIX_BEGIN in possible:
             noted, total = image, None
         if Op.MIX_ADD in possible:
@@ -210,4 +209,4 @@ _CHANGES: list[tuple[set[Op], Callable[[DataNode, Nodes], DataNode]]] = [
     ({Op.EQUALIZE}, _equalize),
     ({Op.BLUR}, _blur),
 ]
-"""Each takes the image and what `arguments.step_arguments` makes for the step, and returns the image."""
+"""Each takes the image and what `inputs.step_inputs` makes for the step, and returns the image."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline
 from nvidia.nvimgcodec import (
     NVIMGCODEC_DEVICE_CPU_ONLY,
     Backend,
@@ -18,11 +17,12 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
-from gpuloader.internals.dali import decoder_cause, failed_row, is_decode_failure, is_out_of_memory
+from gpuloader.internals.dali import decoder_cause, failed_row, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
 from gpuloader.pipelines.graph import recipe_pipeline
+from gpuloader.pipelines.running import Running, UndecodableError
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Drawn, Preset
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """Options of DALI's decoder, so that an image that failed in a batch fails again. A GPU's JPEG engine decodes only some
@@ -35,7 +35,7 @@ _MOST_NAMED = 8  # each costs another try of the whole batch
 def find_undecodable(
     preset: Preset,
     images: Sequence[NDArray[np.uint8]],
-    arrays: Mapping[str, NDArray[Any]],
+    drawn: Drawn,
     device_id: int | None,
     num_threads: int = 1,
     decoder_options: Mapping[str, float] | None = None,
@@ -50,7 +50,7 @@ def find_undecodable(
 
     Args:
         images: encoded images that the gate accepted.
-        arrays: what the recipe drew for them.
+        drawn: what the recipe draws for them.
         num_threads: the number of decoding threads.
         decoder_options, region: those with which the images failed, as for `recipe_pipeline`; JPEG engines are not used
             here.
@@ -59,23 +59,20 @@ def find_undecodable(
     Raises:
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
-    refused = _find_refused_on_cpu(images, arrays, num_threads) if device_id is None and region else {}
+    refused = _find_refused_on_cpu(images, drawn, num_threads) if device_id is None and region else {}
     return refused or _find_refused_by_graph(
-        preset, images, arrays, device_id, num_threads, decoder_options or {}, region, message
+        preset, images, drawn, device_id, num_threads, decoder_options or {}, region, message
     )
 
 
-def _find_refused_on_cpu(
-    images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], num_threads: int
-) -> dict[int, str]:
+def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_threads: int) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
     # The same settings as DALI's, which converts any depth to 8 bits itself.
     params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
-    starts, ends = arrays["region_start"], arrays["region_start"] + arrays["region_shape"]
     windows = [
-        CodeStream(image).get_sub_code_stream(region=Region(start.tolist(), end.tolist()))
-        for image, start, end in zip(images, starts, ends, strict=True)
+        CodeStream(image).get_sub_code_stream(region=Region(region[:2], region[2:]))
+        for image, region in zip(images, drawn.region.tolist(), strict=True)
     ]
     causes: dict[int, str] = {}
     for first in range(0, len(windows), num_threads):  # decoding the whole batch at once would double its memory
@@ -89,7 +86,7 @@ def _find_refused_on_cpu(
 def _find_refused_by_graph(
     preset: Preset,
     images: Sequence[NDArray[np.uint8]],
-    arrays: Mapping[str, NDArray[Any]],
+    drawn: Drawn,
     device_id: int | None,
     num_threads: int,
     decoder_options: Mapping[str, float],
@@ -100,42 +97,50 @@ def _find_refused_by_graph(
 
     The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
-    good, of_good = len(images), preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), *np.array([GOOD_SIZE]).T)
-    images = [*images, good_jpeg()]
-    arrays = {name: np.concatenate([array, of_good[name]]) for name, array in arrays.items()}
-    pipeline: Pipeline | None = None
+    good, good_drawn = len(images), preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
     given: Sequence[int] = ()
 
-    def source() -> tuple[Any, ...]:
-        return ([images[row] for row in given], *(array[given] for array in arrays.values()))
+    def source() -> tuple[list[NDArray[np.uint8]], Drawn]:
+        if given == [good]:
+            return [good_jpeg()], good_drawn
+        return [images[row] for row in given], drawn.take(given)
+
+    running = Running(
+        lambda: recipe_pipeline(
+            preset=preset,
+            source=source,
+            batch_size=good,
+            num_threads=num_threads,
+            device_id=device_id,
+            prefetch_queue_depth=1,
+            decoder_options={**decoder_options, **WITHOUT_ENGINES},
+            region=region,
+            last_step="decode",
+        )
+    )
 
     def decode(rows: Sequence[int]) -> str:
-        nonlocal pipeline, given
+        nonlocal given
         given = rows
-        if pipeline is None or (len(rows) == 1 and device_id is not None):
-            pipeline = recipe_pipeline(
-                preset=preset,
-                source=source,
-                batch_size=good,
-                num_threads=num_threads,
-                device_id=device_id,
-                prefetch_queue_depth=1,
-                decoder_options={**decoder_options, **WITHOUT_ENGINES},
-                region=region,
-                last_step="decode",
-            )
+        if len(rows) == 1 and device_id is not None:
+            running.drop()
         try:
-            pipeline.run()
-        except RuntimeError as error:
-            pipeline = None  # according to DALI, a failed pipeline is no longer valid
-            if rows == [good] and not is_out_of_memory(str(error)):
-                raise machine_error(str(error)) from None
-            if not is_decode_failure(str(error)):
-                raise
+            running.next()
+        except UndecodableError as error:
             return str(error)
         return ""
 
-    failing = find_failing(good, decode, lambda: decode([good]), message)
+    def check_machine() -> None:
+        try:
+            message = decode([good])
+        except RuntimeError as error:
+            message = str(error)
+            if is_out_of_memory(message):
+                raise
+        if message:
+            raise machine_error(message)
+
+    failing = find_failing(good, decode, check_machine, message)
     return {row: cause_of(said) for row, said in failing.items()}
 
 

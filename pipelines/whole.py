@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
-from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.helpers.forking import at_fork
-from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.pipelines.blame import good_jpeg, machine_error
+from gpuloader.pipelines.running import Running, UndecodableError
 from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of, find_failing
 
 
@@ -27,10 +26,11 @@ class WholeDecoder:
     """
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
-        self._arguments = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
         self._device_id = device_id
-        self._pipeline: Pipeline | None = None
-        at_fork(self, WholeDecoder._leave_to_the_parent)
+        self._batch: list[list[NDArray[np.uint8]]] = []
+        device: Literal["cpu", "mixed"] = "cpu" if device_id is None else "mixed"
+        options = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
+        self._running = Running(partial(_graph, self._batch, device, **options))
 
     def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]] | dict[int, str]:
         """Returns the images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
@@ -68,27 +68,18 @@ class WholeDecoder:
             raise machine_error(message)
 
     def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error message
-        if self._pipeline is None or (len(images) == 1 and self._device_id is not None):
-            self._pipeline = _graph(self._device_id is None, **self._arguments)
+        self._batch[:] = [list(images)]
+        if len(images) == 1 and self._device_id is not None:
+            self._running.drop()
         try:
-            return self._pipeline.run(encoded=list(images))
-        except RuntimeError as error:
-            self._pipeline = None  # a failed pipeline cannot be used again
-            if not is_decode_failure(str(error)):
-                raise
+            return self._running.next()
+        except UndecodableError as error:
             return str(error)
-
-    def _leave_to_the_parent(self) -> None:
-        """Releases the parent's pipeline in a forked child, which makes its own."""
-        if self._pipeline is not None:
-            leak_after_fork(self._pipeline)
-        self._pipeline = None
 
 
 @pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]
-def _graph(on_cpu: bool) -> tuple[DataNode, DataNode]:
-    encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
-    device = "cpu" if on_cpu else "mixed"
+def _graph(batch: list[list[NDArray[np.uint8]]], device: Literal["cpu", "mixed"]) -> tuple[DataNode, DataNode]:
+    encoded = fn.external_source(lambda: batch[0], dtype=types.UINT8, ndim=1, no_copy=True)
     image = fn.decoders.image(
         encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES
     )

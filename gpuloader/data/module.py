@@ -103,13 +103,13 @@ class UniversalDataModule:
         super().__init__()  # of Lightning's data module, if this is one
         if not isinstance(val_split, (int, float)) or not 0 <= val_split < 1:
             raise ConfigError(f"val_split={val_split!r}: allowed is a share of train_data in [0, 1)")
-        if loader and not (_is_shards(train_data) or _is_shards(val_data)):
+        self.task_spec, self.tokenizer = task_spec, tokenizer
+        if loader and not (self._is_shards(train_data) or self._is_shards(val_data)):
             raise ConfigError(f"{', '.join(loader)}: for shards only, but the data is a {type(train_data).__name__}")
-        self.task_spec, self.tokenizer, self.batch_size = task_spec, tokenizer, batch_size
-        self.num_workers, self.seed = num_workers, seed
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self._train_loader: dict[str, Any] = {"seed": seed, **loader}
         self._val_loader: dict[str, Any] = {}
-        if _is_shards(train_data) or _is_shards(val_data):
+        if self._is_shards(train_data) or self._is_shards(val_data):
             evaluation_options = import_late("gpuloader.trainers.datamodule").evaluation_options
             self._val_loader = evaluation_options(self._train_loader, eval_preset)
         self._train, self._val = train_data, val_data
@@ -125,7 +125,7 @@ class UniversalDataModule:
         return [] if self._val is None else self._loader(self._val, self._val_loader, shuffle=False)
 
     def _loader(self, data: Any, options: Mapping[str, Any], shuffle: bool) -> Loader:  # noqa: ANN401
-        if _is_shards(data):
+        if self._is_shards(data):
             return _gpu_loader(data, self.batch_size, **options)
         stream = isinstance(data, IterableDataset)
         config = DataLoaderConfig(
@@ -137,9 +137,15 @@ class UniversalDataModule:
         )
         return DataLoaderFactory().create_dataloader(data, config, self.task_spec, self.tokenizer)
 
+    def _is_shards(self, data: object) -> bool:
+        if isinstance(data, (list, tuple)) and data:
+            texts = self.task_spec is not None and self.task_spec.modality == "text"
+            return _is_source(data[0]) and not (texts and isinstance(data[0], str))
+        return _is_source(data)
+
     def _split(self, share: float) -> None:
         data = self._train
-        if _is_shards(data):
+        if self._is_shards(data):
             options = import_late("gpuloader.loading.options")
             sampling = options.as_value(options.Sampling, "sampling", self._train_loader.get("sampling") or {})
             if sampling.subset is not None:
@@ -170,6 +176,6 @@ def _gpu_loader(*arguments: Any, **options: Any) -> GPULoader[Any]:  # noqa: ANN
     return import_late("gpuloader.loading.loader").GPULoader(*arguments, **options)
 
 
-def _is_shards(data: object) -> bool:
-    first = data[0] if isinstance(data, (list, tuple)) and data else data
-    return isinstance(first, (str, os.PathLike)) or (isinstance(first, Mapping) and "tar" in first)
+def _is_source(data: object) -> bool:
+    """Whether it is one of those that `GPULoader` takes."""
+    return isinstance(data, (str, os.PathLike)) or (isinstance(data, Mapping) and "tar" in data)

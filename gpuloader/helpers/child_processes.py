@@ -19,7 +19,7 @@ def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], 
     It imports from where this process does. Ctrl-C in the terminal does not reach it: its parent handles that.
 
     Args:
-            is_ready: waits until the process says that it is ready; returns False if it ended before.
+        is_ready: waits until the process says that it is ready; returns False if it ended before.
     """
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,14 +16,12 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
-from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.loading.decoding import fill, filled_rows
 from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.pipelines import admit_all, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import FilledSource, Running, UndecodableError, admit_all, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import Drawn, Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -129,19 +129,17 @@ class Compose(Preset):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
-        drawn = self.arrays(draws, sizes[:, 0], sizes[:, 1], whole=not encoded and device_id is None)
+        drawn = self.draw(draws, sizes)
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
-        graph = graphs.get(key) or graphs.setdefault(key, _Graph(*key))
+        # The graph has a copy of the recipe, so that it is freed with this one.
+        graph = graphs.get(key) or graphs.setdefault(key, _Graph(copy(self), *key))
         try:
-            views = graph.run(self, arrays, drawn)
-        except RuntimeError as error:
-            if encoded and is_decode_failure(str(error)):
-                causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
-                if causes:
-                    bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
-                    raise DataError("; ".join(bad)) from None
-            raise
+            views = graph.run(arrays, drawn)
+        except UndecodableError as error:
+            causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
+            bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
+            raise DataError("; ".join(bad) or f"the images cannot be decoded: {error}") from None
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
         views = round_to_dtype(self, views)
@@ -160,55 +158,50 @@ class Compose(Preset):
 
 
 class _Graph:
-    """A pipeline that runs one batch at a time. It is in no reference cycle, so it is freed with its recipe.
+    """A recipe's graph that runs one batch at a time.
 
     Attributes:
         decoding: how it decodes, as options of `recipe_pipeline`.
     """
 
-    def __init__(self, device_id: int | None, encoded: bool, batch_size: int) -> None:
-        self._batch: list[Any] = []
+    def __init__(self, preset: Preset, device_id: int | None, encoded: bool, batch_size: int) -> None:
         self._lock = Lock()
-        self._pipeline: Any = None
+        self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
         decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
         self.decoding = decoder.graph_options
-        self._first_rows, self._rows = filled_rows(decoder.hw_load, batch_size)
-        self._options: dict[str, Any] = {
-            **self.decoding,
-            "batch_size": max(self._rows, batch_size),
-            "num_threads": min(batch_size, available_cores()),
-            "device_id": device_id,
-            "prefetch_queue_depth": 1,
-            "decoded": not encoded,
-        }
-        at_fork(self, _Graph.leave_to_the_parent)
-
-    def run(
-        self, preset: Preset, images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]
-    ) -> list[torch.Tensor]:
-        with self._lock:
-            batch, rows = self._batch, len(images)
-            images, arrays = fill(images, arrays, self._first_rows if self._pipeline is None else self._rows)
-            batch[:] = [list(images), *arrays.values()]
-            self._pipeline = self._pipeline or recipe_pipeline(
-                preset=preset, source=lambda: tuple(batch), **self._options
+        batch = self._batch
+        self._running = Running(
+            partial(
+                _build,
+                FilledSource(lambda: batch[0], decoder.hw_load, batch_size),
+                preset=preset,
+                batch_size=batch_size,
+                num_threads=min(batch_size, available_cores()),
+                device_id=device_id,
+                prefetch_queue_depth=1,
+                decoded=not encoded,
+                **self.decoding,
             )
-            try:
-                outputs = self._pipeline.run()
-                return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
-            except BaseException:
-                self._pipeline = None  # a failed pipeline cannot be used again
-                raise
+        )
+        at_fork(self, _Graph._renew_lock)
 
-    def leave_to_the_parent(self) -> None:
-        """Releases the parent's pipeline in a forked child, which makes its own."""
-        if self._pipeline is not None:
-            leak_after_fork(self._pipeline)
-        self._pipeline, self._lock = None, Lock()
+    def run(self, images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> list[torch.Tensor]:
+        with self._lock:
+            self._batch[:] = [(list(images), drawn)]
+            outputs, rows = self._running.next(), len(images)
+            return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
+
+    def _renew_lock(self) -> None:
+        self._lock = Lock()  # another thread may have held it in the parent
+
+
+def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # noqa: ANN401
+    source.begins = True
+    return recipe_pipeline(source=source, batch_size=max(source.rows, batch_size), **options)
 
 
 def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns whether the images are files, the arrays for the graph, and the (n, 2) heights and widths."""
+    """Returns whether the images are files, the images as the graph takes them, and their (n, 2) heights and widths."""
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):
         raise ConfigError(

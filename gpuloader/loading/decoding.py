@@ -1,49 +1,51 @@
-"""`DecodedBatches`: a running DALI pipeline and its reader, batch after batch; it ends with the first error.
+"""`DecodedBatches`: the decoded batches of a run, from any place on.
 
-An image that cannot be decoded does not end it: its batch is read again, with a replacement in that row.
+An image that cannot be decoded does not end them: its batch is read again, with a replacement in that row. Any other
+error ends the threads and the pipeline, and the next batch begins new ones.
+
+    plan, shards -> ReadAhead -> _Feed -> FilledSource -> DALI's pipeline -> Running -> DecodedBatches
+                    (a thread)   (called by the pipeline, in the thread of the training loop)
+
+The pipeline holds what it calls, so nothing on that way may hold `DecodedBatches` or `Running`: in a reference cycle,
+the pipeline would keep its threads and memory until garbage is collected.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
-from nvidia.dali.tensors import TensorCPU
 
-from gpuloader.errors import LoaderError
-from gpuloader.internals.dali import is_decode_failure, leak_after_fork
+from gpuloader.errors import DeviceError, LoaderError
+from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.memory import explain_lack_of_memory
+from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import LastStep, Source, recipe_pipeline
+from gpuloader.pipelines import FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
 from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
+from gpuloader.recipe import Drawn
+from gpuloader.shards import Arena, EncodedImage
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 
 
-def filled_rows(hw_load: float | None, batch_size: int) -> tuple[int, int]:
-    """The number of rows up to which `fill` fills the first batch of a pipeline, and each later one.
-
-    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
-    were a short one, an image's decoder would depend on where the run was resumed. And if there are several engines,
-    nvImageCodec 0.9 decodes a batch of one JPEG in another way, which may round differently.
-    """
-    return (max(batch_size, 2), 2) if hw_load else (1, 1)
+def make_running(run: Run, source: Source, last_step: LastStep = "all", views: Sequence[str] = ()) -> Running:
+    """Makes what runs the run's graph, up to `last_step`, over the batches of `source`; `views` as for `Running`."""
+    filled = FilledSource(source, run.decoder.hw_load, min(run.plan.batch_size, run.plan.samples))
+    return Running(partial(_build_pipeline, run, filled, last_step), views)
 
 
-def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pipeline:
-    """Builds the run's `recipe_pipeline`, which takes its batches from `source`."""
+def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipeline:
+    source.begins = True
     return recipe_pipeline(
         preset=run.recipe,
         source=source,
-        batch_size=max(run.plan.batch_size, *filled_rows(run.decoder.hw_load, 1)),
+        batch_size=max(source.rows, run.plan.batch_size),
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch_queue_depth=run.decoder.prefetch,
@@ -54,131 +56,128 @@ def build_pipeline(run: Run, source: Source, last_step: LastStep = "all") -> Pip
     )
 
 
-def fill(
-    images: Sequence[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]], rows: int
-) -> tuple[Sequence[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]:
-    """Repeats a batch's samples until it has the given number of rows; a batch that has them stays as it is."""
-    if len(images) >= rows:
-        return images, arrays
-    again = np.resize(np.arange(len(images)), rows)
-    return [images[row] for row in again.tolist()], {name: array[again] for name, array in arrays.items()}
-
-
 class DecodedBatches:
-    """A running pipeline: the batches from a cursor on. It continues into the next epochs, so nothing stalls there.
+    """The decoded batches of a run. They continue into the next epochs, so nothing stalls there.
 
     Args:
-        suspects: the reader's suspects; images on which decoding fails are added to them.
-
-    Attributes:
-        cursor: the place of the batch that `next` returns next; None if a step was begun but not finished.
+        quarantine: the bad images of the batches are added to it. The reader tries its suspects one by one; images on
+            which decoding fails become suspects.
     """
 
-    def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
+    def __init__(self, run: Run, quarantine: Quarantine) -> None:
         self._run = run
-        self._plan = run.plan
-        self._suspects = suspects
-        self._read_from(start)
-        full = min(run.plan.batch_size, run.plan.samples)
-        self._feed = _Feed(self._batches, *filled_rows(run.decoder.hw_load, full))
-        self.cursor: Cursor | None = self._batches.cursor
-        self._pipeline: Pipeline | None = None
+        self._quarantine = quarantine
+        self._reading: _Reading | None = None
+        self._feed = _Feed()
         self._views = [str(view.number) for view in run.recipe.each_view]
-        self._iterator: DALIGenericIterator | None = None
+        self._running = make_running(run, self._feed, views=self._views)
+        self._cursor: Cursor | None = None  # the place of the next batch; None before the first, and within a step
         self._again: EncodedBatch | None = None  # the batch that was last read again
 
-    def next(self) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """Returns the next batch and its images; raises an error of the reader, or one of DALI that no image caused."""
-        cursor, self.cursor = self.cursor, None  # after an error, DALI continues with images of other batches
-        assert cursor is not None
-        first, end = self._plan.share(cursor)
-        if first == end:  # DALI takes no batch without samples
-            batch, images = self._reader.read(cursor, Arena()), self._make_no_images(cursor.epoch)
-        else:
-            while isinstance(outcome := self._decode(), str):
-                self._read_again(outcome)
-            batch, images = self._feed.pop(), outcome
-            self._batches.release(batch)
-        self.cursor = self._plan.at_step(self._plan.after(batch.cursor))
-        return batch, images
+    @property
+    def begun(self) -> bool:
+        """Whether threads or a pipeline run."""
+        return self._reading is not None
 
     @property
-    def ready_batches(self) -> int:
+    def ready(self) -> int:
         """The batches that are read and wait to be decoded."""
-        return self._batches.ready
+        return 0 if self._reading is None else self._reading.batches.ready
 
-    def move(self, cursor: Cursor) -> None:
-        """Continues at another place with the same pipeline, which first decodes the batches it already has."""
-        self.cursor = None
-        self._end_reading()
-        self._read_from(cursor)
-        if self._feed.failure is not None:  # DALI was told that the source has ended
-            self._iterator = self._pipeline = None
-        self._feed.move(self._batches, running=self._pipeline is not None)
-        self.cursor = self._batches.cursor
+    def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
+        """Returns the batch at a place, and its images.
+
+        Raises:
+            DeviceError: the memory is full; the message says what took it.
+            TooManyBadImagesError: there are more bad images than the run allows.
+        """
+        try:
+            if self._cursor != cursor:
+                self._go_to(cursor)
+            # None while the step runs: if an interrupt ends it, nobody knows which batches DALI has.
+            self._cursor = None
+            batch, images = self._step(cursor)
+            self._quarantine.add(batch.bad)
+            self._cursor = self._run.plan.at_step(self._run.plan.after(batch.cursor))
+        except BaseException as error:
+            # All batches under way are lost, but not the place: the next call starts from it again.
+            self.close()
+            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                raise DeviceError(explain_lack_of_memory(self._run, str(error))) from None
+            raise
+        return batch, images
 
     def close(self) -> None:
-        """Ends the threads, drops the pipeline, and returns the memory in DALI's pools to the machine."""
-        self._end_reading()
-        self._iterator = self._pipeline = None
-        ReleaseUnusedMemory()
+        """Ends the threads, drops the pipeline, and returns the memory in DALI's pools to the machine.
 
-    def _read_from(self, start: Cursor) -> None:
-        run = self._run
-        self._ahead = run.shards.ahead(run.plan)
-        self._reader = Reader(run, self._suspects, self._ahead)
-        self._batches = ReadAhead(self._reader, run.plan, start, depth=run.decoder.prefetch + 1)
-
-    def _end_reading(self) -> None:
-        self._batches.close()
-        if self._ahead is not None:
-            self._ahead.close()
+        The next batch begins new ones. An interrupt may end this anywhere; then it is called again.
+        """
+        self._cursor = self._again = None
+        if self._reading is not None:
+            self._reading.close()
+            self._running.drop()
+            self._feed.restart(None)
+            ReleaseUnusedMemory()
+            self._reading = None
 
     def leave_to_the_parent(self) -> None:
-        """Releases the pipeline in a forked child, which has none of the threads."""
-        if self._pipeline is not None:
-            leak_after_fork(self._pipeline)
+        """Forgets the threads, in a forked child, which has none of them."""
+        self._reading = self._cursor = None
 
-    def _read_again(self, message: str) -> None:
-        """Reads the first batch in flight again after it failed; the reader then tries the images that failed.
+    def _go_to(self, cursor: Cursor) -> None:
+        """Begins at a place, or continues there with the same pipeline, which first runs the batches it already has."""
+        if self._cursor is None or self._feed.failure is not None:  # DALI was told that the source has ended
+            self.close()
+        self._cursor = None
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = _Reading(self._run, cursor, self._quarantine.suspects)
+        self._feed.restart(self._reading.batches)
 
-        The batches after it are only decoded again. A batch that is no longer wanted is not read again.
-        """
-        self._iterator = self._pipeline = None  # a failed pipeline is useless, and it holds the batch's bytes
-        if self._feed.drop_unwanted():
-            return
-        batch = self._feed.in_flight[0]
-        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.arrays, message))].tolist())
-        asked = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
-        if refused <= asked:  # the images are not the cause, or triage would never come to an end
-            raise RuntimeError(message)
-        self._suspects |= refused
-        self._again = self._batches.read_again(batch)
-        self._feed.put_back(self._again)
+    def _step(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
+        assert self._reading is not None
+        first, end = self._run.plan.share(cursor)
+        if first == end:  # DALI takes no batch without samples
+            return self._reading.reader.read(cursor, Arena()), self._make_no_images(cursor.epoch)
+        while (images := self._decode(self._reading.batches)) is None:
+            pass
+        batch = self._feed.pop()
+        self._reading.batches.release(batch)
+        return batch, [view[: len(batch.images)] for view in images]
 
-    def _decode(self) -> list[torch.Tensor] | str:
-        """A batch's images, or the reason why they cannot be decoded."""
-        if self._iterator is None:
-            self._feed.begin()
-            self._pipeline = build_pipeline(self._run, self._feed)
-            self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
-        # The error must not hold DALI's frames, which hold the pipeline. So it is raised outside of `except`.
+    def _decode(self, batches: ReadAhead) -> list[torch.Tensor] | None:
+        """The images of the first batch in flight; None if it failed, and was read again."""
         failure: Exception
         try:
-            outputs = next(self._iterator)[0]
+            outputs = self._running.next()
             while self._feed.pop_unwanted():
-                outputs = next(self._iterator)[0]
+                outputs = self._running.next()
+            return [outputs[view] for view in self._views]
         except StopIteration:
             failure = self._feed.failure or LoaderError("DALI ended before the plan's last step")
-        except RuntimeError as error:
-            if is_decode_failure(str(error)) and self._feed.in_flight:
-                return str(error)
-            failure = error.with_traceback(None)
-        else:
-            rows = len(self._feed.in_flight[0].images)
-            return [outputs[view][:rows] for view in self._views]
-        failure.__context__ = None
-        raise failure
+        except UndecodableError as error:
+            failure = error
+        # Outside of `except`, because an error's context would hold DALI's frames, which hold the pipeline.
+        if not isinstance(failure, UndecodableError):
+            failure.__context__ = None
+            raise failure
+        if not self._feed.drop_unwanted():  # a batch that is no longer wanted is not read again
+            self._read_again(batches, str(failure))
+        return None
+
+    def _read_again(self, batches: ReadAhead, message: str) -> None:
+        """Reads the first batch in flight again after it failed; the reader then tries the images that failed.
+
+        The batches after it are only decoded again.
+        """
+        batch, suspects = self._feed.in_flight[0], self._quarantine.suspects
+        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.drawn, message))].tolist())
+        asked = suspects if batch is self._again else set()  # other suspects may be newer than this read
+        if refused <= asked:  # the images are not the cause, or triage would never come to an end
+            raise RuntimeError(message)
+        suspects |= refused
+        self._again = batches.read_again(batch)
+        self._feed.put_back(self._again)
 
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
         """The images of a batch without samples."""
@@ -189,28 +188,40 @@ class DecodedBatches:
         ]
 
 
-class _Feed:
-    """The source that the pipeline calls for its next batch. It is separate, so that no cycle holds the pipeline.
+class _Reading:
+    """The threads that download and read ahead of a place."""
 
-    Args:
-        first_rows, rows: `fill` fills the first batch of a pipeline, and each later one, up to this number of rows.
+    def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
+        self._ahead = run.shards.ahead(run.plan)
+        self.reader = Reader(run, suspects, self._ahead)
+        self.batches = ReadAhead(self.reader, run.plan, start, depth=run.decoder.prefetch + 1)
+
+    def close(self) -> None:
+        self.batches.close()
+        if self._ahead is not None:
+            self._ahead.close()
+
+
+class _Feed:
+    """The source that the pipeline calls for its next batch.
+
+        in_flight:   unwanted | given to the pipeline | left of a pipeline that failed
+                              ^ _unwanted             ^ _given
 
     Attributes:
         in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
         failure: the error that ended the feed.
     """
 
-    def __init__(self, batches: ReadAhead, first_rows: int, rows: int) -> None:
-        self._batches = batches
-        self._first_rows, self._rows = first_rows, rows
-        self._begins = False
+    def __init__(self) -> None:
+        self._batches: ReadAhead | None = None
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
         self._given = 0  # how many of those in flight the pipeline has
         self._unwanted = 0  # how many of these are no longer wanted
 
-    def __call__(self) -> tuple[Any, ...]:
-        """The encoded images and the arrays of the next batch.
+    def __call__(self) -> tuple[Sequence[EncodedImage], Drawn]:
+        """The encoded images of the next batch, and what is drawn for them.
 
         The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
         So an error is kept in `failure` until the caller has had these.
@@ -219,25 +230,22 @@ class _Feed:
             self.in_flight.append(self._next())
         self._given += 1
         batch = self.in_flight[self._given - 1]
-        images, arrays = fill(batch.images, batch.arrays, self._first_rows if self._begins else self._rows)
-        self._begins = False
-        return ([TensorCPU(image) for image in images], *arrays.values())  # DALI takes twice as long to do so itself
-
-    def begin(self) -> None:
-        """Notes that a new pipeline begins."""
-        self._begins = True
+        return batch.images, batch.drawn
 
     def pop(self) -> EncodedBatch:
         """Removes and returns the first batch in flight, which the pipeline has returned."""
         self._given -= 1
         return self.in_flight.popleft()
 
-    def move(self, batches: ReadAhead, running: bool) -> None:
-        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted."""
+    def restart(self, batches: ReadAhead | None) -> None:
+        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted.
+
+        None if there is no pipeline any more: nothing is in flight then.
+        """
         while len(self.in_flight) > self._given:
             self.in_flight.pop()
         self._batches, self.failure, self._unwanted = batches, None, self._given
-        if not running:
+        if batches is None:
             self.drop_unwanted()
 
     def pop_unwanted(self) -> bool:
@@ -262,7 +270,7 @@ class _Feed:
         self._given = 0
 
     def _next(self) -> EncodedBatch:
-        if self.failure is not None:
+        if self.failure is not None or self._batches is None:
             raise StopIteration
         outcome = self._batches.take()
         if isinstance(outcome, Exception):

@@ -30,12 +30,12 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
+from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.epoch_sampler import EpochSampler
 from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.restarting import RestartingBatches
 from gpuloader.loading.run import Dataset, resolve_run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
@@ -164,7 +164,7 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         }
         self.run = resolve_run(**self._arguments)
         self._quarantine = Quarantine(self.run)
-        self._batches = RestartingBatches(self.run, self._quarantine)
+        self._batches = DecodedBatches(self.run, self._quarantine)
         warn_of_memory(self.run)
         self.progress = Progress()
         self._stats = Stats()
@@ -360,7 +360,7 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
             delivering_seconds=now - decoded,
             reading_seconds=batch.reading_seconds,
             gating_seconds=batch.gating_seconds,
-            ready_batches=self._batches.ready_batches,
+            ready_batches=self._batches.ready,
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now

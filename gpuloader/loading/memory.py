@@ -59,8 +59,9 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
-        drawn = recipe.arrays(Draws(0, 0, some), heights[some].astype(np.int64), widths[some].astype(np.int64))
-        decoded = int(2 * batch_size * 3 * drawn["region_shape"].astype(np.int64).prod(axis=1).mean())
+        drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
+        region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
+        decoded = int(2 * batch_size * 3 * region_pixels.mean())
     values = sum(3 * prod(shape) for shape in recipe.shapes(epoch=0))
     columns = (column for _, index in shards.indexes for column in vars(index).values())
     return MemoryEstimate(

@@ -1,8 +1,8 @@
 """Makes encoded batches from the plan and the shards: `Reader` makes one, `ReadAhead` has a thread make them ahead.
 
 In each step it gets the plan's sample ids, reads their bytes into an arena, and sends every image through the gate. A
-refused image gets a replacement (or raises, if bad images are errors). Then it adds labels and the drawn arrays. The
-graph needs nothing else.
+refused image gets a replacement (or raises, if bad images are errors). Then it adds labels and what the recipe draws.
+The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadIma
 from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
-from gpuloader.recipe import Mixing
+from gpuloader.recipe import Drawn, Mixing
 from gpuloader.shards import Admitted, Ahead, Arena, EncodedImage, Wanted, trimmed
 
 REPLACEMENT_ATTEMPTS = 100
@@ -41,7 +41,7 @@ class EncodedBatch:
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
         valid: (b,) bool, False for padding and for replacements.
         images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
-        arrays: the graph's other inputs, (b, ...) each.
+        drawn: what the recipe draws for them.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
         fields: by extension, the value that its collator makes of the b components; empty if b is 0.
@@ -55,7 +55,7 @@ class EncodedBatch:
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
     images: Sequence[EncodedImage]
-    arrays: Mapping[str, NDArray[Any]]
+    drawn: Drawn
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
     fields: Mapping[str, Any]
@@ -107,7 +107,7 @@ class Reader:
         refused: dict[int, str] = {}
         for row in np.flatnonzero((sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))).tolist():
             sample, image = int(ids[row]), images[row]
-            admitted = self._admit(sample, image, self._draws(planned, row))
+            admitted = self._admit(sample, image, planned.draws.take(slice(row, row + 1)))
             if isinstance(admitted, str):
                 refused[row] = admitted
                 continue
@@ -116,17 +116,16 @@ class Reader:
             images[row], sizes[row] = admitted
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
-            draws = self._draws(planned, row)
+            draws = planned.draws.take(slice(row, row + 1))
             ids[row], (images[row], sizes[row]) = self._draw_replacement(int(ids[row]), draws, cause, wanted)
             valid[row] = False
         # A replacement is augmented with the draws of the sample that it replaces.
-        draws = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=images,
-            arrays=self._run.recipe.arrays(draws, sizes[:, 0], sizes[:, 1], self._run.whole),
+            drawn=self._run.recipe.draw(planned.draws, sizes),
             mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
@@ -140,18 +139,14 @@ class Reader:
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
 
-    def _draws(self, planned: PlannedBatch, row: int) -> Draws:
-        return Draws(self._run.plan.seed, planned.cursor.epoch, planned.drawn_for[row : row + 1])
-
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
-        mix, cursor = self._run.recipe.mix, planned.cursor
+        mix = self._run.recipe.mix
         if mix is None:
             return None
-        draw = Draws(self._run.plan.seed, cursor.epoch, planned.drawn_for).of(Stream.MIX)
+        draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
-            batch = np.full_like(planned.ids, cursor.delivered // self._run.plan.global_batch)
-            draw = Draws(self._run.plan.seed, cursor.epoch, batch).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.shapes(cursor.epoch)[0])
+            draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
+        return mix.draw(draw, *self._run.recipe.shapes(planned.draws.epoch)[0])
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""
@@ -176,8 +171,8 @@ class Reader:
             return admitted
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         image, size = admitted
-        arrays = self._run.recipe.arrays(draws, *np.array(size)[:, None])
-        return self._run.find_undecodable([image], arrays).get(0, admitted)
+        drawn = self._run.recipe.draw(draws, np.array([size]))
+        return self._run.find_undecodable([image], drawn).get(0, admitted)
 
     def _draw_replacement(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, Admitted]:
         """Returns the first good sample among those that the plan draws, from a whole epoch, for the bad one."""

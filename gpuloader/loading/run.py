@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
@@ -46,7 +45,7 @@ from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, 
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Preset, is_recipe_mapping, load_preset
+from gpuloader.recipe import Drawn, Preset, is_recipe_mapping, load_preset
 from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
 
 _GPU_THREADS = 8
@@ -132,11 +131,6 @@ class Run:
         return self.shards.decoded
 
     @property
-    def whole(self) -> bool:
-        """Whether the graph takes whole images, already decoded; views then refer to the whole image."""
-        return self.decoded and self.device_id is None
-
-    @property
     def num_threads(self) -> int:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
@@ -147,17 +141,15 @@ class Run:
             return admit_array(image, self.recipe.max_pixels)
         return admit(image, self.recipe.max_pixels, self.recipe.formats)
 
-    def find_undecodable(
-        self, images: Sequence[EncodedImage], arrays: Mapping[str, NDArray[Any]], message: str = ""
-    ) -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the causes, for encoded images and the arrays drawn for them.
+    def find_undecodable(self, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:
+        """The rows that cannot be decoded, with the causes, for encoded images and what is drawn for them.
 
         Args:
             message: DALI's error, if they failed as a batch.
         """
         options = self.decoder.graph_options
         return find_undecodable(
-            self.recipe, images, arrays, self.device_id, self.num_threads, **options, message=message
+            self.recipe, images, drawn, self.device_id, self.num_threads, **options, message=message
         )
 
     @cached_property

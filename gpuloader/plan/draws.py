@@ -106,6 +106,10 @@ class Draws:
     epoch: int
     ids: NDArray[np.int64]
 
+    def take(self, rows: slice) -> Draws:
+        """The draws on some of the samples."""
+        return Draws(self.seed, self.epoch, self.ids[rows])
+
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
         """The numbers of the `occurrence`-th transform of its kind in a view of the image."""
         if not (0 <= occurrence < OCCURRENCES and 0 <= view < VIEWS):

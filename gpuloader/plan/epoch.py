@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.units import counted
-from gpuloader.plan.draws import check_seed
+from gpuloader.plan.draws import Draws, check_seed
 from gpuloader.plan.order import Order, Shuffle, make_order
 from gpuloader.plan.positions import Positions, Whole
 
@@ -51,14 +51,14 @@ class PlannedBatch:
         cursor: the place before the step.
         ids: (b,) int64 sample ids, b <= batch_size.
         valid: (b,) bool, False for padding.
-        drawn_for: (b,) int64, the ids for random numbers: the samples' ids. If a sample can occur twice in an epoch,
-            the positions, so that each copy is augmented differently.
+        draws: their random numbers: those of the samples. If a sample can occur twice in an epoch, those of the
+            positions, so that each copy is augmented differently.
     """
 
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    drawn_for: NDArray[np.int64]
+    draws: Draws
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,11 @@ class Plan:
         valid, positions = positions < self.epoch_samples, positions % self.samples
         ids = self.ids(cursor.epoch, positions)
         repeats = self.positions is not None and self.positions.repeats
-        return PlannedBatch(cursor, ids, valid, drawn_for=positions if repeats else ids)
+        return PlannedBatch(cursor, ids, valid, Draws(self.seed, cursor.epoch, positions if repeats else ids))
+
+    def draws_of_step(self, cursor: Cursor, rows: int) -> Draws:
+        """The random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
+        return Draws(self.seed, cursor.epoch, np.full(rows, cursor.delivered // self.global_batch))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at some positions of an epoch, both (k,) int64."""

@@ -1,6 +1,7 @@
 """Recipes: how an image becomes a tensor, as validated values; no DALI."""
 
-from gpuloader.recipe.explain import DrawnView, Step, explain
+from gpuloader.recipe.drawn import Drawn, DrawnView
+from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.names import PresetName
@@ -16,7 +17,9 @@ from gpuloader.recipe.preset_files import (
 
 __all__ = [
     "TRANSFORMS",
+    "Drawn",
     "DrawnView",
+    "ExplainedView",
     "Mix",
     "Mixing",
     "Preset",

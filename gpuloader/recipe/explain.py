@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
 from gpuloader.recipe.preset import Preset
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
-from gpuloader.recipe.view import ViewPlan
+from gpuloader.recipe.view import ViewPlan, steps_of
 
 Parameters: TypeAlias = "Mapping[str, float | str]"
 
@@ -56,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class DrawnView:
+class ExplainedView:
     """What is drawn for one view of a sample.
 
     Attributes:
@@ -71,28 +73,29 @@ class DrawnView:
     steps: tuple[Step, ...]
 
 
-def explain(preset: Preset, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[DrawnView, ...]:
+def explain(preset: Preset, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
     """What each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
-    draws, heights, widths = Draws(seed, epoch, np.array([sample])), np.array([height]), np.array([width])
-    return tuple(_view(view, draws, view.placements(draws, heights, widths)) for view in preset.each_view)
+    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
+    return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
 
 
-def _view(view: ViewPlan, draws: Draws, places: list[Placement]) -> DrawnView:
-    height, width = view.shape(draws.epoch)
+def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
+    places = drawn.placements
     steps = [_placing(transform, *pair) for transform, *pair in zip(view.placing, places, places[1:])]
-    for transform, program in zip(view.pixels, view.programs(draws)):
+    program = zip(drawn.program.ops[0], drawn.program.parameters[0])
+    for transform in view.pixels:
         name = type(transform).__name__
-        done = [(Op(op), row) for op, row in zip(program.ops[0], program.parameters[0]) if op != Op.IDENTITY]
+        done = [(Op(op), row) for op, row in islice(program, steps_of(transform)) if op != Op.IDENTITY]
         if isinstance(transform, RandomHorizontalFlip):
             steps.append(Step(name, "flip" if done else None))
         else:
-            steps += [Step(name, op.name.lower(), _parameters(op, row, height, width)) for op, row in done]
+            steps += [Step(name, op.name.lower(), _parameters(op, row, *drawn.shape)) for op, row in done]
             steps += [] if done else [Step(name, None)]
-    if view.erasing is not None:
-        box = view.arrays(draws)["erase"][0, :4].tolist()
+    if drawn.erased is not None:
+        box = drawn.erased[0, :4].tolist()
         name = type(view.erasing).__name__
         steps.append(Step(name, "erase", dict(zip(_BOX, box))) if any(box) else Step(name, None))
-    return DrawnView(_window(places[-1]), (height, width), tuple(steps))
+    return ExplainedView(_window(drawn.placement), drawn.shape, tuple(steps))
 
 
 def _window(at: Placement) -> tuple[float, float, float, float]:

@@ -39,8 +39,6 @@ Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level,
 ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 Ints: TypeAlias = NDArray[np.int64]
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-"""The graph's inputs other than the images, by name; one row for each sample."""
 
 
 class Transform:

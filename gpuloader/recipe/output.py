@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Arrays, Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
@@ -81,10 +82,8 @@ class RandomErasing(Transform):
     def random(self) -> bool:
         return self.p > 0
 
-    def arrays(self, draw: Draw, height: int, width: int) -> Arrays:
-        """The graph's inputs, one row for each sample.
-
-        erase   (n, 6) int32   top, left, height, width of the rectangle, or 0 for none; its noise's key, two words
+    def draw(self, draw: Draw, height: int, width: int) -> NDArray[np.int32]:
+        """Returns (n, 6): the rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
 
         Ten rectangles are drawn, and the first that is smaller than the image is used. If none is, nothing is erased.
         """
@@ -99,4 +98,4 @@ class RandomErasing(Transform):
         start = np.floor(places * ((height, width) - box + 1))
         box, key = np.concatenate([start, box], 1), (uniform[:, 1:3] * 2**32).astype(np.uint32)
         erased = fits.any(1) & (uniform[:, 0] < self.p)
-        return {"erase": np.concatenate([np.where(erased[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)}
+        return np.concatenate([np.where(erased[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,16 @@ class Placement:
     fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @classmethod
-    def whole(cls, heights: Ints, widths: Ints) -> Placement:
-        """The placement of unchanged images."""
-        size = np.stack([heights, widths], 1)
-        zero = np.zeros_like(size)
-        return cls(np.concatenate([zero, size], 1), size, zero, size, zero.astype(bool))
+    def whole(cls, sizes: Ints) -> Placement:
+        """The placement of unchanged images with these heights and widths, (n, 2)."""
+        zero = np.zeros_like(sizes)
+        return cls(np.concatenate([zero, sizes], 1), sizes, zero, sizes, zero.astype(bool))
+
+    def take(self, rows: Sequence[int] | Ints) -> Placement:
+        """The placement of some of the samples, in that order."""
+        window, resized, corner = self.window[rows], self.resized[rows], self.corner[rows]
+        shape, mirrored = self.shape[rows], self.mirrored[rows]
+        return replace(self, window=window, resized=resized, corner=corner, shape=shape, mirrored=mirrored)
 
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
         """Resizes all of the output to a shape. No resizing, cropping or padding may have come before."""
@@ -83,21 +88,6 @@ class Placement:
         low = np.clip(np.floor(start + scale * first - reach), start, end - 1)
         high = np.clip(np.ceil(start + scale * last + reach), low + 1, end)
         return np.concatenate([low, high], 1).astype(np.int64)
-
-    def arrays(self, region_start: Ints) -> dict[str, NDArray[Any]]:
-        """The graph's inputs, one row for each sample, if the decoded region begins at `region_start`, (n, 2).
-
-        roi      (n, 4) float64   top, left, bottom, right of what is resized, in the region's pixels; it may reach
-                                  beyond the region
-        placed   (n, 6) int32     that part's height and width after resizing; the row and column in it where the output
-                                  begins; 1 if the rows are reversed; 1 if the columns are
-        size     (n, 2) int32     the output's height and width
-        """
-        return {
-            "roi": (self.window - np.tile(region_start, 2)).astype(np.float64),
-            "placed": np.concatenate([self.resized, self.corner, self.mirrored], 1).astype(np.int32),
-            "size": np.ascontiguousarray(self.shape, np.int32),
-        }
 
 
 class PlacingTransform(Transform, ABC):

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
-import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
 from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, FORMATS, MAX_PIXELS, Format
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
+from gpuloader.recipe.drawn import Drawn
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Arrays, Ints, Transform, check_transforms, kept_as
+from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.plain import as_plain_values, set_values
@@ -188,26 +188,14 @@ class Preset:
         """(height, width) of each view's output in an epoch."""
         return [view.shape(epoch) for view in self.each_view]
 
-    def arrays(self, draws: Draws, heights: Ints, widths: Ints, whole: bool = False) -> Arrays:
-        """The graph's inputs other than the images, one row for each sample.
+    @cached_property
+    def drawn_for_none(self) -> Drawn:
+        """What is drawn for no samples: it has the names, types and operations that all samples share."""
+        return Drawn.of([view.of_none for view in self.each_view])
 
-        region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
-        NAME.V                       what view V needs; `ViewPlan.arrays` has the names
-
-        With `whole`, images are not cut to a region first: there is no region, and views count in the image's pixels.
-        """
-        placements = [view.place(draws, heights, widths) for view in self.each_view]
-        needed = np.stack([placement.needed() for placement in placements])
-        start, end = needed[:, :, :2].min(0), needed[:, :, 2:].max(0)
-        arrays: Arrays = {}
-        if whole:
-            start = np.zeros_like(start)
-        else:
-            arrays = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
-        for number, (view, placement) in enumerate(zip(self.each_view, placements)):
-            of_view = {**placement.arrays(start), **view.arrays(draws)}
-            arrays |= {f"{name}.{number}": array for name, array in of_view.items()}
-        return arrays
+    def draw(self, draws: Draws, sizes: Ints) -> Drawn:
+        """Draws all that depends on random numbers, for images of these heights and widths, (n, 2) int64."""
+        return Drawn.of([view.draw(draws, sizes) for view in self.each_view])
 
 
 def _digest(values: dict[str, Any]) -> str:

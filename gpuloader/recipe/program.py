@@ -27,7 +27,6 @@ gray = floor(0.2989 R + 0.587 G + 0.114 B):
     MIX_BEGIN     saves the image, and begins a sum of images with 0
     MIX_ADD       adds f times the image to the sum, and takes the saved image again
     MIX_END       the image is trunc(the sum)
-    MIX_END       the image is trunc(the sum)
 
 All are clamped to [0, 255] before they are rounded.
 """
@@ -81,6 +80,10 @@ class Program:
     ops: NDArray[np.int32]
     parameters: NDArray[np.float32]
     choices: tuple[frozenset[Op], ...]
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Program:
+        """The program for some of the samples, in that order."""
+        return Program(self.ops[rows], self.parameters[rows], self.choices)
 
     def where(self, applied: NDArray[np.bool_]) -> Program:
         """The program for the samples that are `applied`, (n,); the others get no operation."""

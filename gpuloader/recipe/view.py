@@ -20,7 +20,8 @@ from gpuloader.recipe.crops import (
     RandomResizedCrop,
     Resize,
 )
-from gpuloader.recipe.model import Arrays, Ints, PixelTransform, Transform
+from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
@@ -102,18 +103,22 @@ class ViewPlan:
     @cached_property
     def steps(self) -> int:
         """How many steps its program has."""
-        return sum(each.steps if isinstance(each, PixelTransform) else 1 for each in self.pixels)
+        return sum(map(steps_of, self.pixels))
 
     @cached_property
     def choices(self) -> tuple[frozenset[Op], ...]:
         """All operations that each step of the pixels' program may be."""
-        return self._program(Draws(0, 0, np.ones(1, np.int64))).choices
+        return self.of_none.program.choices
 
-    @cached_property
+    @property
     def how_placed(self) -> Placement:
         """A placement with the filter, padding and fill that all samples share."""
-        one = np.ones(1, np.int64)
-        return self.place(Draws(0, 0, one), one, one)
+        return self.of_none.placement
+
+    @cached_property
+    def of_none(self) -> DrawnView:
+        """The draw of no samples: it has what all samples share."""
+        return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 
     @property
     def random(self) -> bool:
@@ -136,47 +141,15 @@ class ViewPlan:
         assert shape is not None
         return shape
 
-    def place(self, draws: Draws, heights: Ints, widths: Ints) -> Placement:
-        """Where the output's pixels come from, for images of these sizes."""
-        return self.placements(draws, heights, widths)[-1]
-
-    def placements(self, draws: Draws, heights: Ints, widths: Ints) -> list[Placement]:
-        """The placement of unchanged images, then the placement after each of `placing`."""
-        places = [Placement.whole(heights, widths)]
+    def draw(self, draws: Draws, sizes: Ints) -> DrawnView:
+        """Draws for images of these heights and widths, (n, 2)."""
+        shape = self.shape(draws.epoch)
+        placements = [Placement.whole(sizes)]
         for transform in self.placing:
-            places.append(transform.place(places[-1], self._draw(transform, draws)))
-        return places
-
-    def arrays(self, draws: Draws) -> Arrays:
-        """The graph's inputs other than the placement, one row for each sample; only those that the view uses.
-
-        ops, parameters   the program, see `gpuloader.recipe.program`
-        erase             see `RandomErasing`
-        """
-        arrays: Arrays = {}
-        if self.pixels:
-            program = self._program(draws)
-            arrays |= {"ops": program.ops, "parameters": program.parameters}
-        if self.erasing is not None:
-            arrays |= self.erasing.arrays(self._draw(self.erasing, draws), *self.shape(draws.epoch))
-        return arrays
-
-    def programs(self, draws: Draws) -> list[Program]:
-        """The steps of each of `pixels`."""
-        height, width = self.shape(draws.epoch)
-        programs = []
-        for transform in self.pixels:
-            draw = self._draw(transform, draws)
-            if isinstance(transform, PixelTransform):
-                programs.append(transform.program(draw, height, width))
-            else:
-                horizontal = np.full(draw.samples, transform.axis == 1)
-                flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
-                programs.append(sometimes(flip, draw(1)[:, 0], transform.p))
-        return programs
-
-    def _program(self, draws: Draws) -> Program:
-        return chain(self.programs(draws), len(draws.ids))
+            placements.append(transform.place(placements[-1], self._draw(transform, draws)))
+        programs = [_program(transform, self._draw(transform, draws), *shape) for transform in self.pixels]
+        erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), *shape)
+        return DrawnView(shape, tuple(placements), chain(programs, len(draws.ids)), erased)
 
     def _shape(self, epoch: int) -> Shape | None:
         shape = None
@@ -187,6 +160,19 @@ class ViewPlan:
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
         [occurrence] = [n for each, n in zip(self._transforms, self._occurrences) if each is transform]
         return draws.of(transform.stream, occurrence, self.number)
+
+
+def steps_of(transform: PixelTransform | RandomHorizontalFlip) -> int:
+    """How many steps a transform has in a view's program."""
+    return transform.steps if isinstance(transform, PixelTransform) else 1
+
+
+def _program(transform: PixelTransform | RandomHorizontalFlip, draw: Draw, height: int, width: int) -> Program:
+    if isinstance(transform, PixelTransform):
+        return transform.program(draw, height, width)
+    horizontal = np.full(draw.samples, transform.axis == 1)
+    flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
+    return sometimes(flip, draw(1)[:, 0], transform.p)
 
 
 _CROPS = (CenterCrop, RandomCrop, CornerCrop)

@@ -17,15 +17,15 @@ import torch
 
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.internals.dali import is_decode_failure
-from gpuloader.loading.decoding import build_pipeline
+from gpuloader.loading.decoding import make_running
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep
+from gpuloader.pipelines import LastStep, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
+from gpuloader.recipe import Drawn
+from gpuloader.shards import Arena, EncodedImage
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
 from gpuloader.tools.disk import open_uncached
@@ -189,19 +189,17 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
     batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()
 
-    def source() -> tuple[Any, ...]:
+    def source() -> tuple[Sequence[EncodedImage], Drawn]:
         batch = batches.next()
         in_flight.append(batch)
-        return (batch.images, *batch.arrays.values())
+        return batch.images, batch.drawn
 
-    pipeline = build_pipeline(run, source, last_step)
+    running = make_running(run, source, last_step)
     with closing(batches):
         while True:
             try:
-                outputs = pipeline.run()
-            except RuntimeError as error:
-                if not is_decode_failure(str(error)):
-                    raise
+                outputs = running.next()
+            except UndecodableError as error:
                 raise _bad_image(run, in_flight[0], str(error)) from None
             if run.device.type == "cuda":
                 torch.cuda.synchronize(run.device)
@@ -212,7 +210,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in run.find_undecodable(batch.images, batch.arrays, message).items():
+    for row, cause in run.find_undecodable(batch.images, batch.drawn, message).items():
         return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
     return RuntimeError(message)
 

@@ -31,7 +31,7 @@ from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
 from gpuloader.pipelines import admit
 from gpuloader.plan import check_epoch, check_seed, make_order
-from gpuloader.recipe import DrawnView, Preset, explain
+from gpuloader.recipe import ExplainedView, Preset, explain
 from gpuloader.shards import (
     Arena,
     ShardSet,
@@ -202,7 +202,7 @@ class Gallery:
         tensors = self.tensors(compose, sample, seed, epoch)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
-    def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[DrawnView, ...]:
+    def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
         """What is drawn for each view of `tensors`.
 
         Raises:

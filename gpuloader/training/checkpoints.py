@@ -64,8 +64,9 @@ class CheckpointManager:
         states = {name: part.state_dict() for name, part in parts.items() if part is not None}
         others = {"epoch": epoch, "metrics": dict(metrics or {}), "custom_state": dict(custom_state or {})}
         self.folder.mkdir(parents=True, exist_ok=True)
-        numbers = (int(path.stem.rpartition("_")[2]) for path in self.folder.glob("checkpoint_*.pt"))
-        path = self.folder / f"checkpoint_{max(numbers, default=-1) + 1:06d}.pt"
+        names = (path.stem.removeprefix("checkpoint_") for path in self.folder.glob("checkpoint_*.pt"))
+        last = max((int(name) for name in names if name.isdecimal()), default=-1)  # others may be yours
+        path = self.folder / f"checkpoint_{last + 1:06d}.pt"
         with whole_file(path) as file:
             torch.save({**states, **others}, file)
         return path

@@ -25,7 +25,8 @@ from nvidia.dali.tensors import TensorCPU
 from gpuloader import GPULoader
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Draws
+from gpuloader.pipelines.inputs import make_inputs
+from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 
 _HOLD_SECONDS = 0.003  # half a step of 256 images at 40,000 images/s; Python takes its lock away after 5 ms
@@ -85,12 +86,12 @@ def measure_stages(run: Run, cursors: Sequence[Cursor]) -> dict[str, float]:
     for cursor, arena in zip(cursors, into):
         batch = reader.read(cursor, arena)  # and the arenas have their sizes
     encoded = run.shards.read_images(planned[0].ids, first)
-    sizes = np.full((2, run.plan.batch_size), 500)
+    sizes = np.full((run.plan.batch_size, 2), 500)
     feed = _feed(run, batch)
 
     def draw() -> None:
         for each in planned:
-            run.recipe.arrays(Draws(run.plan.seed, 0, each.drawn_for), *sizes[:, : len(each.ids)], run.whole)
+            run.recipe.draw(each.draws, sizes[: len(each.ids)])
 
     images = sum(len(each.ids) for each in planned)
     works: dict[str, tuple[Callable[[], object], int]] = {
@@ -115,15 +116,20 @@ def _feed(run: Run, first: EncodedBatch) -> Callable[[EncodedBatch], None]:
     given: list[Any] = []
     pipeline = Pipeline(run.plan.batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1)
     with pipeline:
-        image, *drawn = fn.external_source(lambda: given, num_outputs=1 + len(first.arrays), no_copy=True)
-        pipeline.set_outputs(image[:1], *drawn)  # all of an image would be copied
+        image, *inputs = fn.external_source(lambda: given, num_outputs=1 + len(_inputs(run, first)), no_copy=True)
+        pipeline.set_outputs(image[:1], *inputs)  # all of an image would be copied
 
     def feed(batch: EncodedBatch) -> None:
-        given[:] = [[TensorCPU(image) for image in batch.images], *batch.arrays.values()]
+        given[:] = [[TensorCPU(image) for image in batch.images], *_inputs(run, batch)]
         pipeline.run()
 
     feed(first)  # which builds the graph
     return feed
+
+
+def _inputs(run: Run, batch: EncodedBatch) -> list[np.ndarray]:
+    """What the CPU's graph takes beside the images."""
+    return make_inputs(run.recipe.each_view, batch.drawn, "cpu", whole=run.decoded).values()
 
 
 def measure_speeds(run: Run, steps: int) -> dict[str, float]:

@@ -8,19 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline
 
 from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
 from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
-from gpuloader.internals.dali import is_decode_failure
-from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import Running, UndecodableError, admit, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Drawn, Preset, load_preset
 from gpuloader.shards import by_pillow
 
 _SIZE = 32
@@ -28,8 +27,8 @@ _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and f
 
 Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
 """What `admit` returns: the file that DALI gets, and its height and width."""
-Batch: TypeAlias = tuple[list[NDArray[np.uint8]], dict[str, NDArray[Any]]]
-"""Encoded images, and what a recipe drew for them."""
+Batch: TypeAlias = tuple[list[NDArray[np.uint8]], Drawn]
+"""Encoded images, and what a recipe draws for them."""
 
 
 def admit_any(image: bytes) -> Admitted | str:
@@ -97,8 +96,17 @@ class _Split:
         admitted = admit_any(shade)
         assert not isinstance(admitted, str)
         self._shades = [admitted] * BATCH
-        self._pipeline: Pipeline | None = None
-        self._batch: tuple[Any, ...] = ()
+        self._batch: list[Batch] = []
+        self._running = Running(
+            partial(
+                recipe_pipeline,
+                preset=recipe,
+                source=partial(self._batch.__getitem__, 0),
+                batch_size=BATCH,
+                num_threads=2,
+                prefetch_queue_depth=1,
+            )
+        )
 
     def decode(
         self, mutants: Mapping[int, bytes], batches: Sequence[Sequence[int]], check_triage: bool = False
@@ -114,70 +122,56 @@ class _Split:
         return outcomes
 
     def _decode_batch(self, images: Mapping[int, Admitted], check_triage: bool) -> dict[int, str]:
-        drawn = self._draw(list(images.values()), list(images))
+        batch = self._draw(list(images.values()), list(images))
         bad: set[int] = set()
         try:
-            pixels = self._run(*drawn)
-        except RuntimeError as error:
-            bad = self._find_bad(drawn, error)
+            pixels = self._run(batch)
+        except UndecodableError as error:
+            bad = self._find_bad(batch, str(error))
             good = [row for row in range(len(images)) if row not in bad]
-            pixels = self._run(*_take(drawn, good)) if good else np.empty(0)
-            if check_triage and any(self._decodes(_take(drawn, [row])) for row in bad):
+            pixels = self._run(_take(batch, good)) if good else np.empty(0)
+            if check_triage and any(self._decodes(_take(batch, [row])) for row in bad):
                 raise RuntimeError("triage refuses an image that the graph decodes") from None
         digests = map(_digest, pixels)
         return {number: "replaced" if row in bad else next(digests) for row, number in enumerate(images)}
 
-    def _find_bad(self, batch: Batch, error: RuntimeError) -> set[int]:
+    def _find_bad(self, batch: Batch, message: str) -> set[int]:
         """The rows that triage refuses, after an error of the graph."""
-        if not is_decode_failure(str(error)):
-            raise error
-        bad = set(find_undecodable(self._recipe, *batch, device_id=None, message=str(error)))
+        bad = set(find_undecodable(self._recipe, *batch, device_id=None, message=message))
         if not bad:
-            raise RuntimeError(f"triage decodes every image of a batch that fails: {error}") from None
+            raise RuntimeError(f"triage decodes every image of a batch that fails: {message}") from None
         return bad
 
     def _draw(self, images: Sequence[Admitted], numbers: Sequence[int]) -> Batch:
         files, sizes = zip(*images)
-        return list(files), self._recipe.arrays(Draws(0, 0, np.array(numbers)), *np.array(sizes).T)
+        return list(files), self._recipe.draw(Draws(0, 0, np.array(numbers)), np.array(sizes))
 
     def _decodes(self, batch: Batch) -> bool:
         try:
-            self._run(*batch)
-        except RuntimeError:
+            self._run(batch)
+        except UndecodableError:
             return False
         return True
 
-    def _run(self, files: list[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    def _run(self, batch: Batch) -> NDArray[Any]:
         """The pixels of one batch; every image must come out."""
-        rows = len(files)
-        self._run_pipeline(*self._draw(self._shades[:rows], range(rows)))
-        pixels = self._run_pipeline(files, arrays)
+        rows = len(batch[0])
+        self._decode(self._draw(self._shades[:rows], range(rows)))
+        pixels = self._decode(batch)
         if len(pixels) != rows:
             raise AssertionError(f"{len(pixels)} images out of {rows}")
         return pixels
 
-    def _run_pipeline(self, files: list[NDArray[np.uint8]], arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        if self._pipeline is None:
-            self._pipeline = recipe_pipeline(
-                preset=self._recipe,
-                source=lambda: self._batch,
-                batch_size=BATCH,
-                num_threads=2,
-                prefetch_queue_depth=1,
-            )
-        self._batch = (files, *arrays.values())
-        try:
-            [output] = self._pipeline.run()
-        except RuntimeError:
-            self._pipeline = None  # a failed pipeline cannot be used again
-            raise
+    def _decode(self, batch: Batch) -> NDArray[Any]:
+        self._batch[:] = [batch]
+        [output] = self._running.next()
         return np.array(output.as_array())
 
 
 def _take(batch: Batch, rows: list[int]) -> Batch:
     """The images of some rows, and what was drawn for them."""
-    files, arrays = batch
-    return [files[row] for row in rows], {name: array[rows] for name, array in arrays.items()}
+    files, drawn = batch
+    return [files[row] for row in rows], drawn.take(rows)
 
 
 def _digest(pixels: NDArray[Any]) -> str:

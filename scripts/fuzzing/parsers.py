@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from bad_images import GOOD
+from drawn_numbers import all_numbers_of
 from making import write_shard
 
 from fuzzing.jobs import Job, Result
@@ -26,7 +27,7 @@ Examine: TypeAlias = Callable[[bytes], bool]
 """Whether a parser takes the data, and all that is asked of it then works; it raises what is no error of ours."""
 
 _COLLATORS = (as_arrays, stacked, padded)
-_SIZES = np.array([1, 64, 3000]), np.array([70, 48, 40])
+_SIZES = np.array([[1, 70], [64, 48], [3000, 40]])
 
 
 class Parsers:
@@ -66,10 +67,10 @@ class Parsers:
         self._recipe.write_bytes(data)
         preset = load_preset(self._recipe)
         try:
-            arrays = preset.arrays(Draws(1, 2, np.arange(3)), *_SIZES)
+            drawn = preset.draw(Draws(1, 2, np.arange(3)), _SIZES)
         except ConfigError:  # a blur that does not fit into the image
             return False
-        assert all(np.isfinite(array).all() for array in arrays.values()), "a drawn number is not finite"
+        assert all(np.isfinite(array).all() for array in all_numbers_of(drawn)), "a drawn number is not finite"
         return True
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpuloader import ConfigError
-from gpuloader.data import DataLoaderConfig, DataLoaderFactory, TaskSpec, TextCollator
+from gpuloader.data import DataLoaderConfig, DataLoaderFactory, TaskSpec, TextCollator, UniversalDataModule
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; scripts/test_integrations installs it"
@@ -48,6 +48,14 @@ def test_a_batch_is_padded_to_its_longest(samples: list[object]) -> None:
         "labels": [[4, 5, 6], [7, -100, -100]],
     }
     assert {value.dtype for value in batch.values()} == {torch.int64}
+
+
+def test_a_list_of_texts_is_a_data_set_of_a_data_module() -> None:
+    texts = ["a b", "c d", "e f", "g h"]  # strings, as the paths of shards are
+    module = UniversalDataModule(texts, ["a a"], TaskSpec.lm_tiny(), TOKENIZER, batch_size=2, num_workers=0)
+    batches = [batch["input_ids"].tolist() for batch in module.train_dataloader()]
+    assert sorted(row for batch in batches for row in batch) == [[4, 5], [6, 7], [8, 9], [10, 11]]
+    assert [batch["input_ids"].tolist() for batch in module.val_dataloader()] == [[[4, 4]]]
 
 
 def test_padding_is_where_the_tokenizer_has_it() -> None:

@@ -202,7 +202,7 @@ def test_erasing_draws_what_timm_draws(mode: str, value: object) -> None:
     *_, ours = Compose.from_timm(theirs).transforms
     assert isinstance(ours, RandomErasing)
     assert (ours.p, ours.scale, ours.value) == (0.4, (0.02, 1 / 3), value)
-    boxes = ours.arrays(Draws(1, 0, np.arange(4000)).of(ours.stream), 64, 64)["erase"]
+    boxes = ours.draw(Draws(1, 0, np.arange(4000)).of(ours.stream), 64, 64)
     erased = boxes[boxes[:, 2] > 0]
     assert stats.binomtest(len(erased), 4000, 0.4).pvalue > 1e-3
     random.seed(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +15,8 @@ from nvidia.dali import fn
 
 from gpuloader import BadImageError, Compose, Decoder, GPULoader
 from gpuloader.pipelines import Source, recipe_pipeline
+from gpuloader.recipe import Drawn
+from gpuloader.shards import EncodedImage
 
 
 def frames(error: BaseException) -> Iterator[FrameType]:
@@ -101,11 +103,11 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
 
     def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
-        def noted() -> tuple[Any, ...]:
-            batch = source()
-            assert {len(each) for each in batch} == {len(batch[0])}
-            rows.append(len(batch[0]))
-            return batch
+        def noted() -> tuple[Sequence[EncodedImage], Drawn]:
+            images, drawn = source()
+            assert len(drawn.region) == len(images)
+            rows.append(len(images))
+            return images, drawn
 
         return recipe_pipeline(source=noted, **options)
 

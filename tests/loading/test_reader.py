@@ -1,6 +1,6 @@
 """Reader: which images of a batch are replaced."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, Stream
-from gpuloader.recipe import load_preset
+from gpuloader.recipe import Drawn, load_preset
 from gpuloader.shards import Admitted, Arena, EncodedImage, ShardSet, make_labels, trimmed
 
 SAMPLES = 24
@@ -25,14 +25,14 @@ PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 class Damaged(Run):
     """A run whose images are all damaged from a row on: whether it shows depends on the window that is drawn."""
 
-    def find_undecodable(self, images: Sequence[Any], arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
-        assert len(images) == len(arrays["region_start"])
-        return damage_shows(arrays)
+    def find_undecodable(self, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:
+        assert len(images) == len(drawn.region)
+        return damage_shows(drawn)
 
 
-def damage_shows(arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
-    ends = arrays["region_start"][:, 0] + arrays["region_shape"][:, 0]
-    return dict.fromkeys(np.flatnonzero(ends > DAMAGED_FROM_ROW).tolist(), "damaged")
+def damage_shows(drawn: Drawn) -> dict[int, str]:
+    _, _, bottom, _ = drawn.region.T
+    return dict.fromkeys(np.flatnonzero(bottom > DAMAGED_FROM_ROW).tolist(), "damaged")
 
 
 def read(
@@ -50,8 +50,7 @@ def read(
 
 
 def shows_in(epoch: int, sample: int) -> bool:
-    size = np.array([64])
-    return 0 in damage_shows(PRESET.arrays(Draws(0, epoch, np.array([sample])), size, size))
+    return 0 in damage_shows(PRESET.draw(Draws(0, epoch, np.array([sample])), np.array([[64, 64]])))
 
 
 def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     assert all(np.array_equal(*images) for images in zip(first.images, second.images, strict=True))
     for batch in batches:  # the decoder gets no text, whether the gate was asked or not
         assert batch.images[-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
-    assert all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
+    assert np.array_equal(first.drawn.views[0].placement.window, second.drawn.views[0].placement.window)
     assert seen[0] == set(IMAGES)
     replaced_by = {list(IMAGES)[sample] for sample in first.ids[[1, 2]]}
     assert seen[1] == set(again) | replaced_by

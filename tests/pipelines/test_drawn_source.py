@@ -65,13 +65,13 @@ def test_the_pixels_are_those_of_a_loader(shards: list[Path]) -> None:
             assert torch.equal(ours, theirs)
 
 
-def test_a_source_gives_files_and_arrays_with_a_row_for_each() -> None:
+def test_a_source_gives_files_and_what_is_drawn_for_each() -> None:
     preset = load_preset("imagenet_train")
     source = drawn_source(JPEGS, preset, 4)
     for rows in (4, 4, 2):
-        files, *arrays = source()
+        files, drawn = source()
         assert [file.dtype for file in files] == [np.dtype(np.uint8)] * rows
-        assert {len(array) for array in arrays} == {rows}
+        assert len(drawn.region) == rows
     with pytest.raises(StopIteration):
         source()
     assert len(source()[0]) == 4  # the next epoch

@@ -10,8 +10,8 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline
 from scipy import stats
 
-from gpuloader.pipelines.arguments import erasing
 from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.inputs import erasing
 
 BOXES = np.array([[2, 3, 10, 20], [0, 0, 0, 0], [16, 0, 1, 9], [0, 0, 24, 30], [23, 29, 1, 1]], np.int32)
 SIZES = [(24, 30), (24, 30), (17, 9), (24, 30), (24, 30)]
@@ -24,7 +24,10 @@ def build(
     boxes_and_keys = np.concatenate([boxes, KEYS[: len(images)].view(np.int32)], axis=1)
     first = layout.index("H")
     sizes = np.array([image.shape[first : first + 2] for image in images], np.int32)
-    numbers = erasing(boxes_and_keys, sizes, noise=value == "random")
+    numbers = {
+        name: np.ascontiguousarray(array)
+        for name, array in erasing(boxes_and_keys, sizes, noise=value == "random").items()
+    }
 
     @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id)
     def graph() -> object:

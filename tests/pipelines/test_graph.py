@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,8 +22,7 @@ from running import as_arrays, draw, run_graph, run_views
 
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, View, load_preset, preset_names
+from gpuloader.recipe import Drawn, Preset, View, load_preset, preset_names
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -56,7 +56,6 @@ from gpuloader.recipe.policies import (
     RandomChoice,
     TrivialAugmentWide,
 )
-from gpuloader.recipe.program import Program
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
@@ -97,10 +96,10 @@ def in_levels(*placing: Transform, **options: Any) -> Preset:  # noqa: ANN401
     return Preset(placing, dtype="uint8", **options)
 
 
-def windows(arrays: Mapping[str, np.ndarray], view: int = 0) -> list[list[int]]:
+def windows(drawn: Drawn, view: int = 0) -> list[list[int]]:
     """Top, left, height and width of what is resized, in the whole image."""
-    roi = arrays[f"roi.{view}"].astype(int) + np.tile(arrays["region_start"], 2)
-    return np.concatenate([roi[:, :2], roi[:, 2:] - roi[:, :2]], 1).tolist()
+    window = drawn.views[view].placement.window
+    return np.concatenate([window[:, :2], window[:, 2:] - window[:, :2]], 1).tolist()
 
 
 # --- placing: resize, crop, pad, flip
@@ -118,26 +117,26 @@ def test_evaluation_is_within_one_level_of_pil(resize: int, size: int | tuple[in
 @pytest.mark.parametrize("epoch", range(3))
 def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> None:
     preset = load_preset("imagenet_train", {"Normalize": None})
-    arrays = draw(preset, photos(), epoch)
-    mirrored = arrays["placed.0"][:, 5]
+    drawn = draw(preset, photos(), epoch)
+    mirrored = drawn.views[0].placement.mirrored[:, 1]
     theirs = []
-    for photo, window, flip in zip(photos(), windows(arrays), mirrored, strict=True):
+    for photo, window, flip in zip(photos(), windows(drawn), mirrored, strict=True):
         image = transforms.functional.resized_crop(pil(photo), *window, [224, 224])
         theirs.append(levels(transforms.functional.hflip(image) if flip else image))
     assert 0 < mirrored.sum() < len(photos())
-    assert largest_difference(run_graph(preset, photos(), arrays) * 255, theirs) <= 1
+    assert largest_difference(run_graph(preset, photos(), drawn) * 255, theirs) <= 1
 
 
 @pytest.mark.parametrize("size", [(96, 160), (224, 224), (17, 250)], ids=str)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
 def test_every_interpolation_is_pils(interpolation: str, size: tuple[int, int]) -> None:
     crop = in_levels(RandomResizedCrop(size, interpolation=interpolation))
-    arrays, method = draw(crop, photos()), INTERPOLATIONS[interpolation]
+    drawn, method = draw(crop, photos()), INTERPOLATIONS[interpolation]
     theirs = [
         levels(pil(photo).crop((left, top, left + width, top + height)).resize(size[::-1], method))
-        for photo, (top, left, height, width) in zip(photos(), windows(arrays), strict=True)
+        for photo, (top, left, height, width) in zip(photos(), windows(drawn), strict=True)
     ]
-    assert largest_difference(run_graph(crop, photos(), arrays), theirs) <= LEVELS[interpolation]
+    assert largest_difference(run_graph(crop, photos(), drawn), theirs) <= LEVELS[interpolation]
 
     whole = in_levels(Resize(size, interpolation=interpolation))
     theirs = [levels(pil(photo).resize(size[::-1], method)) for photo in photos()]
@@ -157,13 +156,13 @@ def test_nearest_is_torchs_exact_nearest(antialias: bool) -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_without_antialias_it_is_torchs_clamped(interpolation: str) -> None:
     preset = Preset([RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
-    arrays = draw(preset, photos())
+    drawn = draw(preset, photos())
     mode = transforms.InterpolationMode(interpolation)
     theirs = [
         functional.resized_crop(levels(pil(photo)), *window, [96, 160], mode, antialias=False).clamp(0, 255)
-        for photo, window in zip(photos(), windows(arrays), strict=True)
+        for photo, window in zip(photos(), windows(drawn), strict=True)
     ]
-    assert largest_difference(run_graph(preset, photos(), arrays) * 255, theirs) <= FLOAT
+    assert largest_difference(run_graph(preset, photos(), drawn) * 255, theirs) <= FLOAT
 
 
 @pytest.mark.parametrize(("size", "max_size"), [(64, 70), (64, 100), (60, 1000)])
@@ -200,16 +199,17 @@ def test_padding_is_torchvisions(
 def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> None:
     images = [encoded(picture(32, 32, seed), "PNG") for seed in range(40)]
     preset = in_levels(RandomCrop(32, 4, 90.0, padding_mode), RandomHorizontalFlip(), RandomVerticalFlip())
-    arrays = draw(preset, images)
+    drawn = draw(preset, images)
     theirs = []
-    for image, (_, _, top, left, upside_down, mirrored) in zip(images, arrays["placed.0"].tolist(), strict=True):
+    at = drawn.views[0].placement
+    for image, (top, left), (upside_down, mirrored) in zip(images, at.corner.tolist(), at.mirrored, strict=True):
         padded = transforms.functional.pad(pil(image), [4], 90, padding_mode)
         # A flip turns what the crop shows: the drawn corner is that in the image as it is.
         cropped = transforms.functional.crop(padded, top + 4, left + 4, 32, 32)
         cropped = transforms.functional.vflip(cropped) if upside_down else cropped
         theirs.append(levels(transforms.functional.hflip(cropped) if mirrored else cropped))
-    assert {tuple(flips) for flips in arrays["placed.0"][:, 4:].tolist()} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert largest_difference(run_graph(preset, images, arrays), theirs) == 0
+    assert {tuple(flips) for flips in at.mirrored.tolist()} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert largest_difference(run_graph(preset, images, drawn), theirs) == 0
 
 
 def test_a_crop_larger_than_the_image_is_torchvisions() -> None:
@@ -257,13 +257,9 @@ def test_transforms_that_place_have_their_order(placing: list[Transform]) -> Non
 )
 def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -> None:
     preset = Preset(placing)
-    arrays = draw(preset, photos())
-    whole = {name: array.copy() for name, array in arrays.items()}
-    whole["region_start"][:] = 0
-    whole["region_shape"][:] = SIZES
-    for view in preset.each_view:
-        whole[f"roi.{view.number}"] += np.tile(arrays["region_start"], 2)
-    for ours, theirs in zip(run_views(preset, photos(), arrays), run_views(preset, photos(), whole), strict=True):
+    drawn = draw(preset, photos())
+    whole = replace(drawn, region=np.concatenate([np.zeros_like(SIZES), SIZES], 1))
+    for ours, theirs in zip(run_views(preset, photos(), drawn), run_views(preset, photos(), whole), strict=True):
         torch.testing.assert_close(ours, theirs, atol=FLOAT / 255, rtol=0)
 
 
@@ -292,8 +288,8 @@ def test_whole_images_give_the_pixels_of_their_regions(run: Any, placing: list[T
     ]
     preset, images = in_levels(*placing), photos()[:4] + others
     for epoch in range(2):
-        arrays = draw(preset, images, epoch)
-        [regions], [whole] = (run(preset, images, arrays, region=region) for region in (True, False))
+        drawn = draw(preset, images, epoch)
+        [regions], [whole] = (run(preset, images, drawn, region=region) for region in (True, False))
         assert torch.equal(regions, whole)
 
 
@@ -368,8 +364,8 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
 ) -> None:
     change = [RandomResizedCrop((40, 31)), *behind, Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
     preset = Preset([*change, RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
-    arrays = draw(preset, small(16))
-    boxes = arrays["erase.0"][:, :4].tolist()
+    drawn = draw(preset, small(16))
+    boxes = drawn.views[0].erased[:, :4].tolist()
     # Whatever is erased, the levels before it are rounded.
     whole = run_graph(in_levels(*change[:-1]), small(16)) / 255
     expected = transforms.Normalize(change[-1].mean, change[-1].std)(whole)
@@ -377,7 +373,7 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
         image[:, top : top + height, left : left + width] = torch.tensor(value).reshape(-1, 1, 1)
     assert 0 < sum(height > 0 for _, _, height, _ in boxes) < 16
     tolerance = {"float32": 1e-5, "float16": 2e-3}[dtype]
-    torch.testing.assert_close(run_graph(preset, small(16), arrays), expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(run_graph(preset, small(16), drawn), expected, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
@@ -425,12 +421,12 @@ PIXELS: list[tuple[Transform, float]] = [  # and the mean difference in levels
 def test_an_operation_on_pixels_is_the_references(change: Transform, tolerance: float) -> None:
     images = small(24)
     preset, placed = (in_levels(RandomResizedCrop((40, 48)), *each) for each in ([change], []))
-    arrays = draw(preset, images)
-    program = Program(arrays["ops.0"], arrays["parameters.0"], ())
+    drawn = draw(preset, images)
+    program = drawn.views[0].program
     before = run_graph(placed, images).to(torch.uint8)
     theirs = torch.stack([run_program(program, row, image) for row, image in enumerate(before)]).float()
     assert (theirs != before).flatten(1).any(1).sum() >= 8
-    assert (run_graph(preset, images, arrays) - theirs).abs().mean() <= tolerance
+    assert (run_graph(preset, images, drawn) - theirs).abs().mean() <= tolerance
 
 
 def test_a_flip_behind_an_operation_is_a_flip() -> None:
@@ -469,30 +465,30 @@ def test_ten_crops_are_torchvisions(vertical_flip: bool) -> None:
 def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
     small_ones = View([RandomResizedCrop((31, 24), (0.05, 0.3), interpolation="bicubic"), RandomHorizontalFlip()], 3)
     preset = Preset(views=[View([RandomResizedCrop(64)]), small_ones], dtype="uint8")
-    arrays = draw(preset, photos())
-    views = run_views(preset, photos(), arrays)
+    drawn = draw(preset, photos())
+    views = run_views(preset, photos(), drawn)
     assert [tuple(view.shape[2:]) for view in views] == [(64, 64), (31, 24), (31, 24), (31, 24)]
     for number, view in enumerate(views):
         method = INTERPOLATIONS["bicubic" if number else "bilinear"]
         theirs = []
-        for photo, window, placed in zip(photos(), windows(arrays, number), arrays[f"placed.{number}"], strict=True):
+        flips = drawn.views[number].placement.mirrored[:, 1]
+        for photo, window, mirrored in zip(photos(), windows(drawn, number), flips, strict=True):
             top, left, height, width = window
             image = pil(photo).crop((left, top, left + width, top + height)).resize(view.shape[:1:-1], method)
-            theirs.append(levels(transforms.functional.hflip(image) if placed[5] else image))
+            theirs.append(levels(transforms.functional.hflip(image) if mirrored else image))
         assert largest_difference(view, theirs) <= 2
-    drawn = [windows(arrays, number) for number in range(4)]
-    assert all(len({str(each[row]) for each in drawn}) == 4 for row in range(len(photos())))
+    of_views = [windows(drawn, number) for number in range(4)]
+    assert all(len({str(each[row]) for each in of_views}) == 4 for row in range(len(photos())))
 
 
 def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
     preset = Preset([RandomResizedCrop(32, (0.08, 0.2))], views=4)
-    arrays = draw(preset, photos())
+    drawn = draw(preset, photos())
     assert [operators(preset, device_id)["ImageSlice"] for device_id in (None, 0)] == [1, 1]
-    each = np.array([windows(arrays, number) for number in range(4)])
+    each = np.array([windows(drawn, number) for number in range(4)])
     start, end = each[:, :, :2].min(0), (each[:, :, :2] + each[:, :, 2:]).max(0)
-    np.testing.assert_array_equal(arrays["region_start"], start)
-    np.testing.assert_array_equal(arrays["region_start"] + arrays["region_shape"], end)
-    assert (arrays["region_shape"].prod(1) < np.prod(SIZES, 1)).all()
+    np.testing.assert_array_equal(drawn.region, np.concatenate([start, end], 1))
+    assert ((end - start).prod(1) < np.prod(SIZES, 1)).all()
 
 
 @pytest.mark.parametrize("run", [run_views, run_gpu_graph], ids=["the CPU's graph", "the GPU's graph"])
@@ -520,7 +516,7 @@ def test_one_pipeline_runs_every_size_of_a_schedule() -> None:
         [RandomResizedCrop({0: 64, 2: 96}), RandomHorizontalFlip(), ColorJitter(0.4), Normalize((0,) * 3, (1,) * 3)]
     )
     epochs = range(4)
-    batches = iter([(as_arrays(small()), *draw(preset, small(), epoch).values()) for epoch in epochs])
+    batches = iter([(as_arrays(small()), draw(preset, small(), epoch)) for epoch in epochs])
     pipeline = recipe_pipeline(preset=preset, source=lambda: next(batches), batch_size=8, num_threads=2)
     for epoch in epochs:
         [output] = pipeline.run()
@@ -542,11 +538,6 @@ def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
 # --- what holds of every recipe
 
 
-def one_sample(preset: Preset) -> dict[str, np.ndarray]:
-    one = np.ones(1, np.int64)
-    return preset.arrays(Draws(0, 0, one), one, one)
-
-
 def nodes(preset: Preset, device_id: int | None) -> list[Any]:
     pipeline = recipe_pipeline(preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id)
     pipeline._build_graph()
@@ -561,11 +552,10 @@ def operators(preset: Preset, device_id: int | None) -> Counter[str]:
 @pytest.mark.parametrize("name", preset_names())
 def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
     preset, images = load_preset(name), small(6)
-    arrays = draw(preset, images)
-    together = run_views(preset, images, arrays, num_threads=3)
+    drawn = draw(preset, images)
+    together = run_views(preset, images, drawn, num_threads=3)
     for row in (0, 3, 5):
-        of_row = {name: array[row : row + 1] for name, array in arrays.items()}
-        alone = run_views(preset, images[row : row + 1], of_row, num_threads=1)
+        alone = run_views(preset, images[row : row + 1], drawn.take([row]), num_threads=1)
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
@@ -642,8 +632,8 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Preset, splits: int) -> Non
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 def test_a_gpus_graph_places_and_erases_like_the_kernels(placing: list[Transform], layout: str) -> None:
     preset = Preset(placing, layout=layout)
-    arrays = draw(preset, small(16))
-    for one, other in zip(run_gpu_graph(preset, small(16), arrays), run_views(preset, small(16), arrays), strict=True):
+    drawn = draw(preset, small(16))
+    for one, other in zip(run_gpu_graph(preset, small(16), drawn), run_views(preset, small(16), drawn), strict=True):
         difference = (one - other).abs() * 255
         scale = 5 if preset.each_view[0].normalize else 1
         # Levels are rounded behind the resize, and DALI repeats the border where PIL and torch cut the filter off.

@@ -21,8 +21,7 @@ IMAGES = [jpeg(60, 80, seed=n) for n in range(4)]
 
 def rows(preset: Preset, last_step: LastStep, device_id: int | None = None) -> list[list[np.ndarray]]:
     """Each view's images."""
-    arrays = draw(preset, IMAGES)
-    batch = (as_arrays(IMAGES), *arrays.values())
+    batch = (as_arrays(IMAGES), draw(preset, IMAGES))
     options: Any = {"batch_size": 4, "num_threads": 2, "device_id": device_id, "prefetch_queue_depth": 1}
     with gpu_graph() if device_id == GPU else nullcontext():
         outputs = recipe_pipeline(preset=preset, source=lambda: batch, last_step=last_step, **options).run()
@@ -34,11 +33,9 @@ def test_decode_ends_with_the_regions(device_id: int | None) -> None:
     preset = load_preset("imagenet_train")
     drawn = draw(preset, IMAGES)
     [decoded] = rows(preset, "decode", device_id)
-    for image, (top, left), (_, width), row in zip(
-        IMAGES, drawn["region_start"], drawn["region_shape"], decoded, strict=True
-    ):
+    for image, (top, left, _, right), row in zip(IMAGES, drawn.region, decoded, strict=True):
         pixels = np.asarray(Image.open(io.BytesIO(image)))
-        np.testing.assert_array_equal(row[0], pixels[top, left : left + width])
+        np.testing.assert_array_equal(row[0], pixels[top, left:right])
 
 
 @pytest.mark.parametrize("name", ["imagenet_train", "imagenet_eval"])

@@ -12,7 +12,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline
 from oracle import functional, transforms
 
-from gpuloader.pipelines.arguments import needed, step_arguments
+from gpuloader.pipelines.inputs import Inputs, ViewInputs, needed, step_inputs
 from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op, Program, chain, step
 
@@ -44,8 +44,8 @@ def build(program: Program, batches: Sequence[Sequence[Image]], device_id: int |
     """Runs the program on one batch after the other, all as long as the program has samples."""
     batches = iter(batches)
     names = [needed(possible, EVERY_WARP) for possible in program.choices]
-    of_steps = step_arguments(program.ops, program.parameters, names)
-    numbers = {f"{name}.{step}": array for step, of in enumerate(of_steps) for name, array in of.items()}
+    inputs = Inputs({}, [ViewInputs({}, step_inputs(program.ops, program.parameters, names))])
+    numbers = inputs.values()
 
     @pipeline_def(
         batch_size=len(program.ops),
@@ -55,13 +55,14 @@ def build(program: Program, batches: Sequence[Sequence[Image]], device_id: int |
     )
     def graph() -> object:
         image, *given = fn.external_source(
-            source=lambda: (list(next(batches)), *numbers.values()),
+            source=lambda: (list(next(batches)), *numbers),
             num_outputs=1 + len(numbers),
-            ndim=[3, *(array.ndim - 1 for array in numbers.values())],
-            dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in numbers.values())],
+            ndim=[3, *(array.ndim - 1 for array in numbers)],
+            dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in numbers)],
             layout=["HWC", *("" for _ in numbers)],
         )
-        return run_steps(image if device_id is None else image.gpu(), dict(zip(numbers, given)), program.choices)
+        [view] = inputs.replaced_by(given).views
+        return run_steps(image if device_id is None else image.gpu(), view.steps, program.choices)
 
     return graph()
 

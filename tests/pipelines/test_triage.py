@@ -54,11 +54,11 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []
     for epoch in range(4):
-        arrays = draw(preset, [TIFF, *(file.tobytes() for file in files)], epoch)
+        drawn = draw(preset, [TIFF, *(file.tobytes() for file in files)], epoch)
         images = [*as_arrays([CUT_TIFF]), *files]
-        refused.append(list(find_undecodable(preset, images, arrays, None, num_threads=2)))
+        refused.append(list(find_undecodable(preset, images, drawn, None, num_threads=2)))
         assert asked == []
-        assert refused[-1] == list(find_undecodable(preset, images, arrays, device_id=0))
+        assert refused[-1] == list(find_undecodable(preset, images, drawn, device_id=0))
         asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
@@ -155,12 +155,12 @@ from gpuloader.pipelines import WholeDecoder, find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
 
-preset, size = load_preset("cifar10_eval"), np.array([64])
-arrays = preset.arrays(Draws(0, 0, np.zeros(1, np.int64)), size, size)
+preset = load_preset("cifar10_eval")
+drawn = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[64, 64]]))
 image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
 for blame in (
-    lambda: find_undecodable(preset, [image], arrays, None),
-    lambda: find_undecodable(preset, [image], arrays, None, region=False),  # by the graph
+    lambda: find_undecodable(preset, [image], drawn, None),
+    lambda: find_undecodable(preset, [image], drawn, None, region=False),  # by the graph
     lambda: WholeDecoder(1, 1, None).failures([image]),
 ):
     try:

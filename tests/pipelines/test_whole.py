@@ -45,9 +45,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int | None]]:
     """The pipelines that are asked for: on the CPU or not, and the device. They are built for the CPU."""
     pipelines, graph = [], whole._graph
 
-    def graph_on_cpu(on_cpu: bool, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        pipelines.append((on_cpu, device_id))
-        return graph(True, device_id=None, **kwargs)
+    def graph_on_cpu(batch: Any, device: str, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        pipelines.append((device == "cpu", device_id))
+        return graph(batch, "cpu", device_id=None, **kwargs)
 
     monkeypatch.setattr(whole, "_graph", graph_on_cpu)
     return pipelines

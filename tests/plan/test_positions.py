@@ -400,7 +400,7 @@ def global_batches(sampling: Positions, batch_size: int, world_size: int, **kwar
     steps, cursor = [], Cursor()
     while (cursor := ranks[0].at_step(cursor)).epoch < 2:
         batches = [each.batch(cursor) for each in ranks]
-        rows = [list(zip(b.ids.tolist(), b.valid.tolist(), b.drawn_for.tolist(), strict=True)) for b in batches]
+        rows = [list(zip(b.ids.tolist(), b.valid.tolist(), b.draws.ids.tolist(), strict=True)) for b in batches]
         steps.append(list(itertools.chain(*rows)))
         cursor = ranks[0].after(cursor)
     return steps

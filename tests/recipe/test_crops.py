@@ -50,7 +50,7 @@ def theirs(height: int, width: int, count: int, scale: tuple[float, float] = SCA
 
 
 def placed(transform: PlacingTransform, height: int, width: int, count: int = 1) -> Placement:
-    whole = Placement.whole(np.full(count, height), np.full(count, width))
+    whole = Placement.whole(np.array([[height, width]] * count))
     return transform.place(whole, draw(count, transform.stream))
 
 
@@ -202,7 +202,7 @@ def test_views_are_torchvisions(ours: Callable[..., Any], others: Callable[..., 
         variants = ours(size).variants()
         assert len(variants) == len(expected)
         for placing, view in zip(variants, expected, strict=True):
-            at = Placement.whole(np.array([height]), np.array([width]))
+            at = Placement.whole(np.array([[height, width]]))
             for transform in placing:
                 at = transform.place(at, draw(1, transform.stream))
             (y, x), (h, w) = at.corner[0], at.shape[0]

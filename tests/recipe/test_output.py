@@ -21,7 +21,7 @@ COUNT = 4000
 
 def erased(transform: RandomErasing, height: int, width: int, count: int = COUNT) -> np.ndarray:
     """(n, 6): top, left, height, width; two words."""
-    return transform.arrays(Draws(5, 2, np.arange(count)).of(transform.stream), height, width)["erase"]
+    return transform.draw(Draws(5, 2, np.arange(count)).of(transform.stream), height, width)
 
 
 def theirs(transform: RandomErasing, height: int, width: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def test_each_sample_has_a_key_of_64_even_bits() -> None:
 
 
 def test_a_sample_draws_the_same_alone() -> None:
-    alone = RandomErasing(1.0).arrays(Draws(5, 2, np.array([77])).of(RandomErasing.stream), 64, 64)["erase"][0]
+    alone = RandomErasing(1.0).draw(Draws(5, 2, np.array([77])).of(RandomErasing.stream), 64, 64)[0]
     np.testing.assert_array_equal(alone, erased(RandomErasing(1.0), 64, 64)[77])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from drawn_numbers import all_numbers_of
 
 from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
@@ -721,9 +722,9 @@ COUNT = 200
 def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
     transforms: list[Transform], random: bool
 ) -> None:
-    preset, size = Preset(transforms), np.full(COUNT, 12)
-    arrays = preset.arrays(Draws(0, 0, np.arange(COUNT)), size, size)
-    assert preset.random == random == any((array != array[0]).any() for array in arrays.values())
+    preset = Preset(transforms)
+    drawn = preset.draw(Draws(0, 0, np.arange(COUNT)), np.full((COUNT, 2), 12))
+    assert preset.random == random == any((array != array[0]).any() for array in all_numbers_of(drawn))
     assert (preset.default_shuffle, preset.default_last_batch) == (("full", "drop") if random else ("none", "partial"))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from drawn_numbers import numbers_of
 from oracle import functional
 from reference import run_program
 
@@ -29,12 +30,12 @@ from gpuloader.recipe.crops import (
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandAugment, RandomApply
-from gpuloader.recipe.program import PARAMETERS, Op, Program
+from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
 COUNT = 2000
 DRAWS = Draws(3, 1, np.arange(COUNT))
-SIZES = np.full(COUNT, 40), np.full(COUNT, 50)
+SIZES = np.array([[40, 50]] * COUNT)
 CROP, FLIP, UPSIDE_DOWN = RandomResizedCrop(16), RandomHorizontalFlip(), RandomVerticalFlip()
 JITTER, GRAY, BLUR = ColorJitter(0.4), RandomGrayscale(), GaussianBlur(3)
 NORMAL, ERASE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), RandomErasing()
@@ -46,7 +47,7 @@ def plan(*transforms: Transform, number: int = 0) -> ViewPlan:
 
 def factors(view: ViewPlan, step: int) -> np.ndarray:
     """The first parameters of a step, (n,)."""
-    return view.arrays(DRAWS)["parameters"][:, step, 0]
+    return view.draw(DRAWS, SIZES).program.parameters[:, step, 0]
 
 
 def assert_unrelated(one: np.ndarray, other: np.ndarray) -> None:
@@ -128,20 +129,20 @@ def test_orders_that_cannot_be_run_are_refused(transforms: Sequence[Transform], 
 # Who draws which numbers.
 
 
-def test_transforms_of_one_kind_draw_different_numbers() -> None:
+def test_transforms_of_one_kind_draw_different_numbers_of() -> None:
     two = plan(CROP, ColorJitter(0.4), ColorJitter(0.4))
     assert_unrelated(factors(two, 0), factors(two, 1))
-    flips = plan(CROP, FLIP, UPSIDE_DOWN, RandomHorizontalFlip()).place(DRAWS, *SIZES).mirrored
-    once = plan(CROP, FLIP).place(DRAWS, *SIZES).mirrored
+    flips = plan(CROP, FLIP, UPSIDE_DOWN, RandomHorizontalFlip()).draw(DRAWS, SIZES).placement.mirrored
+    once = plan(CROP, FLIP).draw(DRAWS, SIZES).placement.mirrored
     assert_unrelated(flips[:, 1], once[:, 1])
-    crops = plan(CROP, RandomCrop(8)).place(DRAWS, *SIZES)
+    crops = plan(CROP, RandomCrop(8)).draw(DRAWS, SIZES).placement
     assert_unrelated(crops.window[:, 0], crops.corner[:, 0])
 
 
 def test_an_object_that_stands_there_twice_draws_twice() -> None:
     two = plan(CROP, JITTER, JITTER)
     assert_unrelated(factors(two, 0), factors(two, 1))
-    mirrored = plan(CROP, FLIP, FLIP).place(DRAWS, *SIZES).mirrored[:, 1]
+    mirrored = plan(CROP, FLIP, FLIP).draw(DRAWS, SIZES).placement.mirrored[:, 1]
     assert 0.4 < mirrored.mean() < 0.6  # equal draws would cancel each other
 
 
@@ -149,37 +150,38 @@ def test_an_additional_transform_changes_no_draws_of_the_others() -> None:
     few, more = plan(CROP, JITTER, ERASE), plan(CROP, FLIP, GRAY, JITTER, BLUR, JITTER, NORMAL, ERASE)
     for place in ("window", "shape"):
         np.testing.assert_array_equal(
-            getattr(few.place(DRAWS, *SIZES), place), getattr(more.place(DRAWS, *SIZES), place)
+            getattr(few.draw(DRAWS, SIZES).placement, place), getattr(more.draw(DRAWS, SIZES).placement, place)
         )
     np.testing.assert_array_equal(factors(few, 0), factors(more, 1))
-    np.testing.assert_array_equal(few.arrays(DRAWS)["erase"], more.arrays(DRAWS)["erase"])
+    np.testing.assert_array_equal(few.draw(DRAWS, SIZES).erased, more.draw(DRAWS, SIZES).erased)
 
 
-def test_views_draw_different_numbers() -> None:
+def test_views_draw_different_numbers_of() -> None:
     one, other = Preset([CROP, JITTER, ERASE], views=2).each_view
     assert [one.number, other.number] == [0, 1]
-    placed = [view.place(DRAWS, *SIZES).window[:, 0] for view in (one, other)]
+    placed = [view.draw(DRAWS, SIZES).placement.window[:, 0] for view in (one, other)]
     assert_unrelated(*placed)
     assert_unrelated(factors(one, 0), factors(other, 0))
-    assert_unrelated(one.arrays(DRAWS)["erase"][:, 4], other.arrays(DRAWS)["erase"][:, 4])
+    assert_unrelated(one.draw(DRAWS, SIZES).erased[:, 4], other.draw(DRAWS, SIZES).erased[:, 4])
 
 
 def test_more_views_change_no_draws_of_the_first() -> None:
     [alone] = Preset([CROP, JITTER]).each_view
     for preset in (Preset([CROP, JITTER], views=3), Preset(views=[View([CROP, JITTER]), View([CROP, GRAY], 2)])):
         first = preset.each_view[0]
-        np.testing.assert_array_equal(first.place(DRAWS, *SIZES).window, alone.place(DRAWS, *SIZES).window)
+        np.testing.assert_array_equal(
+            first.draw(DRAWS, SIZES).placement.window, alone.draw(DRAWS, SIZES).placement.window
+        )
         np.testing.assert_array_equal(factors(first, 0), factors(alone, 0))
 
 
 def test_a_sample_draws_the_same_alone() -> None:
     view = plan(CROP, FLIP, JITTER, NORMAL, ERASE)
     alone = Draws(3, 1, np.array([77]))
-    size = np.array([40]), np.array([50])
-    for name, array in view.place(DRAWS, *SIZES).arrays(np.zeros((COUNT, 2), np.int64)).items():
-        np.testing.assert_array_equal(view.place(alone, *size).arrays(np.zeros((1, 2), np.int64))[name][0], array[77])
-    for name, array in view.arrays(DRAWS).items():
-        np.testing.assert_array_equal(view.arrays(alone)[name][0], array[77])
+    for one, other in zip(
+        numbers_of(view.draw(alone, SIZES[:1])), numbers_of(view.draw(DRAWS, SIZES).take([77])), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -198,36 +200,49 @@ def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Preset], 
 
 def test_as_many_as_there_are_numbers_for_are_allowed() -> None:
     few = Draws(0, 0, np.arange(2))
-    Preset([CROP, *[JITTER] * 16], views=1).arrays(few, SIZES[0][:2], SIZES[1][:2])
-    assert len(Preset([CROP], views=64).arrays(few, SIZES[0][:2], SIZES[1][:2])) == 2 + 64 * 3
+    Preset([CROP, *[JITTER] * 16], views=1).draw(few, SIZES[:2])
+    assert len(Preset([CROP], views=64).draw(few, SIZES[:2]).views) == 64
 
 
-# What the graph is told.
+# What is drawn.
 
 
-def test_the_graph_is_given_only_what_the_view_uses() -> None:
-    assert plan(CROP, FLIP, NORMAL).arrays(DRAWS) == {}
-    arrays = plan(CROP, JITTER, RandomApply([BLUR, JITTER]), NORMAL, ERASE).arrays(DRAWS)
-    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-        "ops": (np.int32, (COUNT, 3)),
-        "parameters": (np.float32, (COUNT, 3, PARAMETERS)),
-        "erase": (np.int32, (COUNT, 6)),
-    }
+def test_a_view_draws_only_what_it_uses() -> None:
+    nothing = plan(CROP, FLIP, NORMAL).draw(DRAWS, SIZES)
+    assert (nothing.program.ops.shape, nothing.erased) == ((COUNT, 0), None)
+    drawn = plan(CROP, JITTER, RandomApply([BLUR, JITTER]), NORMAL, ERASE).draw(DRAWS, SIZES)
+    assert drawn.shape == (16, 16)
+    assert [(array.dtype, array.shape) for array in (drawn.program.ops, drawn.program.parameters, drawn.erased)] == [
+        (np.int32, (COUNT, 3)),
+        (np.float32, (COUNT, 3, PARAMETERS)),
+        (np.int32, (COUNT, 6)),
+    ]
 
 
-def test_a_recipes_arrays_are_those_of_its_views_and_the_region_that_they_need() -> None:
+def test_there_is_a_placement_after_each_transform() -> None:
+    view = plan(Resize(20), RandomCrop(8, padding=2), FLIP, JITTER)
+    shapes = [placement.shape[0].tolist() for placement in view.draw(DRAWS, SIZES).placements]
+    assert shapes == [[40, 50], [20, 25], [8, 8], [8, 8]]
+
+
+def test_a_recipe_draws_what_its_views_draw_and_the_region_that_they_need() -> None:
     preset = Preset(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
-    arrays = preset.arrays(DRAWS, *SIZES)
-    names = {"region_start", "region_shape", "ops.0", "parameters.0", "erase.1", "erase.2"}
-    assert set(arrays) == names | {f"{name}.{view}" for name in ("roi", "placed", "size") for view in range(3)}
-    needed = np.stack([view.place(DRAWS, *SIZES).needed() for view in preset.each_view])
-    np.testing.assert_array_equal(arrays["region_start"], needed[:, :, :2].min(0))
-    np.testing.assert_array_equal(arrays["region_start"] + arrays["region_shape"], needed[:, :, 2:].max(0))
-    assert arrays["region_start"].dtype == arrays["region_shape"].dtype == np.int32
-    for number, view in enumerate(preset.each_view):
-        placed = view.place(DRAWS, *SIZES).arrays(arrays["region_start"])
-        for name, array in placed.items():
-            np.testing.assert_array_equal(arrays[f"{name}.{number}"], array)
+    drawn = preset.draw(DRAWS, SIZES)
+    for view, of_view in zip(preset.each_view, drawn.views, strict=True):
+        for one, other in zip(numbers_of(view.draw(DRAWS, SIZES)), numbers_of(of_view), strict=True):
+            np.testing.assert_array_equal(one, other)
+    needed = np.stack([view.placement.needed() for view in drawn.views])
+    np.testing.assert_array_equal(drawn.region[:, :2], needed[:, :, :2].min(0))
+    np.testing.assert_array_equal(drawn.region[:, 2:], needed[:, :, 2:].max(0))
+
+
+def test_what_is_drawn_for_some_samples_are_their_rows() -> None:
+    drawn, rows = Preset([CROP, JITTER, ERASE], views=2).draw(DRAWS, SIZES), [7, 7, 3]
+    some = drawn.take(rows)
+    np.testing.assert_array_equal(some.region, drawn.region[rows])
+    for one, other in zip(some.views, drawn.views, strict=True):
+        for few, all_of_them in zip(numbers_of(one), numbers_of(other), strict=True):
+            np.testing.assert_array_equal(few, all_of_them[rows])
 
 
 @pytest.mark.parametrize(
@@ -245,8 +260,7 @@ def test_a_recipes_arrays_are_those_of_its_views_and_the_region_that_they_need()
 def test_the_operations_that_can_come_are_known(transforms: Sequence[Transform], choices: list[set[Op]]) -> None:
     view = ViewPlan(transforms, 0)
     assert [set(step) for step in view.choices] == choices
-    ops = view.arrays(DRAWS).get("ops", np.zeros((COUNT, 0)))
-    assert [set(step.tolist()) for step in ops.T] == choices
+    assert [set(step.tolist()) for step in view.draw(DRAWS, SIZES).program.ops.T] == choices
 
 
 @pytest.mark.parametrize(
@@ -257,10 +271,9 @@ def test_flips_behind_a_change_of_pixels_are_torchvisions(
     flip: type[RandomHorizontalFlip], theirs: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
 ) -> None:
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, *size), np.uint8))
-    drawn = plan(Resize(size), RandomInvert(0), flip(0.4)).arrays(DRAWS)
-    program = Program(drawn["ops"], drawn["parameters"], ())
+    program = plan(Resize(size), RandomInvert(0), flip(0.4)).draw(DRAWS, SIZES).program
     flipped = program.ops[:, 1] == Op.WARP
-    in_place = plan(Resize(size), flip(0.4)).place(DRAWS, *SIZES).mirrored.any(1)
+    in_place = plan(Resize(size), flip(0.4)).draw(DRAWS, SIZES).placement.mirrored.any(1)
     np.testing.assert_array_equal(flipped, in_place)  # the same draws, wherever it stands
     assert torch.equal(run_program(program, int(flipped.argmax()), image), theirs(image))
 
@@ -299,11 +312,12 @@ def test_shapes_follow_the_epoch() -> None:
     assert preset.shapes(3) == [(12, 12), (4, 6), (4, 6)]
     for epoch, side in ((2, 8), (3, 12)):
         draws = Draws(0, epoch, np.arange(COUNT))
-        arrays = preset.arrays(draws, *SIZES)
-        assert (arrays["size.0"] == side).all()
-        top, left, height, width, *_ = arrays["erase.0"].T
+        drawn = preset.draw(draws, SIZES).views[0]
+        assert drawn.shape == (side, side)
+        assert (drawn.placement.shape == side).all()
+        top, left, height, width, *_ = drawn.erased.T
         assert (top + height).max() == (left + width).max() == side
-        warps = arrays["parameters.0"][arrays["ops.0"] == Op.WARP]
+        warps = drawn.program.parameters[drawn.program.ops == Op.WARP]
         turned = warps[warps[:, 1] * warps[:, 3] < 0, :9].reshape(-1, 3, 3)
         middle = turned @ [side / 2, side / 2, 1]
         np.testing.assert_allclose(middle[:, :2], side / 2, atol=1e-4)  # about the middle of that size
@@ -328,7 +342,7 @@ def test_five_and_ten_crops_are_views(preset: Preset, views: int) -> None:
 
 
 def test_each_of_ten_crops_is_in_its_place() -> None:
-    at = [view.place(DRAWS, *SIZES) for view in Preset([Resize((20, 30)), TenCrop(8)]).each_view]
+    at = [view.draw(DRAWS, SIZES).placement for view in Preset([Resize((20, 30)), TenCrop(8)]).each_view]
     corners = [(0, 0), (0, 22), (12, 0), (12, 22), (6, 11)]
     assert [tuple(each.corner[0].tolist()) for each in at[:5]] == corners
     assert not any(each.mirrored.any() for each in at[:5])

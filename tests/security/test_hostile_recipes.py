@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from drawn_numbers import all_numbers_of
 from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
 from gpuloader import Compose, ConfigError, PresetError
@@ -69,14 +70,14 @@ def errors(make: Callable[[], Preset]) -> list[str]:
 
 def draw(preset: Preset) -> None:
     assert len(preset.fingerprint) == 32
-    sizes = np.array([1, 64, 48, 3000]), np.array([70, 1, 48, 40])
+    sizes = np.array([[1, 70], [64, 1], [48, 48], [3000, 40]])
     try:
-        arrays = preset.arrays(Draws(1, 2, np.arange(4)), *sizes)
+        drawn = preset.draw(Draws(1, 2, np.arange(4)), sizes)
     except ConfigError:  # a blur that does not fit into the image
         return
-    for name, array in arrays.items():
-        assert array.nbytes < 10**6, name
-        assert np.isfinite(array).all(), name
+    for array in all_numbers_of(drawn):
+        assert array.nbytes < 10**6
+        assert np.isfinite(array).all()
 
 
 def recipe_of(name: str, parameters: dict[str, Any]) -> Preset:

@@ -6,12 +6,11 @@ decoder decodes; what a GPU's does, only tests/gpu can tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from nvidia.dali.data_node import DataNode
@@ -24,7 +23,7 @@ from gpuloader.loading.run import Run
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import decode_region
 from gpuloader.pipelines.probe import TRIALS, Found
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Drawn, Preset
 
 GPU = 0
 
@@ -60,9 +59,7 @@ def load_on(device_id: int | None, tar: Any, batch_size: int = 8, **options: Any
             yield loader
 
 
-def run_gpu_graph(
-    preset: Preset, images: Sequence[bytes], arrays: Mapping[str, np.ndarray[Any, Any]], region: bool = True
-) -> list[torch.Tensor]:
+def run_gpu_graph(preset: Preset, images: Sequence[bytes], drawn: Drawn, region: bool = True) -> list[torch.Tensor]:
     """`run_views` of the GPU's graph."""
     with gpu_graph():
-        return run_views(preset, images, arrays, GPU, region=region)
+        return run_views(preset, images, drawn, GPU, region=region)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.pipelines import admit, recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Drawn, Preset
 
 
 def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
@@ -18,35 +18,34 @@ def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
     return [np.frombuffer(image, np.uint8) for image in images]
 
 
-def draw(preset: Preset, images: Sequence[bytes], epoch: int = 0) -> dict[str, np.ndarray]:
+def draw(preset: Preset, images: Sequence[bytes], epoch: int = 0) -> Drawn:
     """What the recipe draws for the images, as samples 0, 1, ..."""
     sizes = np.array([admit(image)[1] for image in as_arrays(images)])
-    return preset.arrays(Draws(0, epoch, np.arange(len(images))), sizes[:, 0], sizes[:, 1])
+    return preset.draw(Draws(0, epoch, np.arange(len(images))), sizes)
 
 
 def run_graph(
     preset: Preset,
     images: Sequence[bytes],
-    arrays: Mapping[str, np.ndarray] | None = None,
+    drawn: Drawn | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
 ) -> torch.Tensor:
     """The graph's output for one batch, as float32 (n, 3, height, width) on the CPU."""
-    [images] = run_views(preset, images, arrays, device_id, num_threads)
+    [images] = run_views(preset, images, drawn, device_id, num_threads)
     return images
 
 
 def run_views(
     preset: Preset,
     images: Sequence[bytes],
-    arrays: Mapping[str, np.ndarray] | None = None,
+    drawn: Drawn | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
     region: bool = True,
 ) -> list[torch.Tensor]:
     """The same for each view of the recipe."""
-    arrays = draw(preset, images) if arrays is None else arrays
-    batch = ([admit(image)[0] for image in as_arrays(images)], *arrays.values())
+    batch = ([admit(image)[0] for image in as_arrays(images)], drawn or draw(preset, images))
     pipeline = recipe_pipeline(
         preset=preset,
         source=lambda: batch,

@@ -42,6 +42,12 @@ def test_each_checkpoint_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == paths
 
 
+def test_other_files_beside_checkpoints_are_yours(tmp_path: Path) -> None:
+    for name in ("checkpoint_best.pt", "checkpoint_000004.pt", "checkpoint_.pt", "checkpoint_last_9.pt"):
+        (tmp_path / name).touch()
+    assert CheckpointManager(tmp_path).save(model=nn.Linear(1, 1)) == tmp_path / "checkpoint_000005.pt"
+
+
 def test_the_rest_of_an_epoch_of_shards(shards: list[Path], tmp_path: Path) -> None:
     def make() -> GPULoader:
         return GPULoader(shards, 6, "cpu", preset="cifar10", seed=3, output="dict")

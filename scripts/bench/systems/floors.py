@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -91,7 +92,8 @@ def decode(
     def source() -> tuple[Any, ...]:
         batch = batches.next()
         in_flight.append(batch)
-        return (batch.images,) if whole else (batch.images, batch.arrays["region_start"], batch.arrays["region_shape"])
+        start, end = np.split(batch.drawn.region.astype(np.int32), 2, axis=1)
+        return (batch.images,) if whole else (batch.images, np.ascontiguousarray(start), end - start)
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=task.batch,

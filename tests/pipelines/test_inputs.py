@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuloader.pipelines.arguments import GRAY, arguments, needed, step_arguments, warps_of
+from gpuloader.pipelines.inputs import GRAY, Inputs, make_inputs, needed, step_inputs, warps_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Preset, load_preset, preset_names
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op
 from gpuloader.transforms import (
     AugMix,
+    CenterCrop,
     GaussianBlur,
     Pad,
     RandAugment,
     RandomApply,
+    RandomCrop,
     RandomErasing,
     RandomHorizontalFlip,
     RandomInvert,
@@ -84,7 +86,7 @@ def test_a_step_gets_the_numbers_of_its_operation_and_of_no_other(
 ) -> None:
     drawn = np.full((1, 1, PARAMETERS), 1e30, np.float32)  # no operation reads what is not its own
     drawn[0, 0, : len(parameters)] = parameters
-    [numbers] = step_arguments(np.full((1, 1), op, np.int32), drawn, [needed(frozenset(Op), EVERY_WARP)])
+    [numbers] = step_inputs(np.full((1, 1), op, np.int32), drawn, [needed(frozenset(Op), EVERY_WARP)])
     turn = numbers.pop("turn")[0]  # only read where is_HUE
     assert {name: array[0].tolist() for name, array in numbers.items()} == NOTHING | {
         name: value for name, value in changing.items() if name != "turn"
@@ -121,40 +123,92 @@ def test_warps_have_the_kinds_that_a_view_may_draw(transforms: list[Any], warps:
     assert warps_of(view) == warps
 
 
-def names_of(preset: Preset, device: Any, last_step: Any) -> set[str]:  # noqa: ANN401
-    one = np.ones(1, np.int64)
-    return set(arguments(preset.each_view, preset.arrays(Draws(0, 0, one), one, one), device, last_step))
+def inputs_of(preset: Preset, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401
+    drawn = preset.draw(Draws(0, 0, np.arange(3)), np.array([[10, 20]] * 3))
+    return make_inputs(preset.each_view, drawn, device, last_step, whole)
 
 
-REGION = {"region_start", "region_shape"}
-RESIZE = {"resize_size.0", "resize_start.0", "resize_end.0"}
+RESIZE = ["resize_size", "resize_start", "resize_end"]
 
 
 @pytest.mark.parametrize(
     ("last_step", "on_cpu", "on_gpu"),
     [
-        ("decode", set(), set()),
-        ("resize", {"roi.0", "placed.0", "like_output.0"}, {*RESIZE, "horizontal.0"}),
+        ("decode", [], []),
+        ("resize", ["roi", "placed", "like_output"], [*RESIZE, "horizontal"]),
         (
             "all",
-            {"roi.0", "placed.0", "like_output.0", "ops.0", "parameters.0", "erase.0"},
-            {*RESIZE, "horizontal.0", "threshold.0.0", "erase_start.0", "erase_shape.0"},
+            ["roi", "placed", "like_output", "ops", "parameters", "erase"],
+            [*RESIZE, "horizontal", "erase_start", "erase_shape", "threshold of step 0"],
         ),
     ],
 )
-def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu: set[str], on_gpu: set[str]) -> None:
+def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu: list[str], on_gpu: list[str]) -> None:
     preset = Preset([RandomResizedCrop(32), RandomHorizontalFlip(), RandomInvert(), RandomErasing()])
-    assert names_of(preset, "cpu", last_step) == REGION | on_cpu
-    assert names_of(preset, "gpu", last_step) == REGION | on_gpu
+    for device, expected in (("cpu", on_cpu), ("gpu", on_gpu)):
+        inputs = inputs_of(preset, device, last_step)
+        [view] = inputs.views
+        names = [*view.named, *(f"{name} of step {n}" for n, step in enumerate(view.steps) for name in step)]
+        assert names == expected
+        assert list(inputs.region) == ["region_start", "region_shape"]
+        assert all(len(array) == 3 for array in inputs.values())
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", preset_names())
+def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str, device: str) -> None:
+    preset = load_preset(name)
+    inputs, none = (
+        make_inputs(preset.each_view, drawn, device)  # type: ignore[arg-type]
+        for drawn in (preset.draw(Draws(7, 2, np.arange(5)), np.array([[300, 400]] * 5)), preset.drawn_for_none)
+    )
+    kinds, kinds_of_none = (
+        each.replaced_by((array.dtype, array.ndim) for array in each.values()) for each in (inputs, none)
+    )
+    assert kinds == kinds_of_none
+
+
+def test_values_take_the_places_of_others() -> None:
+    inputs = inputs_of(Preset([Resize((4, 4)), RandomInvert(), RandomErasing()], views=2), "gpu")
+    numbered = inputs.replaced_by(range(99))
+    assert numbered.values() == list(range(len(inputs.values())))
+    assert list(numbered.region.values()) == [0, 1]
+    assert [list(view.named) for view in numbered.views] == [list(view.named) for view in inputs.views]
+
+
+def test_images_that_are_not_cut_have_no_region() -> None:
+    preset = Preset([CenterCrop(4)])
+    cut, whole = inputs_of(preset, "cpu"), inputs_of(preset, "cpu", whole=True)
+    assert not whole.region
+    np.testing.assert_array_equal(
+        whole.views[0].named["roi"], cut.views[0].named["roi"] + np.tile(cut.region["region_start"], 2)
+    )
 
 
 def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
-    sizes = np.array([10]), np.array([20])
     for mode, row in [("constant", -2), ("symmetric", 18), ("reflect", 17)]:
         preset = Preset([Resize((20, 40)), Pad(2, padding_mode=mode)])
-        numbers = arguments(preset.each_view, preset.arrays(Draws(0, 0, np.ones(1, np.int64)), *sizes), "gpu")
-        assert numbers["resize_size.0"].tolist() == [[20, 40]]
-        assert numbers["resize_end.0"].tolist() == [[10, 20]]
-        assert numbers["crop_start.0"][0, 0] == row
-        assert numbers["crop_shape.0"].tolist() == [[24, 44]]
+        numbers = inputs_of(preset, "gpu").views[0].named
+        assert numbers["resize_size"][0].tolist() == [20, 40]
+        assert numbers["resize_end"][0].tolist() == [10, 20]
+        assert numbers["crop_start"][0, 0] == row
+        assert numbers["crop_shape"][0].tolist() == [24, 44]
+
+
+def test_the_kernels_are_given_rows_of_one_layout() -> None:
+    preset = Preset([RandomResizedCrop((5, 7)), RandomHorizontalFlip(1), RandomCrop((4, 3), 2)])
+    drawn = preset.draw(Draws(7, 0, np.arange(3)), np.array([[30, 60], [40, 50], [50, 40]]))
+    at, inputs = drawn.views[0].placement, make_inputs(preset.each_view, drawn, "cpu")
+    arrays = inputs.views[0].named
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "roi": (np.float64, (3, 4)),
+        "placed": (np.int32, (3, 6)),
+        "like_output": (np.uint8, (3, 0, 4, 3)),
+    }
+    np.testing.assert_array_equal(arrays["roi"] + np.tile(inputs.region["region_start"], 2), at.window)
+    np.testing.assert_array_equal(arrays["placed"][:, :2], [[5, 7]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 2:4], at.corner)
+    np.testing.assert_array_equal(arrays["placed"][:, 4:], [[0, 1]] * 3)
+    np.testing.assert_array_equal(inputs.region["region_start"], drawn.region[:, :2])
+    np.testing.assert_array_equal(inputs.region["region_shape"], drawn.region[:, 2:] - drawn.region[:, :2])

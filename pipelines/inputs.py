@@ -1,95 +1,153 @@
-"""The numbers that the graph's operators take, for whole batches: pure functions of what a recipe draws.
+"""What the graph takes beside the images: numbers for whole batches, as pure functions of what a recipe draws.
 
-DALI's operators for a GPU take other numbers than the CPU's kernels, for which the recipe's arrays are made. They are
-computed here, so the graph has no operator for them, which would work on each sample on the CPU.
+The CPU's kernels take what is drawn almost as it is. DALI's operators for a GPU take other numbers. They are computed
+here, so the graph has no operator for them, which would work on each sample on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.recipe import Drawn, DrawnView
 from gpuloader.recipe.crops import RandomHorizontalFlip
-from gpuloader.recipe.model import Arrays, with_inner
+from gpuloader.recipe.model import Ints, with_inner
 from gpuloader.recipe.program import NEAREST, Op
 from gpuloader.recipe.view import ViewPlan
 from gpuloader.recipe.warps import RandomPerspective
 
 LastStep: TypeAlias = Literal["decode", "resize", "all"]
 Numbers: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = dict[str, Numbers]
+"""Numbers by name; one row for each sample."""
 Each = TypeVar("Each")
+Other = TypeVar("Other")
 
 GRAY = (0.2989, 0.587, 0.114)
 
-_REGION = ("region_start", "region_shape")
-_PLACING = ("roi", "placed", "size")
-_CHANGING = ("ops", "parameters", "erase")
-_UP_TO = {"decode": _REGION, "resize": _REGION + _PLACING, "all": _REGION + _PLACING + _CHANGING}
+
+@dataclass(frozen=True)
+class ViewInputs(Generic[Each]):
+    """What one view takes, by name.
+
+    Attributes:
+        named: what is not for a step.
+        steps: what each step of its program takes, on a GPU.
+    """
+
+    named: Mapping[str, Each] = field(default_factory=dict)
+    steps: Sequence[Mapping[str, Each]] = ()
 
 
-def arguments(
-    views: Sequence[ViewPlan], drawn: Arrays, device: Literal["cpu", "gpu"], last_step: LastStep = "all"
-) -> Arrays:
-    """What a graph that ends with `last_step` takes, one row for each sample.
+@dataclass(frozen=True)
+class Inputs(Generic[Each]):
+    """What the graph takes: arrays, or the nodes that stand for them.
+
+    Attributes:
+        region: what is for the region that all views share.
+        views: what each view takes.
+    """
+
+    region: Mapping[str, Each]
+    views: Sequence[ViewInputs[Each]]
+
+    def values(self) -> list[Each]:
+        """All of them, in an order that depends only on the recipe."""
+        each_view = (mapping for view in self.views for mapping in (view.named, *view.steps))
+        return [each for mapping in (self.region, *each_view) for each in mapping.values()]
+
+    def replaced_by(self, values: Iterable[Other]) -> Inputs[Other]:
+        """Others in their places, in the order of `values`."""
+        left = iter(values)
+
+        def replaced(mapping: Mapping[str, Each]) -> dict[str, Other]:
+            return {name: next(left) for name in mapping}
+
+        return Inputs(
+            replaced(self.region),
+            [ViewInputs(replaced(view.named), [replaced(step) for step in view.steps]) for view in self.views],
+        )
+
+
+def make_inputs(
+    views: Sequence[ViewPlan],
+    drawn: Drawn,
+    device: Literal["cpu", "gpu"],
+    last_step: LastStep = "all",
+    whole: bool = False,
+) -> Inputs[Numbers]:
+    """Computes what a graph that ends with `last_step` takes, one row for each sample.
+
+    region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
 
     Args:
-        views: all of the recipe's.
-        drawn: the arrays of `Preset.arrays`.
+        views: the recipe's.
+        drawn: for the same views.
         device: where pixels are changed.
         last_step: as in `recipe_pipeline`.
+        whole: whether the images are not cut to the region first; on the CPU only.
     """
+    start, end = drawn.region[:, :2], drawn.region[:, 2:]
+    region = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
+    if whole:
+        region, start = {}, np.zeros_like(start)
+    each = zip(views, drawn.views, strict=True)
+    if last_step == "decode":
+        return Inputs(region, [ViewInputs() for _ in each])
     if device == "cpu":
-        return _for_kernels(drawn, last_step)
-    made: Arrays = {name: drawn[name] for name in _REGION}
-    if last_step != "decode":
-        region_shape = drawn["region_shape"] if len(views) > 1 else None
-        for view in views:
-            made |= _named(_placing(view, of_number(drawn, view.number), region_shape), view.number)
-    if last_step == "all":
-        made |= _changing([view for view in views if view.pixels], drawn)
-        for view in views:
-            if view.erasing is not None:
-                of = of_number(drawn, view.number)
-                made |= _named(erasing(of["erase"], of["size"], view.erasing.value == "random"), view.number)
-    return made
+        return Inputs(region, [ViewInputs(_for_kernels(view, start, last_step)) for view in drawn.views])
+    shared = drawn.region if len(views) > 1 else None
+    placing = [_placing(view, drawn_view, start, shared) for view, drawn_view in each]
+    if last_step == "resize":
+        return Inputs(region, [ViewInputs(named) for named in placing])
+    of_steps = iter(_changing(views, drawn.views))
+    for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
+        if view.erasing is not None and drawn_view.erased is not None:
+            size = drawn_view.placement.shape.astype(np.int32)
+            named.update(erasing(drawn_view.erased, size, view.erasing.value == "random"))
+    return Inputs(
+        region, [ViewInputs(named, list(islice(of_steps, view.steps))) for view, named in zip(views, placing)]
+    )
 
 
-def _for_kernels(drawn: Arrays, last_step: LastStep) -> Arrays:
-    """The drawn arrays for the CPU's kernels: unchanged, except that `size` becomes an empty array of that shape.
+def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
+    """What the CPU's kernels take for a view; only what it uses.
 
-    like_output   (n, 0, height, width) uint8   empty, instead of the size
+    roi           (n, 4) float64           top, left, bottom, right of what is resized, in the region's pixels; it may
+                                           reach beyond the region
+    placed        (n, 6) int32             that part's height and width after resizing; the row and column in it where
+                                           the output begins; 1 if the rows are reversed; 1 if the columns are
+    like_output   (n, 0, h, w) uint8       empty, of the output's height and width
+    ops           (n, k) int32             the program
+    parameters    (n, k, PARAMETERS) float32
+    erase         (n, 6) int32             what `RandomErasing` draws
     """
-    made: Arrays = {}
-    for name, array in drawn.items():
-        kind, _, view = name.partition(".")
-        if kind not in _UP_TO[last_step]:
-            continue
-        if kind == "size":
-            made[f"like_output.{view}"] = np.empty((len(array), 0, *array[0]), np.uint8)
-        else:
-            made[name] = array
+    at, program = drawn.placement, drawn.program
+    made: Arrays = {
+        "roi": (at.window - np.tile(region_start, 2)).astype(np.float64),
+        "placed": np.concatenate([at.resized, at.corner, at.mirrored], 1).astype(np.int32),
+        "like_output": np.empty((len(region_start), 0, *drawn.shape), np.uint8),
+    }
+    if last_step == "resize":
+        return made
+    if program.choices:
+        made |= {"ops": program.ops, "parameters": program.parameters}
+    if drawn.erased is not None:
+        made["erase"] = drawn.erased
     return made
-
-
-def of_number(given: Mapping[str, Each], number: int) -> dict[str, Each]:
-    """What belongs to a view, or to a step of a view, by its name without that number."""
-    end = f".{number}"
-    return {name.removesuffix(end): each for name, each in given.items() if name.endswith(end)}
-
-
-def _named(arrays: Arrays, number: int) -> Arrays:
-    return {f"{name}.{number}": array for name, array in arrays.items()}
 
 
 # --- resizing, cropping, padding, flips
 
 
-def _placing(view: ViewPlan, drawn: Arrays, shared_shape: Numbers | None) -> Arrays:
-    """What `place_on_gpu` and `flip` take; `shared_shape` is the region's if several views share it.
+def _placing(view: ViewPlan, drawn: DrawnView, region_start: Ints, shared: Ints | None) -> Arrays:
+    """What `place_on_gpu` and `flip` take; `shared` is the region if several views share it.
 
     part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared
     resize_size                    (n, 2) float32  the size after resizing
@@ -98,20 +156,20 @@ def _placing(view: ViewPlan, drawn: Arrays, shared_shape: Numbers | None) -> Arr
     crop_start, crop_shape         (n, 2) int32    the output in the resized image, if padding can show
     vertical, horizontal           (n,) int32      whether it is flipped
     """
-    how = view.how_placed
-    start, end = drawn["roi"][:, :2], drawn["roi"][:, 2:]
-    resized, corner, mirrored = np.split(drawn["placed"], [2, 4], axis=1)
+    at, size = drawn.placement, drawn.placement.shape.astype(np.int32)
+    start, end = (side - region_start for side in (at.window[:, :2], at.window[:, 2:]))
+    resized, corner = at.resized.astype(np.int32), at.corner.astype(np.int32)
     made: Arrays = {}
-    if shared_shape is not None:
-        first, behind = np.maximum(start, 0), np.minimum(end, shared_shape)
+    if shared is not None:
+        first, behind = np.maximum(start, 0), np.minimum(end, shared[:, 2:] - region_start)
         made |= {"part_start": first.astype(np.int32), "part_end": behind.astype(np.int32)}
         start, end = start - first, end - first
 
     # Resize only the part that the output shows; if padding repeats pixels, resize everything.
     first, behind = np.zeros_like(resized), resized
-    if how.padding_mode == "constant":
+    if at.padding_mode == "constant":
         first = np.clip(corner, 0, resized - 1)
-        behind = np.maximum(np.minimum(corner + drawn["size"], resized), first + 1)
+        behind = np.maximum(np.minimum(corner + size, resized), first + 1)
     scale = (end - start) / resized
     made |= {
         "resize_size": (behind - first).astype(np.float32),
@@ -119,35 +177,31 @@ def _placing(view: ViewPlan, drawn: Arrays, shared_shape: Numbers | None) -> Arr
         "resize_end": (start + behind * scale).astype(np.float32),
     }
 
-    if how.padding_mode == "edge":
-        made["shift"] = np.stack([np.eye(2, 3, dtype=np.float32)] * len(corner))
+    if at.padding_mode == "edge":
+        made["shift"] = np.tile(np.eye(2, 3, dtype=np.float32), (len(corner), 1, 1))
         made["shift"][:, :, 2] = corner[:, ::-1]
-        made["crop_shape"] = drawn["size"].astype(np.float32)
-    elif how.padding_mode != "constant" or view.pads:
-        before = {"constant": -first, "reflect": resized - 1, "symmetric": resized}[how.padding_mode]
-        made |= {"crop_start": corner + before, "crop_shape": drawn["size"]}
+        made["crop_shape"] = size.astype(np.float32)
+    elif at.padding_mode != "constant" or view.pads:
+        before = {"constant": -first, "reflect": resized - 1, "symmetric": resized}[at.padding_mode]
+        made |= {"crop_start": corner + before, "crop_shape": size}
     for axis in {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}:
-        made["horizontal" if axis else "vertical"] = np.ascontiguousarray(mirrored[:, axis])
+        made["horizontal" if axis else "vertical"] = at.mirrored[:, axis].astype(np.int32)
     return made
 
 
 # --- steps that change pixels
 
 
-def _changing(views: Sequence[ViewPlan], drawn: Arrays) -> Arrays:
-    """What `run_steps` takes: NAME.STEP.VIEW, with the names of `step_arguments`; computed for all views at once."""
-    if not views:
-        return {}
-    places = [(step, view.number) for view in views for step in range(view.steps)]
-    of_steps = step_arguments(
-        np.concatenate([drawn[f"ops.{view.number}"] for view in views], axis=1),
-        np.concatenate([drawn[f"parameters.{view.number}"] for view in views], axis=1),
+def _changing(views: Sequence[ViewPlan], drawn: Sequence[DrawnView]) -> list[Arrays]:
+    """What `run_steps` takes for each step of each view; computed for all at once, which is faster."""
+    return step_inputs(
+        np.concatenate([view.program.ops for view in drawn], axis=1),
+        np.concatenate([view.program.parameters for view in drawn], axis=1),
         [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
     )
-    return {f"{name}.{step}.{view}": array for (step, view), of in zip(places, of_steps) for name, array in of.items()}
 
 
-def step_arguments(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:
+def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:
     """What each of k steps takes, one row for each of n samples.
 
     A step does its operations one after the other, on all samples. Only the operation that was drawn for a sample
@@ -262,8 +316,8 @@ _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
 # --- erasing
 
 
-def erasing(box_and_key: Numbers, size: Numbers, noise: bool) -> Arrays:
-    """What `erase` takes, from the array of `RandomErasing` and the image's height and width, (n, 2).
+def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
+    """What `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
 
     erase_start, erase_shape     (n, 2) float32
     erased                       (n,) bool       from here on only for noise
@@ -272,7 +326,7 @@ def erasing(box_and_key: Numbers, size: Numbers, noise: bool) -> Arrays:
     image_start, image_shape     (n, 2) int32    the image in the box's pixels
     width, key_0, key_1          (n,) uint32     the image's width; the key
     """
-    start, shape, key = np.split(box_and_key, [2, 4], axis=1)
+    start, shape, key = np.split(erased, [2, 4], axis=1)
     made: Arrays = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
     if noise:
         top, left = np.split(start, 2, axis=1)
@@ -281,4 +335,4 @@ def erasing(box_and_key: Numbers, size: Numbers, noise: bool) -> Arrays:
         made |= {"rows": top, "rows_count": height, "columns": left, "columns_count": width}
         made |= {"width": size[:, 1].view(np.uint32)}
         made |= {f"key_{word}": key[:, word].view(np.uint32) for word in (0, 1)}
-    return {name: np.ascontiguousarray(array) for name, array in made.items()}
+    return made

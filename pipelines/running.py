@@ -1,0 +1,117 @@
+"""`Running`: a DALI pipeline that runs batch after batch; it is built when it is needed, and dropped when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
+
+from gpuloader.helpers.forking import at_fork
+from gpuloader.internals.dali import is_decode_failure, leak_after_fork
+from gpuloader.pipelines.graph import Source
+from gpuloader.recipe import Drawn
+
+
+class UndecodableError(Exception):
+    """DALI cannot decode an image of the batch; the text is DALI's message."""
+
+
+class Running:
+    """A pipeline, which is built for the first batch, and again for the first batch after an error.
+
+    According to DALI, a pipeline that has failed cannot be used again. After a fork, the pipeline belongs to the
+    parent, and the child builds its own.
+
+    Args:
+        build: builds the pipeline. It must not hold the owner of this object: in a reference cycle, the pipeline would
+            keep its threads and memory until garbage is collected.
+        views: names of the pipeline's outputs; with them, `next` returns torch tensors by these names, and DALI makes
+            the next batches meanwhile. Without them, it returns DALI's outputs.
+    """
+
+    def __init__(self, build: Callable[[], Pipeline], views: Sequence[str] = ()) -> None:
+        self._build = build
+        self._views = list(views)
+        self._pipeline: Pipeline | None = None
+        self._iterator: Any = None
+        at_fork(self, Running._leave_to_the_parent)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a pipeline."""
+        return self._pipeline is not None
+
+    def next(self) -> Any:  # noqa: ANN401 - see `views`
+        """Runs the next batch.
+
+        Raises:
+            UndecodableError: an image of the batch cannot be decoded.
+            StopIteration: the source has no more batches.
+        """
+        # An error must not hold DALI's frames, which hold the pipeline. So it is raised outside of `except`.
+        failure: Exception
+        try:
+            return self._run()
+        except RuntimeError as error:
+            failure = UndecodableError(str(error)) if is_decode_failure(str(error)) else error.with_traceback(None)
+        except BaseException:
+            self.drop()
+            raise
+        self.drop()
+        failure.__context__ = None
+        raise failure
+
+    def drop(self) -> None:
+        """Drops the pipeline."""
+        self._iterator = self._pipeline = None
+
+    def _run(self) -> Any:  # noqa: ANN401
+        if self._pipeline is None:
+            self._pipeline = self._build()
+            if self._views:
+                from nvidia.dali.plugin.pytorch import DALIGenericIterator  # here, because it imports torch
+
+                self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
+        return next(self._iterator)[0] if self._iterator is not None else self._pipeline.run()
+
+    def _leave_to_the_parent(self) -> None:
+        if self._pipeline is not None:
+            leak_after_fork(self._pipeline)
+        self.drop()
+
+
+class FilledSource:
+    """A source that repeats the samples of small batches.
+
+    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
+    were a short one, an image's decoder would depend on where the run was resumed. And if there are several engines,
+    nvImageCodec 0.9 decodes a batch of one JPEG in another way, which may round differently.
+
+    Args:
+        source: gives the batches.
+        hw_load: the decoder's; nothing is repeated if it uses no engines.
+        rows: of the first batch of a pipeline.
+
+    Attributes:
+        begins: set this when a pipeline begins.
+        rows: the most rows that it adds up to.
+    """
+
+    def __init__(self, source: Source, hw_load: float | None, rows: int) -> None:
+        self._source = source
+        self._least = 2 if hw_load else 1
+        self.rows = max(self._least, rows if hw_load else 1)
+        self.begins = True
+
+    def __call__(self) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:
+        """Returns a batch of the source, with as many rows as it needs."""
+        images, drawn = self._source()
+        rows = self.rows if self.begins else self._least
+        self.begins = False
+        if len(images) >= rows:
+            return images, drawn
+        again = np.resize(np.arange(len(images)), rows)
+        return [images[row] for row in again.tolist()], drawn.take(again)
