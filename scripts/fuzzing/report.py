@@ -20,7 +20,7 @@ from fuzzing.mutants import KINDS
 from fuzzing.processes import MOST_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = ROOT / "docs/fuzz/million.json", ROOT / "docs/security.md"
+RESULTS, PAGE = ROOT / "docs/fuzz/last-run.json", ROOT / "docs/security.md"
 BEGIN, END = "<!-- written by scripts/fuzz -->\n", "<!-- end -->\n"
 _COLUMNS = ("mutants", *OUTCOMES, *CAUSES)
 _MOST_FINDINGS = 100
