@@ -29,7 +29,7 @@ class Running:
         build: builds the pipeline. It must not hold the owner of this object: in a reference cycle, the pipeline would
             keep its threads and memory until garbage is collected.
         views: names of the pipeline's outputs; with them, `next` returns torch tensors by these names, and DALI makes
-            the next batches meanwhile. Without them, it returns DALI's outputs.
+            the next batches at the same time. Without them, it returns DALI's outputs.
     """
 
     def __init__(self, build: Callable[[], Pipeline], views: Sequence[str] = ()) -> None:
@@ -52,15 +52,17 @@ class Running:
             StopIteration: the source has no more batches.
         """
         # An error must not hold DALI's frames, which hold the pipeline. So it is raised outside of `except`.
-        failure: Exception
+        failure: Exception | None = None
+        outputs: Any = None
         try:
-            return self._run()
+            outputs = self._run()
         except RuntimeError as error:
             failure = UndecodableError(str(error)) if is_decode_failure(str(error)) else error.with_traceback(None)
-        except BaseException:
-            self.drop()
-            raise
-        self.drop()
+        finally:
+            if outputs is None:
+                self.drop()
+        if failure is None:
+            return outputs
         failure.__context__ = None
         raise failure
 

@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
 from gpuloader.loading.blending import mix_images  # noqa: E402
-from gpuloader.recipe import Mixing, Preset, explain  # noqa: E402
+from gpuloader.recipe import Drawn, Mixing, Preset, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
 from gpuloader.recipe.plain import as_plain_values  # noqa: E402
-from gpuloader.recipe.program import Program  # noqa: E402
+from gpuloader.recipe.program import chain  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
 BEGIN, END = "<!-- written by scripts/operations -->\n", "<!-- end -->\n"
@@ -142,11 +143,11 @@ def measure(
     found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)
-        arrays = draw(preset, images)
+        drawn = draw(preset, images)
         for graph in graphs:
             run = GRAPHS[graph]
-            [ours] = run(preset, images, arrays)
-            theirs = _by_torchvision(transform, images, arrays, run)
+            [ours] = run(preset, images, drawn)
+            theirs = _by_torchvision(transform, images, drawn, run)
             levels = 1 if preset.dtype == "uint8" else 255
             found[graph].append(levels * (ours.numpy() - theirs.numpy()).ravel())
     differences = {graph: np.abs(np.concatenate(parts)) for graph, parts in found.items()}
@@ -156,22 +157,19 @@ def measure(
     }
 
 
-def _by_torchvision(transform: Transform, images: list[bytes], arrays: dict[str, Any], run: Any) -> torch.Tensor:  # noqa: ANN401
+def _by_torchvision(transform: Transform, images: list[bytes], drawn: Drawn, run: Any) -> torch.Tensor:  # noqa: ANN401
     if isinstance(transform, PlacingTransform):
-        return torch.stack([placed_by_torchvision(transform, image, arrays, row) for row, image in enumerate(images)])
-    without = {name: array for name, array in arrays.items() if name.partition(".")[0] in _PLACED}
+        return torch.stack([placed_by_torchvision(transform, image, drawn, row) for row, image in enumerate(images)])
+    [view] = drawn.views
+    without = replace(drawn, views=(replace(view, program=chain([], len(images)), erased=None),))
     if isinstance(transform, PixelTransform):
         [levels] = run(recipe(None), images, without)
-        program = Program(arrays["ops.0"], arrays["parameters.0"], ())
-        return torch.stack([run_program(program, row, image.byte()).float() for row, image in enumerate(levels)])
+        return torch.stack([run_program(view.program, row, image.byte()).float() for row, image in enumerate(levels)])
     [levels] = run(Preset(recipe(None).transforms), images, without)
     value = getattr(transform, "value")  # noqa: B009 - of RandomErasing; noise has no counterpart
-    for image, (top, left, height, width, *_) in zip(levels, arrays["erase.0"].tolist()):
+    for image, (top, left, height, width, *_) in zip(levels, view.erased.tolist()):
         image[:, top : top + height, left : left + width] = np.nan if value == "random" else value
     return levels
-
-
-_PLACED = ("region_start", "region_shape", "roi", "placed", "size")
 
 
 def picture(examples: Sequence[Transform]) -> Image.Image:

@@ -116,7 +116,7 @@ class DecodedBatches:
         if self._reading is not None:
             self._reading.close()
             self._running.drop()
-            self._feed.restart(None)
+            self._feed.clear()
             ReleaseUnusedMemory()
             self._reading = None
 
@@ -237,16 +237,17 @@ class _Feed:
         self._given -= 1
         return self.in_flight.popleft()
 
-    def restart(self, batches: ReadAhead | None) -> None:
-        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted.
-
-        None if there is no pipeline any more: nothing is in flight then.
-        """
+    def restart(self, batches: ReadAhead) -> None:
+        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted."""
         while len(self.in_flight) > self._given:
             self.in_flight.pop()
         self._batches, self.failure, self._unwanted = batches, None, self._given
-        if batches is None:
-            self.drop_unwanted()
+
+    def clear(self) -> None:
+        """Forgets all batches, when there is no pipeline any more."""
+        self._batches = self.failure = None
+        self._given = self._unwanted = 0
+        self.in_flight.clear()
 
     def pop_unwanted(self) -> bool:
         """Removes the first batch in flight if it is no longer wanted; returns whether it did."""

@@ -250,7 +250,7 @@ def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
         epoch = iter(batches)
         received = [records(next(epoch)), records(next(epoch))]
         with monkeypatch.context() as patch:
-            patch.setattr("gpuloader.loading.decoding.is_decode_failure", interrupted_at_once)
+            patch.setattr("gpuloader.pipelines.running.is_decode_failure", interrupted_at_once)
             with pytest.raises(KeyboardInterrupt):
                 next(epoch)
         assert received + [records(batch) for batch in epoch] == whole

@@ -6,8 +6,6 @@ It shares nothing with the library but the numbers of the operations.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +13,7 @@ from oracle import functional, transforms
 from PIL import Image
 from torchvision.transforms.v2.functional._geometry import _apply_grid_transform
 
+from gpuloader.recipe import Drawn
 from gpuloader.recipe.placement import PlacingTransform
 from gpuloader.recipe.program import Op, Program
 
@@ -89,16 +88,15 @@ def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float
     return warped.round().clamp(0, 255).to(torch.uint8)
 
 
-def placed_by_torchvision(
-    transform: PlacingTransform, image: bytes, arrays: Mapping[str, np.ndarray[Any, Any]], row: int
-) -> torch.Tensor:
+def placed_by_torchvision(transform: PlacingTransform, image: bytes, drawn: Drawn, row: int) -> torch.Tensor:
     """What resizing, cropping, padding and flipping a Pillow image gives, float32 (3, h, w) levels, as was drawn."""
     image_functional = transforms.functional
     picture = Image.open(io.BytesIO(image)).convert("RGB")
-    start = np.tile(arrays["region_start"][row], 2)
-    top, left, bottom, right = (arrays["roi.0"][row] + start).astype(int).tolist()
-    height, width, first_row, first_column, upside_down, mirrored = arrays["placed.0"][row].tolist()
-    rows, columns = arrays["size.0"][row].tolist()
+    at = drawn.views[0].placement
+    top, left, bottom, right = at.window[row].tolist()
+    (height, width), (first_row, first_column) = at.resized[row].tolist(), at.corner[row].tolist()
+    upside_down, mirrored = at.mirrored[row].tolist()
+    rows, columns = at.shape[row].tolist()
     filter_name = getattr(transform, "interpolation", "bilinear")
     picture = image_functional.resized_crop(
         picture, top, left, bottom - top, right - left, [height, width], transforms.InterpolationMode(filter_name)
