@@ -9,7 +9,7 @@ _OF_REGIONS = ("it ends the process (SIGSEGV", "nvImageCodec failure: '#8'")
 
 
 def is_known_of_regions(found: Found) -> bool:
-    """Whether regions fail as NVIDIA/nvImageCodec's issue 55 has it: 0.9 crashes, or says that an image is damaged."""
+    """Whether regions fail as they are known to in nvImageCodec 0.9: it crashes, or says that an image is damaged."""
     problems = [problem for trial, problem in zip(TRIALS, found.problems, strict=True) if trial.region]
     is_affected = decoder_versions()["nvImageCodec"].startswith("0.9.")
     return is_affected and any(said in problem for problem in problems for said in _OF_REGIONS)
