@@ -1,7 +1,6 @@
-"""DALI graphs, and the gate that protects DALI from images that would crash it. No files, YAML, rank or epoch."""
+"""DALI graphs, and running them. No files, YAML, rank or epoch."""
 
 from gpuloader.pipelines.drawn_source import drawn_source
-from gpuloader.pipelines.gate import admit, admit_all
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.reading import read_cached
@@ -17,8 +16,6 @@ __all__ = [
     "Source",
     "UndecodableError",
     "WholeDecoder",
-    "admit",
-    "admit_all",
     "check_for_gpu",
     "drawn_source",
     "find_undecodable",

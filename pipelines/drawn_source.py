@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuloader.pipelines.gate import admit_all
+from gpuloader.images.gate import admit_all
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Preset
@@ -29,7 +29,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: Preset, batch_size: int, seed: 
     Raises:
         DataError: an image cannot be decoded; the message names the first one.
     """
-    files, sizes = admit_all(jpegs, preset)
+    files, sizes = admit_all(jpegs, preset.max_pixels, preset.formats)
 
     def batches() -> Iterator[tuple[list[Any], Drawn] | None]:
         for epoch in count():

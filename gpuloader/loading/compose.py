@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
+from gpuloader.images.gate import admit_all
 from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.pipelines import FilledSource, Running, UndecodableError, admit_all, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import FilledSource, Running, UndecodableError, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
 
@@ -208,7 +209,7 @@ def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDA
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
     if encoded[0]:
-        return True, *admit_all(images, preset)
+        return True, *admit_all(images, preset.max_pixels, preset.formats)
     arrays = [np.ascontiguousarray(image) for image in images]
     for number, array in enumerate(arrays):
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):

@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from gpuloader.collators import REFUSALS, Collator, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.images.limits import Admitted
+from gpuloader.images.png import trimmed
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing
-from gpuloader.shards import Admitted, Ahead, Arena, EncodedImage, Wanted, trimmed
+from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it

@@ -16,6 +16,9 @@ from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.units import counted
+from gpuloader.images.arrays import admit_array
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import Admitted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -43,10 +46,10 @@ from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import admit, check_for_gpu, find_undecodable, read_cached
+from gpuloader.pipelines import check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Drawn, Preset, is_recipe_mapping, load_preset
-from gpuloader.shards import Admitted, EncodedImage, Labels, ShardSet, admit_array, make_labels, read_quarantine
+from gpuloader.shards import EncodedImage, Labels, ShardSet, make_labels, read_quarantine
 
 _GPU_THREADS = 8
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, describe
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.units import counted
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
-from gpuloader.shards.regular_file import read_regular
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]

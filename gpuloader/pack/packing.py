@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.units import counted
 from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
@@ -22,7 +23,6 @@ from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, read_class_names
 from gpuloader.shards.paths import user_path
-from gpuloader.shards.regular_file import read_regular
 
 MANIFEST = "pack-{prefix}.json"
 LEFT_OUT = "left_out"

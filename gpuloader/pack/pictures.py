@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS, MAX_PIXELS, Format
-from gpuloader.helpers.pictures import TURNED_BACK, as_8_bits
+from gpuloader.images.arrays import array_gate, pixels
+from gpuloader.images.by_pillow import decode_by_pillow
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, Format, image_format
+from gpuloader.images.jpeg import cause_in_jpeg
+from gpuloader.images.limits import MAX_PIXELS, cause_in_size
+from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
+from gpuloader.images.png import cause_in_data, decoder_png
+from gpuloader.images.webp import cause_in_webp
 from gpuloader.pack.records import BadPictureError
-from gpuloader.shards.array_header import array_gate, pixels
-from gpuloader.shards.by_pillow import decode_by_pillow
-from gpuloader.shards.image_checks import cause_in_size
-from gpuloader.shards.image_format import image_format
 from gpuloader.shards.index import ARRAY_EXTENSION
-from gpuloader.shards.jpeg import cause_in_jpeg
-from gpuloader.shards.png import cause_in_data, decoder_png
-from gpuloader.shards.webp import cause_in_webp
 
 DEFAULT_QUALITY = 90
 

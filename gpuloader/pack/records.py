@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.units import counted
-from gpuloader.shards.regular_file import read_regular
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloader.errors import ShardChangedError
+from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack.records import Sample, Source
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
-from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.shard_set import ShardSet
 
 

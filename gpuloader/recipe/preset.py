@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, InstanceOf, model_validator
 
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, DEFAULT_MAX_PIXELS, FORMATS, MAX_PIXELS, Format
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, Format
+from gpuloader.images.limits import DEFAULT_MAX_PIXELS, MAX_PIXELS
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop

@@ -1,20 +1,16 @@
 """Shards: plain tars, the index of their samples, and reading them."""
 
-from gpuloader.shards.array_header import admit_array, array_gate
 from gpuloader.shards.class_names import read_class_names
-from gpuloader.shards.image_checks import Admitted
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes
 from gpuloader.shards.labels import Labels, find_class_names, find_labels, make_labels
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
-from gpuloader.shards.png import trimmed
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, EncodedImage, ShardSet
 
 __all__ = [
-    "Admitted",
     "Ahead",
     "Arena",
     "CacheStats",
@@ -25,8 +21,6 @@ __all__ = [
     "ShardSet",
     "Tar",
     "Wanted",
-    "admit_array",
-    "array_gate",
     "find_class_names",
     "find_labels",
     "index_file",
@@ -38,7 +32,6 @@ __all__ = [
     "resolve_local",
     "resolve_shards",
     "scan_to_damage",
-    "trimmed",
     "user_path",
     "write_quarantine",
 ]

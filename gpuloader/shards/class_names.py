@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuloader.errors import DataError
-from gpuloader.shards.regular_file import read_regular
+from gpuloader.helpers.regular_file import read_regular
 
 CLASSES_FILE = "classes.json"
 MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB

@@ -37,11 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.whole_files import whole_file
-from gpuloader.shards.regular_file import read_regular
 
 ARRAY_EXTENSION = "npy"
-"""The extension of a decoded image, see `gpuloader.shards.array_header`; other arrays have it, too."""
+"""The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
 """The extensions of images. If a sample has several, the first in this order is used. Other arrays do not count."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from gpuloader.errors import ConfigError, DataError, describe
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.whole_files import whole_file
-from gpuloader.shards.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
 
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}

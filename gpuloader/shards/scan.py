@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.helpers.printable import shorten
-from gpuloader.shards.array_header import array_size
-from gpuloader.shards.image_header import image_size
+from gpuloader.helpers.regular_file import Read, open_regular
+from gpuloader.images.arrays import array_size
+from gpuloader.images.header import image_size
 from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
-from gpuloader.shards.regular_file import Read, open_regular
 from gpuloader.shards.tar import MISSING_END, Member, members
 
 _LEFT_OUT_KEPT = 1000

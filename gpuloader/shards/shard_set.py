@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
+from gpuloader.helpers.regular_file import check_regular
+from gpuloader.images.limits import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.plan import Plan
-from gpuloader.shards.image_checks import MAX_ENCODED_BYTES, cause_in_bytes
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.index_files import open_indexes
 from gpuloader.shards.paths import Shard
-from gpuloader.shards.regular_file import check_regular
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,

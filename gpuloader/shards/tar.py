@@ -26,7 +26,7 @@ from typing import NamedTuple
 from zlib import adler32
 
 from gpuloader.errors import TarError, describe
-from gpuloader.shards.regular_file import Read
+from gpuloader.helpers.regular_file import Read
 
 BLOCK_BYTES = 512
 MAX_EXTENDED_HEADER_BYTES = 1 << 20

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.whole_files import whole_file
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.world import World
@@ -33,7 +34,6 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
-from gpuloader.shards.regular_file import open_regular
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output

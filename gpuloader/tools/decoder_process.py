@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.pipes import write_all
+from gpuloader.images.arrays import array_gate
 from gpuloader.internals.dali import is_cuda_failure
-from gpuloader.shards import array_gate
 
 _DECODED_PIXELS = 64 << 20
 MOST_ENDS = 50
@@ -138,7 +138,8 @@ def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
 
 
 def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
-    from gpuloader.pipelines import WholeDecoder, admit
+    from gpuloader.images.gate import admit
+    from gpuloader.pipelines import WholeDecoder
 
     def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         encoded = [row for row, image in enumerate(images) if isinstance(array_gate(image), str)]

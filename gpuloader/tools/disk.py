@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from gpuloader.shards.regular_file import open_regular
+from gpuloader.helpers.regular_file import open_regular
 
 _SECONDS = 2.0
 _CHUNK_BYTES = 4 << 20

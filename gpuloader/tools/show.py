@@ -22,24 +22,19 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.helpers.image_limits import FORMATS, MAX_PIXELS
 from gpuloader.helpers.printable import printable
 from gpuloader.helpers.units import counted
+from gpuloader.images.arrays import admit_array
+from gpuloader.images.formats import FORMATS
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import MAX_PIXELS
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
-from gpuloader.pipelines import admit
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Preset, explain
-from gpuloader.shards import (
-    Arena,
-    ShardSet,
-    Tar,
-    admit_array,
-    make_labels,
-    resolve_shards,
-)
+from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize

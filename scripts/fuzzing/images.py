@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
-from gpuloader.helpers.image_limits import DEFAULT_MAX_PIXELS
-from gpuloader.pipelines import Running, UndecodableError, admit, find_undecodable, recipe_pipeline
+from gpuloader.images import by_pillow
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import DEFAULT_MAX_PIXELS
+from gpuloader.pipelines import Running, UndecodableError, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Preset, load_preset
-from gpuloader.shards import by_pillow
 
 _SIZE = 32
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets

@@ -18,9 +18,10 @@ from making import write_shard
 from fuzzing.jobs import Job, Result
 from gpuloader import ConfigError, DataError, GPULoader, PresetError, StateError
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
+from gpuloader.images.arrays import array_gate
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardIndex, array_gate, open_index
+from gpuloader.shards import ShardIndex, open_index
 from gpuloader.shards.scan import scan_bytes
 
 Examine: TypeAlias = Callable[[bytes], bool]

@@ -13,7 +13,7 @@ from loaders import CUT, SAMPLES, evaluation, loader, spoilt
 from making import damaged_jpeg
 
 from gpuloader import BadImageError, BadImages, Decoder, DeviceError, StateError, TooManyBadImagesError, World
-from gpuloader.pipelines import admit
+from gpuloader.images.gate import admit
 from gpuloader.plan import Draws, Stream
 
 CUT_TIFF = TIFF[:-1000]  # if the gate lets it pass, only windows that need the last rows fail

@@ -9,12 +9,14 @@ import pytest
 from making import encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader.errors import BadImageError, ShardChangedError
+from gpuloader.images.limits import Admitted
+from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Drawn, load_preset
-from gpuloader.shards import Admitted, Arena, EncodedImage, ShardSet, make_labels, trimmed
+from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
 SAMPLES = 24
 DAMAGED_FROM_ROW = 40

@@ -15,10 +15,10 @@ from PIL import Image
 
 from gpuloader import Compose
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS
+from gpuloader.images.gate import admit
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import BadPictureError
-from gpuloader.pipelines import admit
 from gpuloader.transforms import CenterCrop
 
 COPIED = Rendering()

@@ -13,7 +13,8 @@ from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
 
 from gpuloader.errors import DeviceError
-from gpuloader.pipelines import admit, find_undecodable, recipe_pipeline
+from gpuloader.images.gate import admit
+from gpuloader.pipelines import find_undecodable, recipe_pipeline
 from gpuloader.recipe import Preset, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})

@@ -16,7 +16,7 @@ from drawn_numbers import all_numbers_of
 
 from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.helpers.image_limits import FORMATS
+from gpuloader.images.formats import FORMATS
 from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text, preset_yaml
 from gpuloader.recipe.colors import (

@@ -24,9 +24,9 @@ from gpuloader import (
     ShardNotFoundError,
     StateError,
 )
+from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack import pack
 from gpuloader.shards import ShardSet, open_index, resolve_shards
-from gpuloader.shards.regular_file import open_regular
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.disk import measure_disk
 from gpuloader.tools.info import describe_shards

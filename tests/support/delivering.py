@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader import BadImageError, GPULoader
-from gpuloader.helpers.image_limits import FORMATS
+from gpuloader.images.formats import FORMATS
 
 SIZE, RESIZE = 32, 36
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.pipelines import admit, recipe_pipeline
+from gpuloader.images.gate import admit
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Preset
 

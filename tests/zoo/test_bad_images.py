@@ -20,7 +20,7 @@ from delivering import RESIZE, SIZE, Delivered, deliver, deliver_each, process
 from making import jpeg, write_shard
 from PIL import Image
 
-from gpuloader.helpers.image_limits import FORMATS
+from gpuloader.images.formats import FORMATS
 
 Samples: TypeAlias = list[tuple[str, bytes]]
 

@@ -28,7 +28,7 @@ from fuzzing.mutants import KINDS, mutant, mutator_of, mutators
 from fuzzing.processes import examined
 from PIL import Image
 
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS
+from gpuloader.images.formats import DEFAULT_FORMATS
 
 ROOT = Path(__file__).parents[2]
 

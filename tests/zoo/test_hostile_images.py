@@ -15,7 +15,8 @@ from delivering import process
 from making import jpeg, write_shard
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader
-from gpuloader.pipelines import WholeDecoder, admit
+from gpuloader.images.gate import admit
+from gpuloader.pipelines import WholeDecoder
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery

@@ -21,9 +21,9 @@ from making import encoded, jpeg, picture, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader, LoaderError
-from gpuloader.helpers.image_limits import FORMATS
-from gpuloader.pipelines import admit
-from gpuloader.shards import by_pillow
+from gpuloader.images import by_pillow
+from gpuloader.images.formats import FORMATS
+from gpuloader.images.gate import admit
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import CenterCrop
@@ -236,7 +236,7 @@ def test_a_forked_child_has_a_process_of_its_own() -> None:
 
 def test_the_process_ends_with_its_parent() -> None:
     code = (
-        "import os, sys, numpy as np; from gpuloader.shards import by_pillow;"
+        "import os, sys, numpy as np; from gpuloader.images import by_pillow;"
         "by_pillow.decode_by_pillow(np.frombuffer(sys.stdin.buffer.read(), np.uint8), 10000);"
         "print(by_pillow.server.process.pid, flush=True); os.kill(os.getpid(), 9)"
     )

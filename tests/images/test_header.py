@@ -10,7 +10,7 @@ import pytest
 from making import encoded, jpeg, picture
 from PIL import Image
 
-from gpuloader.shards.image_header import image_size
+from gpuloader.images.header import image_size
 
 EXIF = Image.Exif()
 EXIF[0x010E] = "x" * 60_000  # one APP1 segment, nearly as long as one can be

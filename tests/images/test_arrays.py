@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from making import jpeg, saved, write_shard
 
-from gpuloader.shards import array_gate, open_index
-from gpuloader.shards.array_header import array_size, pixels
+from gpuloader.images.arrays import array_gate, array_size, pixels
+from gpuloader.shards import open_index
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuloader.shards.regular_file import Read
+from gpuloader.helpers.regular_file import Read
 
 MAX_SEGMENTS = 4096  # a photograph has about twenty; a file of nothing but segments must not stop a scan
 SCAN, FILL = 0xDA, 0xFF

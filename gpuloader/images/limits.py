@@ -1,4 +1,4 @@
-"""Bounds of an image of any format, its bytes and its pixels: returns why an image is refused."""
+"""Bounds of an image of any format: its pixels, its sides, its bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.image_limits import MAX_PIXELS
-
+MAX_PIXELS = 100_000_000
+DEFAULT_MAX_PIXELS = 50_000_000  # the most that cameras and phones commonly make
 MAX_SIDE = 2**18 - 1  # if the shorter side is resized to the maximum of 8,192, the longer one stays within 32 bits
 MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes for each of MAX_PIXELS pixels; photographs have a tenth of that
 

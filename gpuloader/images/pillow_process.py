@@ -1,4 +1,4 @@
-"""The process that decodes TIFF, BMP, PNM and JPEG 2000 with Pillow: `python -m gpuloader.helpers.pillow_process`.
+"""The process that decodes TIFF, BMP, PNM and JPEG 2000 with Pillow: `python -m gpuloader.images.pillow_process`.
 
 It is started at the first such image, and kept. It forks for each image, so that no image is affected by another one;
 it imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON,
@@ -27,9 +27,9 @@ from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from gpuloader.helpers.pictures import TURNED_BACK, as_8_bits
 from gpuloader.helpers.pipes import write_all
-from gpuloader.helpers.tiff import cause_in_tiff
+from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
+from gpuloader.images.tiff import cause_in_tiff
 
 # For one image, on top of the process's own memory: OpenJPEG keeps samples in 32 bits, some of them three times.
 _SPARE_BYTES = 128 << 20

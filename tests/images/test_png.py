@@ -15,8 +15,8 @@ from making import encoded, jpeg, picture
 from PIL import Image
 
 from gpuloader import Compose
-from gpuloader.shards import png
-from gpuloader.shards.png import cause_in_data, decoder_png, trimmed
+from gpuloader.images import png
+from gpuloader.images.png import cause_in_data, decoder_png, trimmed
 from gpuloader.transforms import CenterCrop
 
 SIGNATURE, END = PNG[:8], PNG[-12:]

@@ -1,7 +1,7 @@
 """Decodes the formats that DALI never gets, TIFF, BMP, PNM and JPEG 2000, with Pillow in a separate process.
 
 Damaged files may crash a decoder, corrupt its memory, or show what it decoded before. This is the parent's side;
-`gpuloader.helpers.pillow_process` is the process, and describes the protocol.
+`gpuloader.images.pillow_process` is the process, and describes the protocol.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpuloader.errors import LoaderError
 from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.pipes import write_all
-from gpuloader.shards.image_checks import Admitted, cause_in_size
+from gpuloader.images.limits import Admitted, cause_in_size
 
 MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
-_PROCESS = "gpuloader.helpers.pillow_process"
+_PROCESS = "gpuloader.images.pillow_process"
 _KINDS = {1: 5, 3: 6}  # of PNM, by the number of channels
 
 _Answer: TypeAlias = tuple[dict[str, Any], bytearray]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.shards.image_header import FRAMES, MAX_SEGMENTS, SCAN, segments
+from gpuloader.images.header import FRAMES, MAX_SEGMENTS, SCAN, segments
 
 MAX_SCANS = 100
 MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; a photograph has about ten scans

@@ -19,14 +19,12 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.errors import DataError
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS, MAX_PIXELS
-from gpuloader.recipe import Preset
-from gpuloader.shards.by_pillow import decode_by_pillow
-from gpuloader.shards.image_checks import Admitted, cause_in_bytes, cause_in_size
-from gpuloader.shards.image_format import cause_in_format, image_format
-from gpuloader.shards.jpeg import cause_in_jpeg
-from gpuloader.shards.png import cause_in_data, decoder_png
-from gpuloader.shards.webp import cause_in_webp
+from gpuloader.images.by_pillow import decode_by_pillow
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, cause_in_format, image_format
+from gpuloader.images.jpeg import cause_in_jpeg
+from gpuloader.images.limits import MAX_PIXELS, Admitted, cause_in_bytes, cause_in_size
+from gpuloader.images.png import cause_in_data, decoder_png
+from gpuloader.images.webp import cause_in_webp
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
 _CHECKS = {"jpeg": cause_in_jpeg, "png": cause_in_data}
@@ -76,8 +74,10 @@ def admit(
     return file, (height, width)
 
 
-def admit_all(images: Sequence[bytes], preset: Preset) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns the files that DALI gets for images, and their sizes; the recipe must accept all of them.
+def admit_all(
+    images: Sequence[bytes], max_pixels: int, formats: Collection[str]
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
+    """Returns the files that DALI gets for images, and their sizes; all of them must pass.
 
     Returns:
         The files (bytes,) each; (n, 2) heights and widths.
@@ -87,7 +87,7 @@ def admit_all(images: Sequence[bytes], preset: Preset) -> tuple[list[NDArray[np.
     """
     files, sizes = [], []
     for number, image in enumerate(images):
-        admitted = admit(np.frombuffer(image, np.uint8), preset.max_pixels, preset.formats)
+        admitted = admit(np.frombuffer(image, np.uint8), max_pixels, formats)
         if isinstance(admitted, str):
             raise DataError(f"image {number} cannot be decoded: {admitted}")
         files.append(admitted[0])

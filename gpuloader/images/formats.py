@@ -1,15 +1,18 @@
-"""Tells an image's format by its first bytes."""
+"""The formats that a recipe may allow, told by a file's first bytes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import cast
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, Format
+Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000"]
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+DEFAULT_FORMATS = FORMATS[:3]  # DALI decodes these; Pillow the others, in a separate process, if a recipe asks for them
 
 _SIGNATURES = re.compile(
     rb"(?P<jpeg>\xff\xd8)"

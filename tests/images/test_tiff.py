@@ -9,7 +9,7 @@ import pytest
 from bad_images import tiff
 from making import encoded, picture
 
-from gpuloader.pipelines import admit
+from gpuloader.images.gate import admit
 
 HEIGHT, WIDTH = 48, 64
 PICTURE = picture(HEIGHT, WIDTH)

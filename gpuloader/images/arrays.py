@@ -11,8 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.image_limits import MAX_PIXELS
-from gpuloader.shards.image_checks import Admitted, cause_in_size
+from gpuloader.images.limits import MAX_PIXELS, Admitted, cause_in_size
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")

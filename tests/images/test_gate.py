@@ -27,10 +27,10 @@ from bad_images import (
 from making import encoded, jpeg, picture
 from PIL import Image
 
-from gpuloader.helpers.image_limits import DEFAULT_FORMATS, FORMATS, MAX_PIXELS
-from gpuloader.pipelines import admit
-from gpuloader.shards.image_checks import MAX_ENCODED_BYTES
-from gpuloader.shards.jpeg import MAX_SCANS
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS
+from gpuloader.images.gate import admit
+from gpuloader.images.jpeg import MAX_SCANS
+from gpuloader.images.limits import MAX_ENCODED_BYTES, MAX_PIXELS
 
 GOOD = jpeg(60, 80)
 SCAN = b"\xff\xda"
