@@ -27,7 +27,7 @@ from gpuloader.recipe.crops import (
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
-from gpuloader.recipe.preset import View
+from gpuloader.recipe.recipe import View
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 

@@ -11,10 +11,10 @@ import numpy as np
 from gpuloader.images.gate import admit_all
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Preset
+from gpuloader.recipe import Drawn, Recipe
 
 
-def drawn_source(jpegs: Sequence[bytes], preset: Preset, batch_size: int, seed: int = 0) -> Source:
+def drawn_source(jpegs: Sequence[bytes], preset: Recipe, batch_size: int, seed: int = 0) -> Source:
     """Makes a source for `recipe_pipeline` from images in memory, in their order, with the draws of this seed.
 
     It ends each epoch with StopIteration, as DALI's iterators expect; after their `reset()` the next epoch begins.

@@ -27,7 +27,7 @@ from gpuloader.pipelines.steps import Nodes, to_device_of
 
 Layout: TypeAlias = Literal["CHW", "HWC"]
 
-_LARGEST = 8192  # pixels of height and of width, as `Preset.size`
+_LARGEST = 8192  # pixels of height and of width, as `Recipe.size`
 
 
 def erase(image: DataNode, given: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:

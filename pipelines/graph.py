@@ -32,7 +32,7 @@ from gpuloader.pipelines.operators import (
     view_on_gpu,
 )
 from gpuloader.pipelines.steps import check_for_gpu
-from gpuloader.recipe import Drawn, Preset
+from gpuloader.recipe import Drawn, Recipe
 from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
@@ -41,7 +41,7 @@ Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
 
 def recipe_pipeline(
     *,
-    preset: Preset,
+    preset: Recipe,
     source: Source,
     batch_size: int,
     num_threads: int,
@@ -113,7 +113,7 @@ def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queu
 
 @pipeline_def(seed=0)  # type: ignore[untyped-decorator]
 def recipe_graph(
-    preset: Preset,
+    preset: Recipe,
     source: Callable[[], Any],
     like: Inputs[Numbers],
     device: Literal["cpu", "gpu"],
@@ -141,15 +141,15 @@ def recipe_graph(
     return tuple(one_view(cut, *each, preset) for each in zip(inputs.views, preset.each_view, strict=True))
 
 
-def _decoded_row(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+def _decoded_row(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
     return region[0:1]
 
 
-def _row_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+def _row_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
     return place_on_cpu(region, inputs.named, view, preset)[0:1]
 
 
-def _row_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+def _row_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
     return flip(place_on_gpu(region, inputs.named, view, preset), inputs.named)[0:1]
 
 

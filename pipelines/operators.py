@@ -14,7 +14,7 @@ from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
@@ -34,7 +34,7 @@ def decode_region(
     encoded: DataNode,
     drawn: Nodes,
     device: str,
-    preset: Preset,
+    preset: Recipe,
     size_hint: tuple[int, int] = (0, 0),
     knobs: Mapping[str, Any] | None = None,
     by_decoder: bool = True,
@@ -65,7 +65,7 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
-def view_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+def view_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
     """Makes one view of a decoded region with compiled kernels: one pass, and a second one if pixels are changed."""
     drawn = inputs.named
     image = place_on_cpu(region, drawn, view, preset)
@@ -84,7 +84,7 @@ def view_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, 
     return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
 
 
-def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
     """Resizes, crops, pads and flips; if all is done in one pass, the result is finished, otherwise uint8 HWC."""
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
@@ -102,7 +102,7 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Preset)
     )
 
 
-def _finish(view: ViewPlan, preset: Preset) -> dict[str, Any]:
+def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     """The format and scale of the image after the last pass."""
     scale, offset = _scale_and_offset(view, preset)
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
@@ -113,7 +113,7 @@ def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
     return value if isinstance(value, str) else rgb(value)
 
 
-def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Preset) -> DataNode:
+def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
     """Makes one view of a decoded region with DALI's operators."""
     given, mirror = inputs.named, None
     image = place_on_gpu(region, given, view, preset)
@@ -129,7 +129,7 @@ def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, 
     return image if preset.graph_dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.graph_dtype])
 
 
-def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Preset) -> DataNode:
+def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
     """Resizes, crops and pads; the result is uint8 HWC.
 
     At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
@@ -178,7 +178,7 @@ def _reflect(image: DataNode, padding_mode: str) -> DataNode:
     return image
 
 
-def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str, mirror: DataNode | None) -> DataNode:
+def normalise(image: DataNode, view: ViewPlan, preset: Recipe, dtype: str, mirror: DataNode | None) -> DataNode:
     """Converts HWC in [0, 255] to the recipe's range and layout: CHW, or HWC for channels_last; and mirrors it."""
     scale, offset = _scale_and_offset(view, preset)
     return fn.crop_mirror_normalize(
@@ -191,7 +191,7 @@ def normalise(image: DataNode, view: ViewPlan, preset: Preset, dtype: str, mirro
     )
 
 
-def _scale_and_offset(view: ViewPlan, preset: Preset) -> tuple[Rgb, Rgb]:
+def _scale_and_offset(view: ViewPlan, preset: Recipe) -> tuple[Rgb, Rgb]:
     """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
     if preset.graph_dtype == "uint8":
         return _ONES, _ZEROS

@@ -16,7 +16,7 @@ from nvidia.dali.data_node import DataNode
 from gpuloader.errors import ConfigError
 from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.inputs import GRAY
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.colors import GaussianBlur
 from gpuloader.recipe.model import with_inner
 from gpuloader.recipe.program import Op
@@ -29,7 +29,7 @@ _MOST_BLUR_TAPS = 171  # on a GPU, DALI's convolution refuses windows if half of
 _WHITE = types.Constant(255, dtype=types.UINT8)
 
 
-def check_for_gpu(preset: Preset) -> None:
+def check_for_gpu(preset: Recipe) -> None:
     """Checks that DALI's operators for a GPU can do what the recipe asks for.
 
     Raises:

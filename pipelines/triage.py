@@ -22,7 +22,7 @@ from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
 from gpuloader.pipelines.graph import recipe_pipeline
 from gpuloader.pipelines.running import Running, UndecodableError
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Preset
+from gpuloader.recipe import Drawn, Recipe
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """Options of DALI's decoder, so that an image that failed in a batch fails again. A GPU's JPEG engine decodes only some
@@ -33,7 +33,7 @@ _MOST_NAMED = 8  # each costs another try of the whole batch
 
 
 def find_undecodable(
-    preset: Preset,
+    preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
     drawn: Drawn,
     device_id: int | None,
@@ -84,7 +84,7 @@ def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_
 
 
 def _find_refused_by_graph(
-    preset: Preset,
+    preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
     drawn: Drawn,
     device_id: int | None,

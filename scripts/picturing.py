@@ -32,7 +32,7 @@ from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
 from gpuloader.loading.blending import mix_images  # noqa: E402
-from gpuloader.recipe import Drawn, Mixing, Preset, explain  # noqa: E402
+from gpuloader.recipe import Drawn, Mixing, Recipe, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
 from gpuloader.recipe.plain import as_plain_values  # noqa: E402
@@ -105,17 +105,17 @@ def main() -> None:
     PAGE.write_text(replaced(PAGE.read_text(), page(measured)))
 
 
-def recipe(transform: Transform | None) -> Preset:
+def recipe(transform: Transform | None) -> Recipe:
     """The transform alone on an image of one size, in levels; values of 0 to 1 where it needs them."""
     fixed = T.Resize((SIDE, SIDE))
     if transform is None:
-        return Preset((fixed,), dtype="uint8")
+        return Recipe((fixed,), dtype="uint8")
     if isinstance(transform, PixelTransform):
-        return Preset((fixed, transform), dtype="uint8")
+        return Recipe((fixed, transform), dtype="uint8")
     if isinstance(transform, PlacingTransform):
         sized = transform.output_shape(None, 0) is not None
-        return Preset((transform,) if sized else (fixed, transform), dtype="uint8")
-    return Preset((fixed, transform))
+        return Recipe((transform,) if sized else (fixed, transform), dtype="uint8")
+    return Recipe((fixed, transform))
 
 
 def pictures(seeds: Sequence[int], height: int = SIDE, width: int = SIDE) -> list[bytes]:
@@ -165,7 +165,7 @@ def _by_torchvision(transform: Transform, images: list[bytes], drawn: Drawn, run
     if isinstance(transform, PixelTransform):
         [levels] = run(recipe(None), images, without)
         return torch.stack([run_program(view.program, row, image.byte()).float() for row, image in enumerate(levels)])
-    [levels] = run(Preset(recipe(None).transforms), images, without)
+    [levels] = run(Recipe(recipe(None).transforms), images, without)
     value = getattr(transform, "value")  # noqa: B009 - of RandomErasing; noise has no counterpart
     for image, (top, left, height, width, *_) in zip(levels, view.erased.tolist()):
         image[:, top : top + height, left : left + width] = np.nan if value == "random" else value
@@ -191,7 +191,7 @@ def operations(transform: Transform, sample: int) -> str:
     return ", ".join(step for step in steps if not step.startswith("mix_"))
 
 
-def shown(preset: Preset, sample: int) -> torch.Tensor:
+def shown(preset: Recipe, sample: int) -> torch.Tensor:
     """Levels (3, h, w) of the drawn picture under a recipe; several views lie side by side."""
     views = Compose.load(preset)(pictures([4])[0], sample=sample)
     images = torch.cat(views, dim=2) if isinstance(views, list) else views

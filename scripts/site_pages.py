@@ -69,7 +69,7 @@ def reference() -> dict[str, str]:
     loading = list(dict.fromkeys(["GPULoader", "Compose", "MixedLoader", *others]))
     return {
         "index": "\n".join(overview(loading)),
-        "loading": documented("Loading", gpuloader, loading) + f"\n\n::: gpuloader.recipe.Preset{ALONE}",
+        "loading": documented("Loading", gpuloader, loading) + f"\n\n::: gpuloader.recipe.Recipe{ALONE}",
         "transforms": documented("Transforms", transforms, options=ALONE),
         "collators": documented("Collators", collators),
         "lightning": LIGHTNING,

@@ -17,7 +17,7 @@ from oracle import transforms as theirs
 from running import run_views
 
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.recipe import TRANSFORMS, Preset
+from gpuloader.recipe import TRANSFORMS, Recipe
 from gpuloader.recipe.model import ResizeFilter, Transform
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,7 +142,7 @@ def measure_whole(parameters: Sequence[Transform]) -> tuple[float, float]:
     images, differences = picturing.pictures(range(3)), []
     [levels] = run_views(picturing.recipe(None), images)
     for ours in parameters:
-        preset = Preset((T.Resize((224, 224)), ours), dtype="float32" if isinstance(ours, T.Normalize) else "uint8")
+        preset = Recipe((T.Resize((224, 224)), ours), dtype="float32" if isinstance(ours, T.Normalize) else "uint8")
         expected = getattr(theirs.v2, type(ours).__name__)(**vars(ours))(
             levels if preset.dtype == "uint8" else levels / 255
         )
@@ -169,7 +169,7 @@ def test_the_gpus_graph_is_as_near_to_the_cpus_kernels(row: Row, shard: Path) ->
     if row.oracle == "its steps":
         parameters = [parameters[len(parameters) // 2]]  # tracing the graph of a policy takes long
     alone = [picturing.recipe(each) for each in parameters]
-    preset = Preset(views=[T.View(list(each.transforms)) for each in alone], dtype=alone[0].dtype)
+    preset = Recipe(views=[T.View(list(each.transforms)) for each in alone], dtype=alone[0].dtype)
     views = []
     for device in (GPU, None):
         with load_on(device, shard, 4, preset=preset, decoder={"prefetch": 1}) as loader:

@@ -11,7 +11,7 @@ import typer
 from gpuloader.cli.options import complete_preset
 
 if TYPE_CHECKING:
-    from gpuloader.recipe import Preset
+    from gpuloader.recipe import Recipe
 
 
 def presets(
@@ -42,10 +42,10 @@ def presets(
         print(preset_text(recipe), end="")
 
 
-def _import_preset(path: str) -> Preset:
+def _import_preset(path: str) -> Recipe:
     """The recipe that an installed Python module, or one in this folder, has under a name."""
     from gpuloader.errors import PresetError
-    from gpuloader.recipe import Preset, preset_from_torchvision
+    from gpuloader.recipe import Recipe, preset_from_torchvision
 
     module, _, name = path.partition(":")
     sys.path.insert(0, "")
@@ -55,4 +55,4 @@ def _import_preset(path: str) -> Preset:
         raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose or a torchvision transform") from None
     except Exception as error:
         raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
-    return found if isinstance(found, Preset) else preset_from_torchvision(found)
+    return found if isinstance(found, Recipe) else preset_from_torchvision(found)

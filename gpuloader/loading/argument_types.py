@@ -14,10 +14,10 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Samp
 from gpuloader.loading.selection import CustomOrder
 from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch, Shuffle
-from gpuloader.recipe import Preset, PresetName
+from gpuloader.recipe import PresetName, Recipe
 
 AnyDevice: TypeAlias = int | str | torch.device | None
-AnyPreset: TypeAlias = PresetName | str | Path | Preset | Mapping[str, Any]
+AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
 AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
 AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str]
 AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None

@@ -22,7 +22,7 @@ from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import FilledSource, Running, UndecodableError, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Preset, PresetName, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -32,11 +32,11 @@ Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 Kind = TypeVar("Kind", bound=Image)
 
 
-class Compose(Preset):
+class Compose(Recipe):
     """A recipe of transforms, named and set as in `torchvision.transforms.v2`.
 
     Pass it to a loader as its `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are
-    those of `gpuloader.recipe.Preset`.
+    those of `gpuloader.recipe.Recipe`.
 
     Example:
         >>> import numpy as np
@@ -48,7 +48,7 @@ class Compose(Preset):
     """
 
     @classmethod
-    def load(cls, preset: PresetName | str | Path | Preset, /, **overrides: Any) -> Compose:  # noqa: ANN401
+    def load(cls, preset: PresetName | str | Path | Recipe, /, **overrides: Any) -> Compose:  # noqa: ANN401
         """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
 
         Args:
@@ -154,8 +154,8 @@ class Compose(Preset):
         return {name: value for name, value in self.__dict__.items() if name != "_graphs"}  # each process has its own
 
     @classmethod
-    def _of(cls, preset: Preset) -> Compose:
-        return cls(**{name: getattr(preset, name) for name in Preset.__dataclass_fields__})
+    def _of(cls, preset: Recipe) -> Compose:
+        return cls(**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__})
 
 
 class _Graph:
@@ -165,7 +165,7 @@ class _Graph:
         decoding: how it decodes, as options of `recipe_pipeline`.
     """
 
-    def __init__(self, preset: Preset, device_id: int | None, encoded: bool, batch_size: int) -> None:
+    def __init__(self, preset: Recipe, device_id: int | None, encoded: bool, batch_size: int) -> None:
         self._lock = Lock()
         self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
         decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
@@ -201,7 +201,7 @@ def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # 
     return recipe_pipeline(source=source, batch_size=max(source.rows, batch_size), **options)
 
 
-def _check_images(preset: Preset, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
+def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
     """Returns whether the images are files, the images as the graph takes them, and their (n, 2) heights and widths."""
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):

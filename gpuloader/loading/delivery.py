@@ -14,7 +14,7 @@ from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 
 Images: TypeAlias = torch.Tensor | Any
 """(B, 3, h, w); a list of these if the recipe has several views, which the type does not show."""
@@ -77,7 +77,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
     return {name: values[entry]() for entry, name in run.names.items()}
 
 
-def round_to_dtype(recipe: Preset, views: list[torch.Tensor]) -> list[torch.Tensor]:
+def round_to_dtype(recipe: Recipe, views: list[torch.Tensor]) -> list[torch.Tensor]:
     """The graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
     return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
 

@@ -41,7 +41,7 @@ from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -178,7 +178,7 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         return f"GPULoader({self.run})"
 
     @property
-    def preset(self) -> Preset:
+    def preset(self) -> Recipe:
         """The recipe."""
         return self.run.recipe
 

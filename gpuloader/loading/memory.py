@@ -14,7 +14,7 @@ from gpuloader.helpers.units import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
@@ -48,7 +48,7 @@ class MemoryEstimate:
     output_bytes: int
 
 
-def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
+def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
     heights, widths, sizes = (
         np.concatenate([getattr(index, column) for _, index in shards.indexes])
@@ -77,7 +77,7 @@ def estimate_memory(shards: ShardSet, recipe: Preset, preset: str, batch_size: i
     )
 
 
-def excess_of_a_batch(shards: ShardSet, recipe: Preset, batch_size: int, memory_bytes: int) -> str | None:
+def excess_of_a_batch(shards: ShardSet, recipe: Recipe, batch_size: int, memory_bytes: int) -> str | None:
     """Says what to lower if the decoded images of one batch can take over half of `memory_bytes`; otherwise None."""
     height, width = shards.largest_image(recipe.max_pixels)
     if 6 * batch_size * height * width <= memory_bytes:
@@ -120,7 +120,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     )
 
 
-def _largest_images_bytes(shards: ShardSet, recipe: Preset, batch_size: int) -> list[int]:
+def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
     """The decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
     pixels = np.concatenate([index.height.astype(np.int64) * index.width for _, index in shards.indexes])
     allowed = pixels[pixels <= recipe.max_pixels]

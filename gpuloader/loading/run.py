@@ -48,7 +48,7 @@ from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, 
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, find_undecodable, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Drawn, Preset, is_recipe_mapping, load_preset
+from gpuloader.recipe import Drawn, Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, make_labels, read_quarantine
 
 _GPU_THREADS = 8
@@ -101,7 +101,7 @@ class Run:
 
     plan: Plan
     shards: ShardSet
-    recipe: Preset
+    recipe: Recipe
     labels: Labels | None = None
     fields: Mapping[str, Collator] = field(default_factory=dict)
     names: Mapping[str, str] | None = None
@@ -110,7 +110,7 @@ class Run:
     decoder: Decoder = field(default_factory=lambda: Decoder(num_threads=1))
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
-    recipe_name: str = "Preset"
+    recipe_name: str = "Recipe"
 
     def __str__(self) -> str:
         plan = self.plan
@@ -272,7 +272,7 @@ def _default_threads(run: Run) -> int:
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
 
 
-def _check_mixing(recipe: Preset, plan: Plan, labels: Labels | None) -> None:
+def _check_mixing(recipe: Recipe, plan: Plan, labels: Labels | None) -> None:
     """Checks that there are pairs of samples with labels if the recipe mixes."""
     if recipe.mix is None:
         return

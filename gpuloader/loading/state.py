@@ -12,7 +12,7 @@ from gpuloader.errors import StateError, describe
 from gpuloader.helpers.units import counted
 from gpuloader.loading.options import is_integer
 from gpuloader.plan import EPOCHS
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
 STATE_VERSION = 1
@@ -22,7 +22,7 @@ _ABSENT = object()
 _PLAIN = (str, int, float, type(None))
 
 
-def describe_run(recipe: Preset, shards: ShardSet) -> dict[str, Any]:
+def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
     """The details by which `check_identity` names differences: the recipe as JSON, and some digits of each shard."""
     digits = (digest.hex()[:_DIGITS_PER_SHARD] for digest in shards.digests)
     return {"recipe": json.loads(json.dumps(recipe.pixels)), "shards": "".join(digits)}

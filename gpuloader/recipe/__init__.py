@@ -5,7 +5,6 @@ from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.names import PresetName
-from gpuloader.recipe.preset import Preset, View
 from gpuloader.recipe.preset_files import (
     TRANSFORMS,
     is_recipe_mapping,
@@ -14,6 +13,7 @@ from gpuloader.recipe.preset_files import (
     preset_text,
     preset_yaml,
 )
+from gpuloader.recipe.recipe import Recipe, View
 
 __all__ = [
     "TRANSFORMS",
@@ -22,8 +22,8 @@ __all__ = [
     "ExplainedView",
     "Mix",
     "Mixing",
-    "Preset",
     "PresetName",
+    "Recipe",
     "Step",
     "View",
     "explain",

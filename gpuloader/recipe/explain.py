@@ -15,8 +15,8 @@ from gpuloader.plan import Draws
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
-from gpuloader.recipe.preset import Preset
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
+from gpuloader.recipe.recipe import Recipe
 from gpuloader.recipe.view import ViewPlan, steps_of
 
 Parameters: TypeAlias = "Mapping[str, float | str]"
@@ -73,7 +73,7 @@ class ExplainedView:
     steps: tuple[Step, ...]
 
 
-def explain(preset: Preset, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
+def explain(preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
     """What each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
     drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))

@@ -15,8 +15,8 @@ from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import make_part
-from gpuloader.recipe.preset import Dtype, Preset
 from gpuloader.recipe.preset_files import TRANSFORMS
+from gpuloader.recipe.recipe import Dtype, Recipe
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"}
@@ -28,7 +28,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
 
-def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noqa: ANN401
+def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noqa: ANN401
     """The recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     config = as_config(transform)
@@ -41,7 +41,7 @@ def preset_from_torchvision(transform: object, **options: Any) -> Preset:  # noq
         transforms, dtype = _translate(leaves, "uint8", problems)
     if problems:
         raise PresetError(f"{what} cannot be translated: {'; '.join(problems)}")
-    return make_part(Preset, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
+    return make_part(Recipe, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
 
 
 def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401

@@ -24,7 +24,7 @@ from gpuloader.recipe.part import (
     not_needed,
 )
 from gpuloader.recipe.plain import as_plain_values
-from gpuloader.recipe.preset import Preset, View
+from gpuloader.recipe.recipe import Recipe, View
 from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
@@ -57,13 +57,13 @@ def preset_text(name: str) -> str:
     return (_FOLDER / f"{name}.yaml").read_text()
 
 
-def preset_yaml(preset: Preset) -> str:
+def preset_yaml(preset: Recipe) -> str:
     """A recipe as YAML, without the values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
-def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Preset:
-    """Loads a preset by name or by path of a YAML file, or takes a Preset; `{name: overrides}` gives both arguments.
+def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Loads a preset by name or by path of a YAML file, or takes a Recipe; `{name: overrides}` gives both arguments.
 
     A mapping of a recipe's keys, such as `{"transforms": [...], "dtype": "float16"}`, is a recipe too.
 
@@ -79,7 +79,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
         return _preset(source, "preset")
     if isinstance(source, Mapping) and len(source) == 1 and overrides is None:
         [(source, overrides)] = source.items()
-    if not isinstance(source, (str, Path, Preset)) or not isinstance(overrides or {}, Mapping):
+    if not isinstance(source, (str, Path, Recipe)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         found = " ".join(describe(source, 1000).split())
@@ -87,7 +87,7 @@ def load_preset(source: str | Path | Preset | Mapping[str, Any], overrides: Mapp
             f"preset={found:.80}, overrides={describe(overrides)}: allowed are a name, a path or a Compose, with a "
             f"mapping of the values to replace{hint}"
         )
-    if isinstance(source, Preset):
+    if isinstance(source, Recipe):
         if not overrides:
             return source
         where, content = "the Compose", as_plain_values(source)
@@ -134,7 +134,7 @@ def _check_size(content: object, where: str) -> None:
     )
 
 
-def _preset(content: Mapping[str, Any], where: str) -> Preset:
+def _preset(content: Mapping[str, Any], where: str) -> Recipe:
     _check_size(content, where)
     parts = dict(content)
     if parts.get("mix", {}) is None:
@@ -146,7 +146,7 @@ def _preset(content: Mapping[str, Any], where: str) -> Preset:
         parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
     if isinstance(parts.get("mix"), Mapping):
         parts["mix"] = make_part(Mix, parts["mix"], f"{where}: `mix")
-    return make_part(Preset, parts, f"{where}: `")
+    return make_part(Recipe, parts, f"{where}: `")
 
 
 def _view(content: object, where: str) -> View:
@@ -216,7 +216,7 @@ def _check_indented(content: Mapping[Any, Any], where: str) -> None:
 
 
 def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    replaced, keys = dict(content), [field.name for field in fields(Preset)]
+    replaced, keys = dict(content), [field.name for field in fields(Recipe)]
     for key, value in overrides.items():
         if key not in keys and key not in TRANSFORMS:
             raise PresetError(
@@ -249,7 +249,7 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
     if owners:
         overrides = either([describe({name: {key: value}}) for name in owners])
         return f", but of its {' and '.join(owners)}: write {overrides}"
-    keys = [field.name for field in fields(Preset)]
+    keys = [field.name for field in fields(Recipe)]
     hint = did_you_mean(key_name(key), [*keys, *TRANSFORMS])
     return f"{hint}; allowed are {', '.join(keys)}, and the names of its transforms"
 

@@ -41,7 +41,7 @@ from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
 from gpuloader.helpers.printable import printable
 from gpuloader.loading.compose import Compose
-from gpuloader.recipe import Preset, load_preset, preset_names
+from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.shards import Tar
 from gpuloader.tools.sheet import Picture
 from gpuloader.tools.show import Device, Gallery
@@ -67,7 +67,7 @@ class Api:
         seed: the seed at the beginning.
     """
 
-    def __init__(self, gallery: Gallery, name: str, preset: Preset, seed: int) -> None:
+    def __init__(self, gallery: Gallery, name: str, preset: Recipe, seed: int) -> None:
         self._gallery, self._name, self._preset, self._seed = gallery, name, preset, seed
         self._names = list(dict.fromkeys([name, *preset_names()]))
         self._composes: dict[str, Compose] = {}
@@ -154,7 +154,7 @@ class Api:
 def serve(
     tar: Tar,
     *,
-    preset: str | Path | Preset = "imagenet_train",
+    preset: str | Path | Recipe = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
     label_from: str | None = "cls",
@@ -184,7 +184,7 @@ def serve(
         server.serve_forever()
 
 
-def make_server(gallery: Gallery, name: str, preset: Preset, seed: int, port: int) -> ThreadingHTTPServer:
+def make_server(gallery: Gallery, name: str, preset: Recipe, seed: int, port: int) -> ThreadingHTTPServer:
     """The server, which listens already; see `Api` for its arguments.
 
     Raises:

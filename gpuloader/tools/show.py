@@ -33,7 +33,7 @@ from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
 from gpuloader.plan import check_epoch, check_seed, make_order
-from gpuloader.recipe import ExplainedView, Preset, explain
+from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
@@ -197,7 +197,7 @@ class Gallery:
         tensors = self.tensors(compose, sample, seed, epoch)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
-    def explain(self, preset: Preset, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
+    def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
         """What is drawn for each view of `tensors`.
 
         Raises:
@@ -234,7 +234,7 @@ def show(
     tar: Tar,
     picture: str | Path,
     *,
-    preset: str | Path | Preset = "imagenet_train",
+    preset: str | Path | Recipe = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     samples: int | Sequence[int | str] = 8,
     versions: int = 4,

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import check_seed
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Tar, resolve_shards
 from gpuloader.shards.remote.urls import remote_protocol
 from gpuloader.tools.outputs import check_output
@@ -19,7 +19,7 @@ MOST_IMAGES = 1000
 
 
 def check_shown(
-    tar: Tar, preset: str | Path | Preset, overrides: Mapping[str, Any] | None = None, seed: int = 0
+    tar: Tar, preset: str | Path | Recipe, overrides: Mapping[str, Any] | None = None, seed: int = 0
 ) -> None:
     """Checks what the picture and the page both show.
 

@@ -21,7 +21,7 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS
 from gpuloader.pipelines import Running, UndecodableError, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Preset, load_preset
+from gpuloader.recipe import Drawn, Recipe, load_preset
 
 _SIZE = 32
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
@@ -92,7 +92,7 @@ class _Split:
         memory: what decoders find in new memory.
     """
 
-    def __init__(self, recipe: Preset, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted | str]) -> None:
+    def __init__(self, recipe: Recipe, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted | str]) -> None:
         self._recipe, self._memory, self._admit = recipe, memory, admit
         admitted = admit_any(shade)
         assert not isinstance(admitted, str)

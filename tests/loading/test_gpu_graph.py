@@ -21,7 +21,7 @@ from PIL import Image
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.recipe import Preset, load_preset, preset_names
+from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
 from gpuloader.transforms import (
@@ -44,15 +44,15 @@ from gpuloader.transforms import (
 # and torch cut the filter off; what is done to the pixels then widens it.
 MEAN_LEVELS = 0.6
 
-SMALL = Preset([RandomResizedCrop(32), RandomHorizontalFlip(), ColorJitter(0.4, 0.4)])
-ERASED = Preset([RandomResizedCrop(32), RandomErasing(0.6, value="random")], layout="channels_last", dtype="float16")
-VIEWS = Preset(
+SMALL = Recipe([RandomResizedCrop(32), RandomHorizontalFlip(), ColorJitter(0.4, 0.4)])
+ERASED = Recipe([RandomResizedCrop(32), RandomErasing(0.6, value="random")], layout="channels_last", dtype="float16")
+VIEWS = Recipe(
     views=[View([RandomResizedCrop(32), RandomInvert()]), View([RandomResizedCrop((16, 24)), ColorJitter(0.4)], 2)],
 )
 MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sample", "label_smoothing": 0.1}
 MIXED = load_preset(SMALL, {"mix": MIX})
-GROWING = Preset([RandomResizedCrop({0: 24, 1: 32})])
-PADDED = Preset([Resize((30, 36)), Pad(5, padding_mode="reflect"), TenCrop((24, 20))], dtype="uint8")
+GROWING = Recipe([RandomResizedCrop({0: 24, 1: 32})])
+PADDED = Recipe([Resize((30, 36)), Pad(5, padding_mode="reflect"), TenCrop((24, 20))], dtype="uint8")
 
 
 def epochs(shards: Any, device_id: int | None, count: int = 1, **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401
@@ -87,7 +87,7 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
     return next(keys) == next(keys) and torch.equal(next(images), next(images))
 
 
-def without_repeated_views(preset: Preset) -> Preset:
+def without_repeated_views(preset: Recipe) -> Recipe:
     """Of views that are drawn alike, one: tracing them all takes seconds."""
     if not isinstance(preset.views, tuple):
         return preset
@@ -117,7 +117,7 @@ def test_a_preset_makes_the_same_of_the_samples(shards: list[Path], name: str) -
 )
 @pytest.mark.parametrize("stored", ["encoded", "decoded"])
 def test_two_epochs_have_the_same_samples(
-    shards: list[Path], tmp_path: Path, stored: str, preset: Preset, last_batch: str
+    shards: list[Path], tmp_path: Path, stored: str, preset: Recipe, last_batch: str
 ) -> None:
     tar = shards if stored == "encoded" else write_decoded(tmp_path, shards)
     options = {"preset": preset, "last_batch": last_batch, "fields": ["json", "cls"], "batch_size": 6}
@@ -127,7 +127,7 @@ def test_two_epochs_have_the_same_samples(
 
 
 def test_normalised_values_are_the_cpus(shards: list[Path]) -> None:
-    preset = Preset([RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.5))])
+    preset = Recipe([RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.5))])
     ours, theirs = (epochs(shards, device, preset=preset) for device in (GPU, None))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one["image"], other["image"], atol=2 / 255 / 0.2, rtol=0)
@@ -219,7 +219,7 @@ EVERY_OPERATION: list[Transform] = [ColorJitter(hue=0.1), ThreeAugment(), AugMix
 
 def operators(transforms: list[Transform], **options: Any) -> set[tuple[str, str]]:  # noqa: ANN401
     """Those of the graph for a GPU, each with its device."""
-    preset = Preset([Resize((32, 32)), *transforms])
+    preset = Recipe([Resize((32, 32)), *transforms])
     pipeline = recipe_pipeline(
         preset=preset, source=lambda: (), batch_size=1, num_threads=1, device_id=GPU, prefetch_queue_depth=1, **options
     )
@@ -229,7 +229,7 @@ def operators(transforms: list[Transform], **options: Any) -> set[tuple[str, str
 
 def test_all_of_the_graph_but_the_decoder_is_tested_here() -> None:
     """DALI has each operator on the device where the graph for a GPU has it, and has it on the CPU too."""
-    assert set(Op) == set().union(*Preset([Resize((32, 32)), *EVERY_OPERATION]).each_view[0].choices)
+    assert set(Op) == set().union(*Recipe([Resize((32, 32)), *EVERY_OPERATION]).each_view[0].choices)
     used = operators(EVERY_OPERATION) | operators([], region=False) | operators([], decoded=True)
     used |= operators([RandomErasing(value="random")])
     for mode in ("constant", "edge", "reflect", "symmetric"):

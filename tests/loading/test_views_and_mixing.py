@@ -15,14 +15,14 @@ from running import run_views
 
 from gpuloader import ConfigError, Decoder, GPULoader, LabelError, World
 from gpuloader.plan import Cursor, Draws, Plan, Stream
-from gpuloader.recipe import Preset, View
+from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter
 from gpuloader.recipe.crops import RandomHorizontalFlip, RandomResizedCrop
 from gpuloader.recipe.output import Normalize
 
 # --- views
 
-TWO_SIZES = Preset(
+TWO_SIZES = Recipe(
     views=[
         View([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5,) * 3, (0.2,) * 3)]),
         View([RandomResizedCrop((16, 24)), ColorJitter(0.4)], count=2),

@@ -22,7 +22,7 @@ from running import as_arrays, draw, run_graph, run_views
 
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.recipe import Drawn, Preset, View, load_preset, preset_names
+from gpuloader.recipe import Drawn, Recipe, View, load_preset, preset_names
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -92,8 +92,8 @@ def largest_difference(ours: torch.Tensor, theirs: Sequence[torch.Tensor]) -> fl
     return (ours - torch.stack(list(theirs))).abs().max().item()
 
 
-def in_levels(*placing: Transform, **options: Any) -> Preset:  # noqa: ANN401
-    return Preset(placing, dtype="uint8", **options)
+def in_levels(*placing: Transform, **options: Any) -> Recipe:  # noqa: ANN401
+    return Recipe(placing, dtype="uint8", **options)
 
 
 def windows(drawn: Drawn, view: int = 0) -> list[list[int]]:
@@ -155,7 +155,7 @@ def test_nearest_is_torchs_exact_nearest(antialias: bool) -> None:
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_without_antialias_it_is_torchs_clamped(interpolation: str) -> None:
-    preset = Preset([RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
+    preset = Recipe([RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
     drawn = draw(preset, photos())
     mode = transforms.InterpolationMode(interpolation)
     theirs = [
@@ -256,7 +256,7 @@ def test_transforms_that_place_have_their_order(placing: list[Transform]) -> Non
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )
 def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -> None:
-    preset = Preset(placing)
+    preset = Recipe(placing)
     drawn = draw(preset, photos())
     whole = replace(drawn, region=np.concatenate([np.zeros_like(SIZES), SIZES], 1))
     for ours, theirs in zip(run_views(preset, photos(), drawn), run_views(preset, photos(), whole), strict=True):
@@ -347,8 +347,8 @@ def test_dtypes_and_layouts_hold_the_same_values(
     behind: list[Transform], layout: str, dtype: str, scale: int, tolerance: float
 ) -> None:
     change = [RandomResizedCrop((60, 43)), *behind]
-    expected = run_graph(Preset(change), small()) * scale
-    got = run_graph(Preset(change, dtype=dtype, layout=layout), small())
+    expected = run_graph(Recipe(change), small()) * scale
+    got = run_graph(Recipe(change, dtype=dtype, layout=layout), small())
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=0)
 
 
@@ -363,7 +363,7 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
     layout: str,
 ) -> None:
     change = [RandomResizedCrop((40, 31)), *behind, Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
-    preset = Preset([*change, RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
+    preset = Recipe([*change, RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
     drawn = draw(preset, small(16))
     boxes = drawn.views[0].erased[:, :4].tolist()
     # Whatever is erased, the levels before it are rounded.
@@ -378,8 +378,8 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 def test_erasing_with_noise_leaves_the_rest_alone(layout: str) -> None:
-    noisy = Preset([RandomResizedCrop((40, 31)), RandomErasing(1.0, value="random")], layout=layout)
-    black = Preset([RandomResizedCrop((40, 31)), RandomErasing(1.0, value=-9.0)], layout=layout)
+    noisy = Recipe([RandomResizedCrop((40, 31)), RandomErasing(1.0, value="random")], layout=layout)
+    black = Recipe([RandomResizedCrop((40, 31)), RandomErasing(1.0, value=-9.0)], layout=layout)
     ours, marked = run_graph(noisy, small(16)), run_graph(black, small(16))
     assert torch.equal(ours[marked != -9], marked[marked != -9])
     inside = ours[marked == -9]
@@ -464,7 +464,7 @@ def test_ten_crops_are_torchvisions(vertical_flip: bool) -> None:
 
 def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
     small_ones = View([RandomResizedCrop((31, 24), (0.05, 0.3), interpolation="bicubic"), RandomHorizontalFlip()], 3)
-    preset = Preset(views=[View([RandomResizedCrop(64)]), small_ones], dtype="uint8")
+    preset = Recipe(views=[View([RandomResizedCrop(64)]), small_ones], dtype="uint8")
     drawn = draw(preset, photos())
     views = run_views(preset, photos(), drawn)
     assert [tuple(view.shape[2:]) for view in views] == [(64, 64), (31, 24), (31, 24), (31, 24)]
@@ -482,7 +482,7 @@ def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
 
 
 def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
-    preset = Preset([RandomResizedCrop(32, (0.08, 0.2))], views=4)
+    preset = Recipe([RandomResizedCrop(32, (0.08, 0.2))], views=4)
     drawn = draw(preset, photos())
     assert [operators(preset, device_id)["ImageSlice"] for device_id in (None, 0)] == [1, 1]
     each = np.array([windows(drawn, number) for number in range(4)])
@@ -495,15 +495,15 @@ def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
 def test_views_of_one_transform_are_equal_to_single_ones_with_their_draws(run: Any) -> None:  # noqa: ANN401
     """Pixels that only another view needs are decoded too, and must not count at the border of this one's window."""
     crop = RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic")
-    two, one = (Preset([crop, RandomHorizontalFlip(), ColorJitter(0.4, hue=0.1)], views=count) for count in (2, 1))
+    two, one = (Recipe([crop, RandomHorizontalFlip(), ColorJitter(0.4, hue=0.1)], views=count) for count in (2, 1))
     of_two, [of_one] = (run(preset, small(), draw(preset, small())) for preset in (two, one))
     assert torch.equal(of_two[0], of_one)
 
 
 def test_on_a_gpu_a_view_of_a_part_of_the_image_needs_not_hold_all_that_is_resized() -> None:
     """What is decoded is less than the whole image, of which the centre is shown."""
-    two = Preset(views=[View([Resize(40), CenterCrop((20, 31))]), View([Resize(48, "bicubic"), CenterCrop(24)])])
-    for number, preset in enumerate([Preset([Resize(40), CenterCrop((20, 31))]), Preset(two.views[1].transforms)]):
+    two = Recipe(views=[View([Resize(40), CenterCrop((20, 31))]), View([Resize(48, "bicubic"), CenterCrop(24)])])
+    for number, preset in enumerate([Recipe([Resize(40), CenterCrop((20, 31))]), Recipe(two.views[1].transforms)]):
         of_two, [alone] = (run_gpu_graph(each, photos(), draw(each, photos())) for each in (two, preset))
         torch.testing.assert_close(of_two[number], alone, atol=1.01 / 255, rtol=0)
 
@@ -512,7 +512,7 @@ def test_on_a_gpu_a_view_of_a_part_of_the_image_needs_not_hold_all_that_is_resiz
 
 
 def test_one_pipeline_runs_every_size_of_a_schedule() -> None:
-    preset = Preset(
+    preset = Recipe(
         [RandomResizedCrop({0: 64, 2: 96}), RandomHorizontalFlip(), ColorJitter(0.4), Normalize((0,) * 3, (1,) * 3)]
     )
     epochs = range(4)
@@ -538,13 +538,13 @@ def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
 # --- what holds of every recipe
 
 
-def nodes(preset: Preset, device_id: int | None) -> list[Any]:
+def nodes(preset: Recipe, device_id: int | None) -> list[Any]:
     pipeline = recipe_pipeline(preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id)
     pipeline._build_graph()
     return list(pipeline._ops)
 
 
-def operators(preset: Preset, device_id: int | None) -> Counter[str]:
+def operators(preset: Recipe, device_id: int | None) -> Counter[str]:
     """How often the graph has each of DALI's operators."""
     return Counter(re.sub(r"^_+|GenericOp|_\d+$", "", node.name) for node in nodes(preset, device_id))
 
@@ -584,7 +584,7 @@ PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 def test_a_graph_has_what_its_recipe_uses_and_no_more(
     recipe: list[Transform], inputs: int, passes: int, on_gpu: dict[str, int]
 ) -> None:
-    preset = Preset(recipe)
+    preset = Recipe(recipe)
     cpu, gpu = operators(preset, None), operators(preset, 0)
     del cpu["Constant"], gpu["ExternalSource"]
     assert cpu == {"ExternalSource": inputs, "ImageSlice": 1, "Compiled": passes}
@@ -598,12 +598,12 @@ EVERYTHING = [ColorJitter(0.4, 0.4, 0.4, 0.1), AugMix(), TimmRandAugment(fill=9.
     ("preset", "splits"),
     [
         *((load_preset(name), 2 if name == "deit" else 0) for name in preset_names()),
-        (Preset([RandomResizedCrop(32), RandomVerticalFlip(), *EVERYTHING]), 0),
-        (Preset([RandomResizedCrop(32), RandomErasing(value="random")], views=3), 6),
+        (Recipe([RandomResizedCrop(32), RandomVerticalFlip(), *EVERYTHING]), 0),
+        (Recipe([RandomResizedCrop(32), RandomErasing(value="random")], views=3), 6),
     ],
     ids=[*preset_names(), "every operation", "noise"],
 )
-def test_on_a_gpu_numpy_computes_all_numbers(preset: Preset, splits: int) -> None:
+def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> None:
     """On the CPU, the graph takes inputs. Only erasing with noise, as `deit` does, sorts two of them into branches."""
     on_cpu = Counter(node._op.schema.Name() for node in nodes(preset, 0) if node._op.device == "cpu")
     del on_cpu["ExternalSource"]
@@ -631,7 +631,7 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Preset, splits: int) -> Non
 )
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 def test_a_gpus_graph_places_and_erases_like_the_kernels(placing: list[Transform], layout: str) -> None:
-    preset = Preset(placing, layout=layout)
+    preset = Recipe(placing, layout=layout)
     drawn = draw(preset, small(16))
     for one, other in zip(run_gpu_graph(preset, small(16), drawn), run_views(preset, small(16), drawn), strict=True):
         difference = (one - other).abs() * 255
@@ -651,7 +651,7 @@ def test_a_gpus_graph_places_and_erases_like_the_kernels(placing: list[Transform
 )
 def test_a_blur_that_dali_lacks_on_a_gpu_is_refused_there(transforms: list[Transform]) -> None:
     def graph(device_id: int | None, changed: list[Transform]) -> None:
-        preset = Preset([RandomResizedCrop(224), *changed])
+        preset = Recipe([RandomResizedCrop(224), *changed])
         recipe_pipeline(preset=preset, source=lambda: (), batch_size=1, num_threads=1, device_id=device_id)
 
     with pytest.raises(ConfigError, match=r"kernel_size (173|201): .* on a GPU allows up to 171"):

@@ -12,7 +12,7 @@ import pytest
 
 from gpuloader.pipelines.inputs import GRAY, Inputs, make_inputs, needed, step_inputs, warps_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, load_preset, preset_names
+from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op
 from gpuloader.transforms import (
     AugMix,
@@ -119,11 +119,11 @@ def test_a_step_takes_only_what_its_operations_need() -> None:
     ],
 )
 def test_warps_have_the_kinds_that_a_view_may_draw(transforms: list[Any], warps: set[str]) -> None:
-    [view] = Preset([Resize((32, 32)), *transforms]).each_view
+    [view] = Recipe([Resize((32, 32)), *transforms]).each_view
     assert warps_of(view) == warps
 
 
-def inputs_of(preset: Preset, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401
+def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401
     drawn = preset.draw(Draws(0, 0, np.arange(3)), np.array([[10, 20]] * 3))
     return make_inputs(preset.each_view, drawn, device, last_step, whole)
 
@@ -144,7 +144,7 @@ RESIZE = ["resize_size", "resize_start", "resize_end"]
     ],
 )
 def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu: list[str], on_gpu: list[str]) -> None:
-    preset = Preset([RandomResizedCrop(32), RandomHorizontalFlip(), RandomInvert(), RandomErasing()])
+    preset = Recipe([RandomResizedCrop(32), RandomHorizontalFlip(), RandomInvert(), RandomErasing()])
     for device, expected in (("cpu", on_cpu), ("gpu", on_gpu)):
         inputs = inputs_of(preset, device, last_step)
         [view] = inputs.views
@@ -169,7 +169,7 @@ def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str,
 
 
 def test_values_take_the_places_of_others() -> None:
-    inputs = inputs_of(Preset([Resize((4, 4)), RandomInvert(), RandomErasing()], views=2), "gpu")
+    inputs = inputs_of(Recipe([Resize((4, 4)), RandomInvert(), RandomErasing()], views=2), "gpu")
     numbered = inputs.replaced_by(range(99))
     assert numbered.values() == list(range(len(inputs.values())))
     assert list(numbered.region.values()) == [0, 1]
@@ -177,7 +177,7 @@ def test_values_take_the_places_of_others() -> None:
 
 
 def test_images_that_are_not_cut_have_no_region() -> None:
-    preset = Preset([CenterCrop(4)])
+    preset = Recipe([CenterCrop(4)])
     cut, whole = inputs_of(preset, "cpu"), inputs_of(preset, "cpu", whole=True)
     assert not whole.region
     np.testing.assert_array_equal(
@@ -188,7 +188,7 @@ def test_images_that_are_not_cut_have_no_region() -> None:
 def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
     for mode, row in [("constant", -2), ("symmetric", 18), ("reflect", 17)]:
-        preset = Preset([Resize((20, 40)), Pad(2, padding_mode=mode)])
+        preset = Recipe([Resize((20, 40)), Pad(2, padding_mode=mode)])
         numbers = inputs_of(preset, "gpu").views[0].named
         assert numbers["resize_size"][0].tolist() == [20, 40]
         assert numbers["resize_end"][0].tolist() == [10, 20]
@@ -197,7 +197,7 @@ def test_only_what_the_output_shows_is_resized() -> None:
 
 
 def test_the_kernels_are_given_rows_of_one_layout() -> None:
-    preset = Preset([RandomResizedCrop((5, 7)), RandomHorizontalFlip(1), RandomCrop((4, 3), 2)])
+    preset = Recipe([RandomResizedCrop((5, 7)), RandomHorizontalFlip(1), RandomCrop((4, 3), 2)])
     drawn = preset.draw(Draws(7, 0, np.arange(3)), np.array([[30, 60], [40, 50], [50, 40]]))
     at, inputs = drawn.views[0].placement, make_inputs(preset.each_view, drawn, "cpu")
     arrays = inputs.views[0].named

@@ -14,12 +14,12 @@ from PIL import Image
 from running import as_arrays, draw
 
 from gpuloader.pipelines import LastStep, recipe_pipeline
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Recipe, load_preset
 
 IMAGES = [jpeg(60, 80, seed=n) for n in range(4)]
 
 
-def rows(preset: Preset, last_step: LastStep, device_id: int | None = None) -> list[list[np.ndarray]]:
+def rows(preset: Recipe, last_step: LastStep, device_id: int | None = None) -> list[list[np.ndarray]]:
     """Each view's images."""
     batch = (as_arrays(IMAGES), draw(preset, IMAGES))
     options: Any = {"batch_size": 4, "num_threads": 2, "device_id": device_id, "prefetch_queue_depth": 1}

@@ -15,7 +15,7 @@ from running import as_arrays, draw
 from gpuloader.errors import DeviceError
 from gpuloader.images.gate import admit
 from gpuloader.pipelines import find_undecodable, recipe_pipeline
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Recipe, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
@@ -41,7 +41,7 @@ def test_the_damaged_image_passes_the_gate() -> None:
 
 @pytest.mark.parametrize("bad", [[], [0], [3], [7], [2, 3], [0, 1, 2, 3, 4, 5, 6, 7]])
 @pytest.mark.parametrize("preset", [PRESET, load_preset("imagenet_train_jitter", {"RandomResizedCrop": {"size": 32}})])
-def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Preset) -> None:
+def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Recipe) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(8)]
     causes = find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=None)
     assert list(causes) == bad

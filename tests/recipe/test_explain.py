@@ -13,7 +13,7 @@ from PIL import Image
 
 from gpuloader import Compose
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.recipe import Preset, Step, View, explain, load_preset, preset_names
+from gpuloader.recipe import Recipe, Step, View, explain, load_preset, preset_names
 from gpuloader.recipe.model import Transform
 
 HEIGHT, WIDTH = 60, 80
@@ -21,7 +21,7 @@ WHOLE = T.Resize((HEIGHT, WIDTH))
 
 
 def steps(*transforms: Transform, epoch: int = 0, sample: int = 0) -> list[tuple[str, str | None, dict[str, Any]]]:
-    [view] = explain(Preset(transforms), 0, epoch, sample, HEIGHT, WIDTH)
+    [view] = explain(Recipe(transforms), 0, epoch, sample, HEIGHT, WIDTH)
     return [(step.transform, step.operation, dict(step.parameters)) for step in view.steps]
 
 
@@ -140,18 +140,18 @@ def test_what_is_erased_is_the_rectangle(sample: int) -> None:
 
 
 def test_each_view_has_its_own_draws() -> None:
-    first, second = explain(Preset(views=(View((T.RandomResizedCrop(32),), count=2),)), 0, 0, 0, HEIGHT, WIDTH)
+    first, second = explain(Recipe(views=(View((T.RandomResizedCrop(32),), count=2),)), 0, 0, 0, HEIGHT, WIDTH)
     assert first.shape == second.shape == (32, 32)
     assert first.window != second.window
 
 
 def test_padding_lies_outside_of_the_image() -> None:
-    [view] = explain(Preset((T.Resize((30, 40)), T.CenterCrop((40, 40)))), 0, 0, 0, HEIGHT, WIDTH)
+    [view] = explain(Recipe((T.Resize((30, 40)), T.CenterCrop((40, 40)))), 0, 0, 0, HEIGHT, WIDTH)
     assert view.window == (-10, 0, 70, 80)
 
 
 def test_a_size_by_epoch_is_that_of_the_epoch() -> None:
-    recipe = Preset((T.RandomResizedCrop({0: 32, 3: 64}),))
+    recipe = Recipe((T.RandomResizedCrop({0: 32, 3: 64}),))
     assert [explain(recipe, 0, epoch, 0, HEIGHT, WIDTH)[0].shape for epoch in (2, 3)] == [(32, 32), (64, 64)]
 
 

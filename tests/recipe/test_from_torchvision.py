@@ -14,7 +14,7 @@ from oracle import torchvision, transforms
 from torchvision.models import ResNet50_Weights, WeightsEnum
 
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.recipe import TRANSFORMS, Mix, Preset, load_preset, preset_from_torchvision
+from gpuloader.recipe import TRANSFORMS, Mix, Recipe, load_preset, preset_from_torchvision
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -50,7 +50,7 @@ SQUARE, MEAN, STD = Resize((9, 9)), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
 TO_FLOAT = [v1.PILToTensor(), v1.ConvertImageDtype(torch.float)]
 
 
-def translated(transform: object, **options: object) -> Preset:
+def translated(transform: object, **options: object) -> Recipe:
     return preset_from_torchvision(transform, **options)
 
 
@@ -120,7 +120,7 @@ def test_a_transform_keeps_its_parameters(theirs: ModuleType, case: list[Transfo
     output = [written(theirs, each) for each in case if isinstance(each, (Normalize, RandomErasing))]
     before = [written(theirs, each) for each in case if not isinstance(each, (Normalize, RandomErasing))]
     preset = translated(theirs.Compose([*before, *TO_FLOAT, *output]))
-    assert preset == Preset(case)
+    assert preset == Recipe(case)
 
 
 @BOTH
@@ -256,7 +256,7 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
     ],
 )
 def test_the_dtype_is_what_the_image_is_converted_to(behind: list[Any], dtype: str) -> None:
-    assert translated([v2.RandomResizedCrop(9), *behind]) == Preset([RandomResizedCrop(9)], dtype=dtype)  # type: ignore[arg-type]
+    assert translated([v2.RandomResizedCrop(9), *behind]) == Recipe([RandomResizedCrop(9)], dtype=dtype)  # type: ignore[arg-type]
     assert translated([*behind, v2.RandomResizedCrop(9)]).dtype == dtype
 
 
@@ -271,7 +271,7 @@ def test_levels_behind_a_conversion_are_of_255(theirs: ModuleType) -> None:
 
 def test_options_are_those_of_the_recipe() -> None:
     options = {"layout": "channels_last", "views": 2, "dtype": "float16"}
-    assert translated(v2.RandomResizedCrop(9), **options) == Preset([RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
+    assert translated(v2.RandomResizedCrop(9), **options) == Recipe([RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
 
 
 # What cannot be had.

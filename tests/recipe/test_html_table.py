@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gpuloader import Compose
-from gpuloader.recipe import Mix, Preset, load_preset
+from gpuloader.recipe import Mix, Recipe, load_preset
 from gpuloader.transforms import ColorJitter, Normalize, RandomApply, RandomHorizontalFlip, RandomResizedCrop, View
 
 Row = list[str]
@@ -45,7 +45,7 @@ STRANGE = type("<script>alert(1)</script>&amp;", (RandomHorizontalFlip,), {})
     ("recipe", "rows"),
     [
         (Compose([CROP, FLIP]), [["RandomResizedCrop", "size: 32"], ["RandomHorizontalFlip", ""]]),
-        (Preset([CROP, Normalize([0.5] * 3, [0.25] * 3)]), [
+        (Recipe([CROP, Normalize([0.5] * 3, [0.25] * 3)]), [
             ["RandomResizedCrop", "size: 32"],
             ["Normalize", "mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]"],
         ]),
@@ -65,7 +65,7 @@ STRANGE = type("<script>alert(1)</script>&amp;", (RandomHorizontalFlip,), {})
     ],
     ids=["flip", "lists", "sizes", "nested", "keys", "views", "hostile"],
 )  # fmt: skip
-def test_a_recipe_is_a_table_of_its_transforms_and_keys(recipe: Preset, rows: list[Row]) -> None:
+def test_a_recipe_is_a_table_of_its_transforms_and_keys(recipe: Recipe, rows: list[Row]) -> None:
     table = Table(recipe._repr_html_())
     assert table.rows == [["transform", "arguments"], *rows]
     assert table.tags == {"table", "tr", "th", "td"}

@@ -13,7 +13,7 @@ from reference import run_program
 
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
-from gpuloader.recipe import Preset, View
+from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert
 from gpuloader.recipe.crops import (
     CenterCrop,
@@ -157,7 +157,7 @@ def test_an_additional_transform_changes_no_draws_of_the_others() -> None:
 
 
 def test_views_draw_different_numbers_of() -> None:
-    one, other = Preset([CROP, JITTER, ERASE], views=2).each_view
+    one, other = Recipe([CROP, JITTER, ERASE], views=2).each_view
     assert [one.number, other.number] == [0, 1]
     placed = [view.draw(DRAWS, SIZES).placement.window[:, 0] for view in (one, other)]
     assert_unrelated(*placed)
@@ -166,8 +166,8 @@ def test_views_draw_different_numbers_of() -> None:
 
 
 def test_more_views_change_no_draws_of_the_first() -> None:
-    [alone] = Preset([CROP, JITTER]).each_view
-    for preset in (Preset([CROP, JITTER], views=3), Preset(views=[View([CROP, JITTER]), View([CROP, GRAY], 2)])):
+    [alone] = Recipe([CROP, JITTER]).each_view
+    for preset in (Recipe([CROP, JITTER], views=3), Recipe(views=[View([CROP, JITTER]), View([CROP, GRAY], 2)])):
         first = preset.each_view[0]
         np.testing.assert_array_equal(
             first.draw(DRAWS, SIZES).placement.window, alone.draw(DRAWS, SIZES).placement.window
@@ -187,21 +187,21 @@ def test_a_sample_draws_the_same_alone() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Preset([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
-        (lambda: Preset([CROP, FLIP], views=65), "`Preset.views`: found 65: input should be less than or equal to 64"),
-        (lambda: Preset([TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
-        (lambda: Preset(views=[View([CROP]), View([CROP], 64)]), "a recipe may have 64 views; this has more"),
+        (lambda: Recipe([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
+        (lambda: Recipe([CROP, FLIP], views=65), "`Recipe.views`: found 65: input should be less than or equal to 64"),
+        (lambda: Recipe([TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
+        (lambda: Recipe(views=[View([CROP]), View([CROP], 64)]), "a recipe may have 64 views; this has more"),
     ],
 )
-def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Preset], says: str) -> None:
+def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Recipe], says: str) -> None:
     with pytest.raises(PresetError, match=says):
         make()
 
 
 def test_as_many_as_there_are_numbers_for_are_allowed() -> None:
     few = Draws(0, 0, np.arange(2))
-    Preset([CROP, *[JITTER] * 16], views=1).draw(few, SIZES[:2])
-    assert len(Preset([CROP], views=64).draw(few, SIZES[:2]).views) == 64
+    Recipe([CROP, *[JITTER] * 16], views=1).draw(few, SIZES[:2])
+    assert len(Recipe([CROP], views=64).draw(few, SIZES[:2]).views) == 64
 
 
 # What is drawn.
@@ -226,7 +226,7 @@ def test_there_is_a_placement_after_each_transform() -> None:
 
 
 def test_a_recipe_draws_what_its_views_draw_and_the_region_that_they_need() -> None:
-    preset = Preset(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
+    preset = Recipe(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
     drawn = preset.draw(DRAWS, SIZES)
     for view, of_view in zip(preset.each_view, drawn.views, strict=True):
         for one, other in zip(numbers_of(view.draw(DRAWS, SIZES)), numbers_of(of_view), strict=True):
@@ -237,7 +237,7 @@ def test_a_recipe_draws_what_its_views_draw_and_the_region_that_they_need() -> N
 
 
 def test_what_is_drawn_for_some_samples_are_their_rows() -> None:
-    drawn, rows = Preset([CROP, JITTER, ERASE], views=2).draw(DRAWS, SIZES), [7, 7, 3]
+    drawn, rows = Recipe([CROP, JITTER, ERASE], views=2).draw(DRAWS, SIZES), [7, 7, 3]
     some = drawn.take(rows)
     np.testing.assert_array_equal(some.region, drawn.region[rows])
     for one, other in zip(some.views, drawn.views, strict=True):
@@ -307,7 +307,7 @@ def test_how_all_samples_are_placed() -> None:
 
 def test_shapes_follow_the_epoch() -> None:
     growing = [RandomResizedCrop({0: 8, 3: 12}), RandAugment(), NORMAL, RandomErasing(1.0)]
-    preset = Preset(views=[View(growing), View([Resize((4, 6))], count=2)])
+    preset = Recipe(views=[View(growing), View([Resize((4, 6))], count=2)])
     assert preset.shapes(2) == [(8, 8), (4, 6), (4, 6)]
     assert preset.shapes(3) == [(12, 12), (4, 6), (4, 6)]
     for epoch, side in ((2, 8), (3, 12)):
@@ -329,20 +329,20 @@ def test_shapes_follow_the_epoch() -> None:
 @pytest.mark.parametrize(
     ("preset", "views"),
     [
-        (Preset([Resize(20), FiveCrop(8)]), 5),
-        (Preset([Resize(20), TenCrop((8, 9)), JITTER, NORMAL]), 10),
-        (Preset([Resize(20), FiveCrop(8)], views=2), 10),
-        (Preset(views=[View([Resize(20), TenCrop(8)]), View([CROP], count=3)]), 13),
+        (Recipe([Resize(20), FiveCrop(8)]), 5),
+        (Recipe([Resize(20), TenCrop((8, 9)), JITTER, NORMAL]), 10),
+        (Recipe([Resize(20), FiveCrop(8)], views=2), 10),
+        (Recipe(views=[View([Resize(20), TenCrop(8)]), View([CROP], count=3)]), 13),
     ],
     ids=str,
 )
-def test_five_and_ten_crops_are_views(preset: Preset, views: int) -> None:
+def test_five_and_ten_crops_are_views(preset: Recipe, views: int) -> None:
     assert [view.number for view in preset.each_view] == list(range(views))
     assert len(preset.shapes(0)) == views
 
 
 def test_each_of_ten_crops_is_in_its_place() -> None:
-    at = [view.draw(DRAWS, SIZES).placement for view in Preset([Resize((20, 30)), TenCrop(8)]).each_view]
+    at = [view.draw(DRAWS, SIZES).placement for view in Recipe([Resize((20, 30)), TenCrop(8)]).each_view]
     corners = [(0, 0), (0, 22), (12, 0), (12, 22), (6, 11)]
     assert [tuple(each.corner[0].tolist()) for each in at[:5]] == corners
     assert not any(each.mirrored.any() for each in at[:5])
@@ -352,7 +352,7 @@ def test_each_of_ten_crops_is_in_its_place() -> None:
 
 
 def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
-    views = Preset([Resize(20), FiveCrop(8), JITTER]).each_view
+    views = Recipe([Resize(20), FiveCrop(8), JITTER]).each_view
     drawn = [factors(view, 0) for view in views]
     for one in range(5):
         for other in range(one):
@@ -362,6 +362,6 @@ def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
 @pytest.mark.parametrize("crop", [FiveCrop(8), TenCrop(8)], ids=str)
 def test_five_crops_stand_where_crops_do(crop: Transform) -> None:
     with pytest.raises(ValueError, match="CornerCrop is in the wrong place"):
-        Preset([CROP, JITTER, crop])
+        Recipe([CROP, JITTER, crop])
     with pytest.raises(ValueError, match="allowed are one resize, one crop and one padding"):
-        Preset([Resize(9), CenterCrop(9), crop])
+        Recipe([Resize(9), CenterCrop(9), crop])

@@ -16,7 +16,7 @@ from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
 from gpuloader import Compose, ConfigError, PresetError
 from gpuloader.plan import Draws
-from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text
+from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text
 from gpuloader.recipe.colors import GaussianBlur, Grayscale, RandomInvert
 from gpuloader.recipe.crops import (
     CenterCrop,
@@ -56,7 +56,7 @@ LISTS = tuple([value] * count for value in (*NUMBERS, -1.0, -1e6, 8192, 2**40) f
 SCHEDULES = ({0: 32, 2**70: 8}, {0: 32, -1: 8}, {10**5000: 8}, {0: 10**5000}, dict.fromkeys(range(2000), 8))
 
 
-def errors(make: Callable[[], Preset]) -> list[str]:
+def errors(make: Callable[[], Recipe]) -> list[str]:
     """What is wrong with a recipe; any error but PresetError goes on. One that is right is drawn from."""
     try:
         preset = make()
@@ -68,7 +68,7 @@ def errors(make: Callable[[], Preset]) -> list[str]:
     return []
 
 
-def draw(preset: Preset) -> None:
+def draw(preset: Recipe) -> None:
     assert len(preset.fingerprint) == 32
     sizes = np.array([[1, 70], [64, 1], [48, 48], [3000, 40]])
     try:
@@ -80,14 +80,14 @@ def draw(preset: Preset) -> None:
         assert np.isfinite(array).all()
 
 
-def recipe_of(name: str, parameters: dict[str, Any]) -> Preset:
+def recipe_of(name: str, parameters: dict[str, Any]) -> Recipe:
     """A recipe with that transform in its place."""
     transform = TRANSFORMS[name](**parameters)
     if isinstance(transform, PixelTransform) or name in ("Normalize", "RandomErasing"):
-        return Preset([CROP, transform])
+        return Recipe([CROP, transform])
     if name == "Resize":
-        return Preset([transform, CROP])
-    return Preset([transform, *([CROP] if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip" else [])])
+        return Recipe([transform, CROP])
+    return Recipe([transform, *([CROP] if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip" else [])])
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -108,15 +108,15 @@ def test_each_parameter_of_pad_mix_view_and_the_recipe() -> None:
     crop = RandomResizedCrop(32)
     said = []
     for value in (*VALUES, *NUMBERS, *LISTS, *SCHEDULES):
-        said += errors(lambda: Preset([Resize((32, 32)), Pad(value)]))  # noqa: B023
-        said += errors(lambda: Preset([CROP], mix=Mix(value, 1.0)))  # noqa: B023
+        said += errors(lambda: Recipe([Resize((32, 32)), Pad(value)]))  # noqa: B023
+        said += errors(lambda: Recipe([CROP], mix=Mix(value, 1.0)))  # noqa: B023
         for name in ("mixup_alpha", "cutmix_alpha", "p", "switch_p", "per", "label_smoothing"):
             given = {"mixup_alpha": 1.0, "cutmix_alpha": 1.0, name: value}
-            said += errors(lambda: Preset([CROP], mix=Mix(10, **given)))  # noqa: B023
-        said += errors(lambda: Preset(views=[View([crop], value)]))  # noqa: B023
-        said += errors(lambda: Preset(views=[View(value)]))  # noqa: B023
-        for field in fields(Preset):
-            said += errors(lambda: Preset(**{"transforms": [crop], field.name: value}))  # noqa: B023
+            said += errors(lambda: Recipe([CROP], mix=Mix(10, **given)))  # noqa: B023
+        said += errors(lambda: Recipe(views=[View([crop], value)]))  # noqa: B023
+        said += errors(lambda: Recipe(views=[View(value)]))  # noqa: B023
+        for field in fields(Recipe):
+            said += errors(lambda: Recipe(**{"transforms": [crop], field.name: value}))  # noqa: B023
     assert len(said) > 1000
     assert max(map(len, said)) < 20_000
 
@@ -164,19 +164,19 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
     [
         (lambda: load_preset("imagenet_train", {"views": 100_000_000}), "`views`: found 100000000: .* equal to 64"),
         (lambda: load_preset("a1", {"mix": {"num_classes": 2**31}}), "found 2147483648: .* equal to 100000"),
-        (lambda: Preset([CROP, *[INVERT] * 60_000]), "at most 1000 items"),
-        (lambda: Preset(views=[View([TenCrop(8)] * 60)]), "a view may have one FiveCrop or TenCrop"),
-        (lambda: Preset([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
-        (lambda: Preset(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
+        (lambda: Recipe([CROP, *[INVERT] * 60_000]), "at most 1000 items"),
+        (lambda: Recipe(views=[View([TenCrop(8)] * 60)]), "a view may have one FiveCrop or TenCrop"),
+        (lambda: Recipe([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
+        (lambda: Recipe(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
         (
-            lambda: Preset([CROP, RandomApply([INVERT] * 700), RandomChoice([INVERT] * 700)]),
+            lambda: Recipe([CROP, RandomApply([INVERT] * 700), RandomChoice([INVERT] * 700)]),
             "more than 1000 transforms",
         ),
         (lambda: RandomApply([RandomApply([INVERT] * 100)] * 100), "more than 1000 transforms"),
-        (lambda: Preset([CROP, RandAugment(200)] * 1 + [AugMix(mixture_width=100, chain_depth=9)]), "1203 steps"),
-        (lambda: Preset([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
-        (lambda: Preset([CROP, AugMix(mixture_width=300, chain_depth=300)]), "90303 steps"),
-        (lambda: Preset([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
+        (lambda: Recipe([CROP, RandAugment(200)] * 1 + [AugMix(mixture_width=100, chain_depth=9)]), "1203 steps"),
+        (lambda: Recipe([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
+        (lambda: Recipe([CROP, AugMix(mixture_width=300, chain_depth=300)]), "90303 steps"),
+        (lambda: Recipe([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
         (lambda: RandAugment(num_ops=2**31), "found 2147483648: .* equal to 200"),
         (lambda: RandAugment(num_magnitude_bins=2**31), "found 2147483648: .* equal to 3100"),
         (lambda: TimmRandAugment(num_ops=201), "found 201: .* equal to 200"),
@@ -234,4 +234,4 @@ def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
 
 def test_flips_are_bounded_as_all_else() -> None:
     with pytest.raises(PresetError, match="a view may have 16 transforms of one kind"):
-        Preset([RandomHorizontalFlip()] * 17 + [CROP])
+        Recipe([RandomHorizontalFlip()] * 17 + [CROP])

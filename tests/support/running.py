@@ -11,7 +11,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpuloader.images.gate import admit
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Preset
+from gpuloader.recipe import Drawn, Recipe
 
 
 def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
@@ -19,14 +19,14 @@ def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
     return [np.frombuffer(image, np.uint8) for image in images]
 
 
-def draw(preset: Preset, images: Sequence[bytes], epoch: int = 0) -> Drawn:
+def draw(preset: Recipe, images: Sequence[bytes], epoch: int = 0) -> Drawn:
     """What the recipe draws for the images, as samples 0, 1, ..."""
     sizes = np.array([admit(image)[1] for image in as_arrays(images)])
     return preset.draw(Draws(0, epoch, np.arange(len(images))), sizes)
 
 
 def run_graph(
-    preset: Preset,
+    preset: Recipe,
     images: Sequence[bytes],
     drawn: Drawn | None = None,
     device_id: int | None = None,
@@ -38,7 +38,7 @@ def run_graph(
 
 
 def run_views(
-    preset: Preset,
+    preset: Recipe,
     images: Sequence[bytes],
     drawn: Drawn | None = None,
     device_id: int | None = None,

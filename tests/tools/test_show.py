@@ -19,7 +19,7 @@ from PIL import Image, ImageFont
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.helpers.printable import printable
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.sheet import _shorten
 from gpuloader.tools.show import Gallery, Sample, _name_label, show
 
@@ -35,7 +35,7 @@ COLOURS = Compose(
 )
 
 
-def small(name: str, **overrides: object) -> Preset:
+def small(name: str, **overrides: object) -> Recipe:
     return load_preset(name, {"RandomResizedCrop": {"size": 32}, **overrides})
 
 
@@ -58,7 +58,7 @@ def small(name: str, **overrides: object) -> Preset:
     ids=["colours", "seed", "channels_last", "imagenet", "simclr", "dino", "cifar10", "eval", "sizes"],
 )
 def test_a_version_is_bit_for_bit_what_the_loader_delivers_in_that_epoch(
-    shards: list[Path], preset: Preset, seed: int
+    shards: list[Path], preset: Recipe, seed: int
 ) -> None:
     gallery = Gallery(shards, device_id=None)
     compose = Compose.load(preset)
@@ -229,7 +229,7 @@ def colour(image: Image.Image, row: int, column: int, side: int) -> tuple[int, i
     ],
     ids=["resized crop", "eval", "padded"],
 )
-def test_the_window_of_a_version_is_on_the_original(tmp_path: Path, preset: Preset, seed: int) -> None:
+def test_the_window_of_a_version_is_on_the_original(tmp_path: Path, preset: Recipe, seed: int) -> None:
     path = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(128, 96), "cls": b"0"}])
     show(path, tmp_path / "a.png", preset=preset, samples=[0], versions=1, seed=seed, device_id=None)
     image = Image.open(tmp_path / "a.png")

@@ -23,7 +23,7 @@ from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import graph, steps
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
 from gpuloader.pipelines.probe import TRIALS, Found, Trial
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
 from gpuloader.tools.verify import (
     CHECKS,
@@ -99,7 +99,7 @@ def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
     assert [row for row in rows.values() if not row.ok] == []
     assert rows.keys() == OPERATIONS.keys()
     assert {row.allowed for row in rows.values()} == {"mean 0.6, an image 4"}
-    tried = set().union(*(choices for each in OPERATIONS.values() for choices in Preset(each).each_view[0].choices))
+    tried = set().union(*(choices for each in OPERATIONS.values() for choices in Recipe(each).each_view[0].choices))
     assert tried >= set(Op)
 
 

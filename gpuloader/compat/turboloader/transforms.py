@@ -90,7 +90,7 @@ class Transform:
         return any(isinstance(step, _SIZED) for step in self.steps)
 
     @property
-    def _dtype(self) -> Any:  # noqa: ANN401 - a Literal of Preset's
+    def _dtype(self) -> Any:  # noqa: ANN401 - a Literal of Recipe's
         return "float32" if any(isinstance(step, gl.Normalize) for step in self.steps) else "uint8"
 
     def _recipe(self, size: tuple[int, int]) -> Recipe:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draw
-from gpuloader.recipe import Preset
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
 from gpuloader.tools.verify.comparing import NARROWER, compare, load_both
@@ -85,6 +85,6 @@ def operations(subject: Subject) -> Looks:
 
 def _operation(subject: Subject, tar: Path, transforms: Sequence[Transform]) -> Outcome:
     erases = isinstance(transforms[-1], T.RandomErasing)
-    preset = Preset(tuple(transforms), dtype="float32" if erases else "uint8")
+    preset = Recipe(tuple(transforms), dtype="float32" if erases else "uint8")
     (ours, _), (theirs, _) = load_both(tar, subject.device_id, preset=preset)
     return compare(subject, ours, theirs, NARROWER)

@@ -17,7 +17,7 @@ from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan
-from gpuloader.recipe import Preset, load_preset
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Arena, ShardSet
 from systems.common import SIZE, Images, Loader, Task, main
 
@@ -71,7 +71,7 @@ def decode(
     task: Task,
     shards: ShardSet,
     plan: Plan,
-    preset: Preset,
+    preset: Recipe,
     *,
     resize: bool,
     whole: bool = False,

@@ -1,4 +1,4 @@
-"""`Preset`: recipes by name and from YAML, values in them replaced, and what is wrong with wrong ones."""
+"""`Recipe`: recipes by name and from YAML, values in them replaced, and what is wrong with wrong ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.images.formats import FORMATS
 from gpuloader.plan import Draws
-from gpuloader.recipe import TRANSFORMS, Mix, Preset, View, load_preset, preset_names, preset_text, preset_yaml
+from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text, preset_yaml
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -55,14 +55,14 @@ BICUBIC = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bicubic")
 PADDED = [Resize((32, 32)), RandomCrop(32, 4, 0.0, "constant"), FLIP]
 
 
-def evaluation(resize: int, interpolation: ResizeFilter = "bilinear") -> Preset:
-    return Preset([Resize(resize, interpolation), CenterCrop(224), IMAGENET])
+def evaluation(resize: int, interpolation: ResizeFilter = "bilinear") -> Recipe:
+    return Recipe([Resize(resize, interpolation), CenterCrop(224), IMAGENET])
 
 
-def timm(size: int, magnitude: float, mixup_alpha: float, label_smoothing: float) -> Preset:
+def timm(size: int, magnitude: float, mixup_alpha: float, label_smoothing: float) -> Recipe:
     mix = Mix(1000, mixup_alpha, 1.0, 1.0, 0.5, "batch", label_smoothing)
     crop = RandomResizedCrop(size, interpolation="bicubic")
-    return Preset([crop, FLIP, TimmRandAugment(magnitude, 2, 0.5, True, 0.5), IMAGENET], mix=mix)
+    return Recipe([crop, FLIP, TimmRandAugment(magnitude, 2, 0.5, True, 0.5), IMAGENET], mix=mix)
 
 
 def colours(*strengths: float) -> list[Transform]:
@@ -79,13 +79,13 @@ SHIPPED = {
     "a1_eval": evaluation(int(224 / 0.95), "bicubic"),
     "a2": timm(224, 7, 0.1, 0.0),
     "a3": timm(160, 6, 0.1, 0.0),
-    "cifar10": Preset([*PADDED, CIFAR10]),
-    "cifar10_eval": Preset([Resize((32, 32)), CIFAR10]),
-    "cifar100": Preset([*PADDED, CIFAR100]),
-    "cifar100_eval": Preset([Resize((32, 32)), CIFAR100]),
-    "clip_eval": Preset([Resize(224, "bicubic"), CenterCrop(224), CLIP]),
-    "clip_train": Preset([RandomResizedCrop(224, (0.9, 1.0), interpolation="bicubic"), CLIP]),
-    "deit": Preset(
+    "cifar10": Recipe([*PADDED, CIFAR10]),
+    "cifar10_eval": Recipe([Resize((32, 32)), CIFAR10]),
+    "cifar100": Recipe([*PADDED, CIFAR100]),
+    "cifar100_eval": Recipe([Resize((32, 32)), CIFAR100]),
+    "clip_eval": Recipe([Resize(224, "bicubic"), CenterCrop(224), CLIP]),
+    "clip_train": Recipe([RandomResizedCrop(224, (0.9, 1.0), interpolation="bicubic"), CLIP]),
+    "deit": Recipe(
         [
             BICUBIC,
             FLIP,
@@ -96,9 +96,9 @@ SHIPPED = {
         mix=Mix(1000, 0.8, 1.0, 1.0, 0.5, "batch", 0.1),
     ),
     "deit_eval": evaluation(256, "bicubic"),
-    "deit3": Preset([BICUBIC, FLIP, ThreeAugment(0.3), IMAGENET], mix=Mix(1000, 0.8, 1.0)),
+    "deit3": Recipe([BICUBIC, FLIP, ThreeAugment(0.3), IMAGENET], mix=Mix(1000, 0.8, 1.0)),
     "deit3_eval": evaluation(224, "bicubic"),
-    "dino": Preset(
+    "dino": Recipe(
         views=[
             View(dino(224, (0.4, 1.0), GaussianBlur(13, (0.1, 2.0)))),
             View(dino(224, (0.4, 1.0), RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.1), RandomSolarize(128, 0.2))),
@@ -106,10 +106,10 @@ SHIPPED = {
         ],
     ),
     "imagenet_eval": evaluation(256),
-    "imagenet_randaugment": Preset([CROP, FLIP, RandAugment(2, 9, 31, "nearest"), IMAGENET]),
-    "imagenet_train": Preset([CROP, FLIP, IMAGENET]),
-    "imagenet_train_jitter": Preset([CROP, FLIP, ColorJitter(0.4, 0.4, 0.4, 0.1), IMAGENET]),
-    "moco_v2": Preset(
+    "imagenet_randaugment": Recipe([CROP, FLIP, RandAugment(2, 9, 31, "nearest"), IMAGENET]),
+    "imagenet_train": Recipe([CROP, FLIP, IMAGENET]),
+    "imagenet_train_jitter": Recipe([CROP, FLIP, ColorJitter(0.4, 0.4, 0.4, 0.1), IMAGENET]),
+    "moco_v2": Recipe(
         [
             RandomResizedCrop(224, (0.2, 1.0)),
             FLIP,
@@ -119,14 +119,14 @@ SHIPPED = {
         ],
         views=2,
     ),
-    "raw_uint8": Preset([Resize(256), CenterCrop(224)], dtype="uint8"),
-    "resnet50_v1": Preset([CROP, FLIP, IMAGENET]),
-    "resnet50_v2": Preset(
+    "raw_uint8": Recipe([Resize(256), CenterCrop(224)], dtype="uint8"),
+    "resnet50_v1": Recipe([CROP, FLIP, IMAGENET]),
+    "resnet50_v2": Recipe(
         [RandomResizedCrop(176), FLIP, TrivialAugmentWide(31, "bilinear"), IMAGENET, RandomErasing(0.1)],
         mix=Mix(1000, 0.2, 1.0),
     ),
     "resnet50_v2_eval": evaluation(232),
-    "simclr": Preset(
+    "simclr": Recipe(
         [BICUBIC, FLIP, *colours(0.8, 0.8, 0.8, 0.2), RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.5)],
         views=2,
     ),
@@ -135,7 +135,7 @@ SMALL: dict[str, Any] = {"transforms": [{"RandomResizedCrop": {"size": 32}}, "Ra
 OF_LIBRARY = {"imagenet_train", "imagenet_train_jitter", "imagenet_eval", "raw_uint8"}
 
 
-def preset_of(folder: Path, overrides: dict[str, Any] | None = None, **content: object) -> Preset:
+def preset_of(folder: Path, overrides: dict[str, Any] | None = None, **content: object) -> Recipe:
     """A small recipe, through a YAML file."""
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump({**SMALL, **content}))
@@ -222,7 +222,7 @@ def test_a_file_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_without_a_suffix_is_read_where_its_path_has_a_folder(tmp_path: Path) -> None:
     (tmp_path / "imagenet_eval").write_text("transforms: [CenterCrop: {size: 1}]\n")
-    assert load_preset(str(tmp_path / "imagenet_eval")) == Preset([CenterCrop(1)])
+    assert load_preset(str(tmp_path / "imagenet_eval")) == Recipe([CenterCrop(1)])
 
 
 def test_a_preset_is_taken_as_it_is() -> None:
@@ -299,32 +299,32 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "preset"),
     [
-        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip]", Preset([CenterCrop(8), FLIP])),
-        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip: {}]", Preset([CenterCrop(8), FLIP])),
-        ("transforms: [CenterCrop: {size: [8, 9]}]", Preset([CenterCrop((8, 9))])),
-        ("transforms: [RandomCrop: {size: {0: 8, 5: 16}, fill: 3}]", Preset([RandomCrop({0: 8, 5: 16}, fill=3.0)])),
+        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip]", Recipe([CenterCrop(8), FLIP])),
+        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip: {}]", Recipe([CenterCrop(8), FLIP])),
+        ("transforms: [CenterCrop: {size: [8, 9]}]", Recipe([CenterCrop((8, 9))])),
+        ("transforms: [RandomCrop: {size: {0: 8, 5: 16}, fill: 3}]", Recipe([RandomCrop({0: 8, 5: 16}, fill=3.0)])),
         (
             "transforms:\n- Resize:\n    size: 9\n- FiveCrop: {size: 8}\n- AutoAugment: {policy: svhn}\n",
-            Preset([Resize(9), FiveCrop(8), AutoAugment("svhn")]),
+            Recipe([Resize(9), FiveCrop(8), AutoAugment("svhn")]),
         ),
         (
             "transforms:\n- CenterCrop: {size: 8}\n- RandomChoice:\n    transforms: [RandomGrayscale, RandomApply: "
             "{transforms: [GaussianBlur: {kernel_size: 3}]}]\n    p: [1, 2]\n",
-            Preset([CenterCrop(8), RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1.0, 2.0))]),
+            Recipe([CenterCrop(8), RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1.0, 2.0))]),
         ),
         (
             "views:\n- transforms: [CenterCrop: {size: 8}]\n- {transforms: [CenterCrop: {size: 9}], count: 3}\n",
-            Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 3)]),
+            Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 3)]),
         ),
         (
             "transforms: [CenterCrop: {size: 8}]\nmix: {num_classes: 10, mixup_alpha: 1, per: sample}",
-            Preset([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
+            Recipe([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
         ),
         (
             "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
             "RandomErasing: {value: random}]\nviews: 2\nfast_idct: true\ndtype: float16\nlayout: channels_last\n"
             "max_pixels: 9\nformats: [webp, jpeg, webp]\n",
-            Preset(
+            Recipe(
                 [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
                 views=2,
                 fast_idct=True,
@@ -336,7 +336,7 @@ def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Preset) -> None:
+def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     assert load_preset(tmp_path / "mine.yaml") == preset
 
@@ -344,19 +344,19 @@ def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Preset) -> 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Preset([CenterCrop(8), FLIP])),
-        ({"transforms": (CenterCrop(8), FLIP)}, Preset([CenterCrop(8), FLIP])),
-        ({"transforms": [CenterCrop(8), {"RandomHorizontalFlip": {}}], "views": 2}, Preset([CenterCrop(8), FLIP], 2)),
-        ({"transforms": [CenterCrop(8)], "layout": "nhwc"}, Preset([CenterCrop(8)], layout="channels_last")),
-        ({"transforms": [CenterCrop(8)], "dtype": "bfloat16"}, Preset([CenterCrop(8)], dtype="bfloat16")),
+        ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Recipe([CenterCrop(8), FLIP])),
+        ({"transforms": (CenterCrop(8), FLIP)}, Recipe([CenterCrop(8), FLIP])),
+        ({"transforms": [CenterCrop(8), {"RandomHorizontalFlip": {}}], "views": 2}, Recipe([CenterCrop(8), FLIP], 2)),
+        ({"transforms": [CenterCrop(8)], "layout": "nhwc"}, Recipe([CenterCrop(8)], layout="channels_last")),
+        ({"transforms": [CenterCrop(8)], "dtype": "bfloat16"}, Recipe([CenterCrop(8)], dtype="bfloat16")),
         (
             {"views": (View([CenterCrop(8)]), {"transforms": [CenterCrop(9)]})},
-            Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)])]),
+            Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)])]),
         ),
     ],
     ids=str,
 )
-def test_a_mapping_of_a_recipes_keys_is_a_recipe(content: dict[str, Any], expected: Preset) -> None:
+def test_a_mapping_of_a_recipes_keys_is_a_recipe(content: dict[str, Any], expected: Recipe) -> None:
     assert load_preset(content) == expected
 
 
@@ -722,20 +722,20 @@ COUNT = 200
 def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
     transforms: list[Transform], random: bool
 ) -> None:
-    preset = Preset(transforms)
+    preset = Recipe(transforms)
     drawn = preset.draw(Draws(0, 0, np.arange(COUNT)), np.full((COUNT, 2), 12))
     assert preset.random == random == any((array != array[0]).any() for array in all_numbers_of(drawn))
     assert (preset.default_shuffle, preset.default_last_batch) == (("full", "drop") if random else ("none", "partial"))
 
 
 def test_a_recipe_that_never_erases_is_for_evaluation() -> None:
-    assert not Preset([CenterCrop(8), RandomErasing(0)]).random
+    assert not Recipe([CenterCrop(8), RandomErasing(0)]).random
 
 
 def test_one_view_that_draws_and_mixing_are_for_training() -> None:
     still, drawn = View([CenterCrop(8)]), View([RandomCrop(8)])
-    assert [Preset(views=views).random for views in ([still, still], [still, drawn])] == [False, True]
-    assert Preset([CenterCrop(8)], mix=Mix(9, 1.0)).random
+    assert [Recipe(views=views).random for views in ([still, still], [still, drawn])] == [False, True]
+    assert Recipe([CenterCrop(8)], mix=Mix(9, 1.0)).random
 
 
 @pytest.mark.parametrize(
@@ -753,7 +753,7 @@ def test_a_recipe_that_says_the_order_is_told_where_it_goes(
     makers: dict[str, tuple[str, Callable[[], object]]] = {
         "file": (f"`{key}` is an unknown key", lambda: preset_of(tmp_path, **{key: value})),
         "overrides": (f"`{key}` is not a key of a recipe", lambda: load_preset("imagenet_train", {key: value})),
-        "Python": (f"`Preset.{key}` is an unknown key", lambda: Preset([CROP], **{key: value})),  # type: ignore[arg-type]
+        "Python": (f"`Recipe.{key}` is an unknown key", lambda: Recipe([CROP], **{key: value})),  # type: ignore[arg-type]
         "loader": (f"`{key}` is not a key of a recipe", lambda: load_preset({"imagenet_train": {key: value}})),
     }
     wrong, make = makers[made]
@@ -768,11 +768,11 @@ def test_a_recipe_that_says_the_order_is_told_where_it_goes(
 JITTERED = SHIPPED["imagenet_train_jitter"]
 
 
-def changed(preset: Preset, **values: object) -> Preset:
-    return Preset(**{**{name: getattr(preset, name) for name in Preset.__dataclass_fields__}, **values})
+def changed(preset: Recipe, **values: object) -> Recipe:
+    return Recipe(**{**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__}, **values})
 
 
-@pytest.mark.parametrize("source", ["imagenet_train_jitter", JITTERED], ids=["name", "Preset"])
+@pytest.mark.parametrize("source", ["imagenet_train_jitter", JITTERED], ids=["name", "Recipe"])
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -806,7 +806,7 @@ def changed(preset: Preset, **values: object) -> Preset:
     ids=str,
 )
 def test_overrides_replace_what_they_name(
-    source: str | Preset, overrides: dict[str, Any] | None, expected: dict[str, Any]
+    source: str | Recipe, overrides: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
     assert load_preset(source, overrides) == changed(JITTERED, **expected)
     assert load_preset("imagenet_train_jitter") == JITTERED  # and are not kept
@@ -827,7 +827,7 @@ def test_overrides_reach_transforms_within_transforms_and_views() -> None:
 
 def test_what_has_no_transforms_left_is_left_out() -> None:
     preset = load_preset("moco_v2", {"ColorJitter": None, "RandomGrayscale": None, "GaussianBlur": None})
-    assert preset == Preset([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2)
+    assert preset == Recipe([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2)
 
 
 def test_a_transform_within_one_of_its_name_is_meant_too(tmp_path: Path) -> None:
@@ -855,7 +855,7 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
         ("imagenet_train", "imagenet_train.yaml with overrides"),
         (SHIPPED["imagenet_train"], "the Compose with overrides"),
     ],
-    ids=["name", "Preset"],
+    ids=["name", "Recipe"],
 )
 @pytest.mark.parametrize(
     ("overrides", "says"),
@@ -891,7 +891,7 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
     ids=str,
 )
 def test_wrong_overrides_are_errors_of_theirs(
-    source: str | Preset, where: str, overrides: dict[str, Any], says: str
+    source: str | Recipe, where: str, overrides: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(PresetError) as caught:
         load_preset(source, overrides)
@@ -958,7 +958,7 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
         assert later.fingerprint == fingerprint
         assert not {"max_pixels", "formats"} & later.pixels.keys()
     integers, floats = (
-        Preset([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
+        Recipe([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
     )
     assert integers == floats != fingerprint
@@ -967,41 +967,41 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
 def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
     crop, jitter, mix = CenterCrop(8), ColorJitter(0.1), Mix(9, 1.0)
     recipes = [
-        Preset([crop]),
-        Preset([crop], dtype="float16"),
-        Preset([crop], fast_idct=True),
-        Preset([crop], max_pixels=100_000_000),
-        Preset([crop], formats=["jpeg"]),
-        Preset([crop], formats=FORMATS),
-        Preset([crop], views=2),
-        Preset([crop], mix=mix),
-        Preset([crop], mix=Mix(9, 0.5)),
-        Preset([crop], mix=Mix(9, 1.0, per="sample")),
-        Preset([CenterCrop(9)]),
-        Preset([CenterCrop((8, 9))]),
-        Preset([CenterCrop({0: 8, 5: 9})]),
-        Preset([CenterCrop({0: 8, 6: 9})]),
-        Preset([RandomCrop(8)]),
-        Preset([RandomCrop(8, fill=9)]),
-        Preset([Resize(9), crop]),
-        Preset([Resize(9, antialias=False), crop]),
-        Preset([Resize(9, "bicubic"), crop]),
-        Preset([FLIP, crop]),
-        Preset([crop, FLIP]),  # another order
-        Preset([crop, RandomVerticalFlip()]),
-        Preset([crop, RandomHorizontalFlip(0.4)]),
-        Preset([crop, jitter]),
-        Preset([crop, jitter, jitter]),
-        Preset([crop, RandomApply([jitter])]),
-        Preset([crop, RandomApply([jitter], 0.4)]),
-        Preset([crop, RandomApply([ColorJitter(0.2)])]),
-        Preset([crop, Normalize((0, 0, 0), (1, 1, 1))]),
-        Preset([crop, Normalize((0, 0, 0), (1, 1, 2))]),
-        Preset([crop, RandomErasing()]),
-        Preset([crop, RandomErasing(value="random")]),
-        Preset(views=[View([crop]), View([crop, jitter])]),
-        Preset(views=[View([crop, jitter]), View([crop])]),
-        Preset([Pad(1), crop]),
+        Recipe([crop]),
+        Recipe([crop], dtype="float16"),
+        Recipe([crop], fast_idct=True),
+        Recipe([crop], max_pixels=100_000_000),
+        Recipe([crop], formats=["jpeg"]),
+        Recipe([crop], formats=FORMATS),
+        Recipe([crop], views=2),
+        Recipe([crop], mix=mix),
+        Recipe([crop], mix=Mix(9, 0.5)),
+        Recipe([crop], mix=Mix(9, 1.0, per="sample")),
+        Recipe([CenterCrop(9)]),
+        Recipe([CenterCrop((8, 9))]),
+        Recipe([CenterCrop({0: 8, 5: 9})]),
+        Recipe([CenterCrop({0: 8, 6: 9})]),
+        Recipe([RandomCrop(8)]),
+        Recipe([RandomCrop(8, fill=9)]),
+        Recipe([Resize(9), crop]),
+        Recipe([Resize(9, antialias=False), crop]),
+        Recipe([Resize(9, "bicubic"), crop]),
+        Recipe([FLIP, crop]),
+        Recipe([crop, FLIP]),  # another order
+        Recipe([crop, RandomVerticalFlip()]),
+        Recipe([crop, RandomHorizontalFlip(0.4)]),
+        Recipe([crop, jitter]),
+        Recipe([crop, jitter, jitter]),
+        Recipe([crop, RandomApply([jitter])]),
+        Recipe([crop, RandomApply([jitter], 0.4)]),
+        Recipe([crop, RandomApply([ColorJitter(0.2)])]),
+        Recipe([crop, Normalize((0, 0, 0), (1, 1, 1))]),
+        Recipe([crop, Normalize((0, 0, 0), (1, 1, 2))]),
+        Recipe([crop, RandomErasing()]),
+        Recipe([crop, RandomErasing(value="random")]),
+        Recipe(views=[View([crop]), View([crop, jitter])]),
+        Recipe(views=[View([crop, jitter]), View([crop])]),
+        Recipe([Pad(1), crop]),
     ]
     assert len({preset.fingerprint for preset in recipes}) == len(recipes)
 
@@ -1018,7 +1018,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
 
 
 def test_a_recipe_is_written_without_its_defaults() -> None:
-    preset = Preset(
+    preset = Recipe(
         [
             RandomResizedCrop({0: 128, 5: 160}, interpolation="bicubic"),
             FLIP,
@@ -1053,7 +1053,7 @@ dtype: float16
 """
     )
     assert (
-        preset_yaml(Preset(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
+        preset_yaml(Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
         == """\
 views:
 - transforms:
@@ -1090,8 +1090,8 @@ def around(content: object) -> list[Any]:
     [
         (Compose([CenterCrop(8)]), "Compose(transforms=(CenterCrop(size=8),))"),
         (
-            Preset([CenterCrop((8, 9))], layout="channels_last"),
-            "Preset(transforms=(CenterCrop(size=(8, 9)),), layout='channels_last')",
+            Recipe([CenterCrop((8, 9))], layout="channels_last"),
+            "Recipe(transforms=(CenterCrop(size=(8, 9)),), layout='channels_last')",
         ),
         (
             Compose(views=[View([CenterCrop(8)], 2)]),
@@ -1100,6 +1100,6 @@ def around(content: object) -> list[Any]:
     ],
     ids=["transforms", "layout", "views"],
 )
-def test_a_repr_is_the_call_without_keys_at_their_default(recipe: Preset, expected: str) -> None:
+def test_a_repr_is_the_call_without_keys_at_their_default(recipe: Recipe, expected: str) -> None:
     assert repr(recipe) == expected
     assert eval(expected) == recipe

@@ -1,4 +1,4 @@
-"""`Preset`: a whole recipe, validated: the transforms in order, and what they draw for a batch."""
+"""`Recipe`: a whole recipe, validated: the transforms in order, and what they draw for a batch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class View:
 
 
 @part
-class Preset:
+class Recipe:
     """How an image becomes a tensor.
 
     The transforms come in this order: geometry (resize, crop, pad, flip), after which all images must have the same
@@ -102,7 +102,7 @@ class Preset:
     formats: Formats = DEFAULT_FORMATS
 
     @model_validator(mode="after")
-    def _check(self) -> Preset:
+    def _check(self) -> Recipe:
         if isinstance(self.views, int) != bool(self.transforms):
             raise ValueError("give either `transforms`, or `views` with their own transforms")
         self._check_count()
