@@ -144,14 +144,13 @@ def parse_fields(
 
 def _under(path: str, content: Any) -> Any:  # noqa: ANN401
     """The value under a path; the key "a.b" takes precedence over b in a."""
-    first, dot, rest = path.partition(".")
-    if isinstance(content, dict) and path in content:
+    if not isinstance(content, dict):
+        raise ValueError(f"nothing is under {path!r}: it is {describe(content)}")
+    if path in content:
         return content[path]
-    if not isinstance(content, dict) or not dot or first not in content:
-        found = (
-            f"its keys are {describe(sorted(content))}" if isinstance(content, dict) else f"it is {describe(content)}"
-        )
-        raise ValueError(f"nothing is under {path!r} ({found})")
+    first, dot, rest = path.partition(".")
+    if not dot or first not in content:
+        raise ValueError(f"nothing is under {path!r}: its keys are {describe(sorted(content))}")
     return _under(rest, content[first])
 
 
