@@ -18,7 +18,7 @@ from functools import partial
 from io import BytesIO
 from math import prod
 from tokenize import TokenError
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
 """What a collator raises for invalid bytes; the loader's error then names the sample."""
 
-_Batch = TypeVar("_Batch")
 _BY_EXTENSION: dict[str, Collator] = {}
 _NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has
 
@@ -75,7 +74,7 @@ def collator_of(extension: str) -> Collator:
 
 
 @dataclass(frozen=True)
-class Parsing(Generic[_Batch]):
+class Parsing:
     """A collator in two parts.
 
     Attributes:
@@ -84,13 +83,13 @@ class Parsing(Generic[_Batch]):
     """
 
     parse: Callable[[bytes], Any]
-    collate: Callable[[list[Any]], _Batch]
+    collate: Callable[[list[Any]], Any]
 
-    def __call__(self, components: Sequence[bytes]) -> _Batch:
+    def __call__(self, components: Sequence[bytes]) -> Any:  # noqa: ANN401
         return self.collate([self.parse(component) for component in components])
 
 
-def in_parts(collator: Collator) -> Parsing[Any]:
+def in_parts(collator: Collator) -> Parsing:
     """A collator's parts; one that is not from here parses nothing, and collates the components."""
     known = (parts for one, parts in _PARTS if one is collator)
     return collator if isinstance(collator, Parsing) else next(known, Parsing(bytes, collator))
@@ -330,15 +329,15 @@ def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) ->
     return dict(tokenizer(texts, **options))
 
 
-_JSON = Parsing(json.loads, list[Any])
-_TEXT = Parsing(bytes.decode, list[str])
+_JSON = Parsing(json.loads, list)
+_TEXT = Parsing(bytes.decode, list)
 _INTEGERS = Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64))
 _FLOATS = Parsing(lambda component: _float32(float(component)), partial(np.array, dtype=np.float32))
 _VECTORS = Parsing(_vector, _stack_vectors)
-_ARRAYS = Parsing(_array, list[NDArray[Any]])
+_ARRAYS = Parsing(_array, list)
 _STACKED = Parsing(_numbers, _stack)
 _PADDED = Parsing(_rows, _pad)
-_PARTS: list[tuple[Collator, Parsing[Any]]] = [
+_PARTS: list[tuple[Collator, Parsing]] = [
     *((as_json, _JSON), (as_text, _TEXT), (as_integers, _INTEGERS), (as_floats, _FLOATS)),
     *((as_vectors, _VECTORS), (as_arrays, _ARRAYS), (stacked, _STACKED), (padded, _PADDED)),
 ]

@@ -94,14 +94,14 @@ class OneOf(Field):
         >>> import numpy as np
         >>> from gpuloader import GPULoader, OneOf
         >>> from webdataset import TarWriter
+        >>> sample = {"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": {"captions": ["a cat", "a pet"]}}
         >>> with TarWriter("captions.tar") as writer:
-        ...     captions = {"captions": ["a cat", "a pet", "a cat on a mat"]}
-        ...     writer.write({"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": captions})
+        ...     _ = writer.write(sample)
         >>> fields = {"caption": OneOf("json:captions")}
         >>> options = {"preset": "clip_eval", "label_from": None, "output": "dict", "fields": fields}
         >>> loader = GPULoader("captions.tar", 1, "cpu", **options)
         >>> [batch["caption"] for _ in range(4) for batch in loader]
-        []
+        [['a cat'], ['a cat'], ['a pet'], ['a cat']]
     """
 
     def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401

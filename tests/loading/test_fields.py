@@ -346,7 +346,9 @@ def test_fields_draw_the_same_place_of_lists_of_one_length(tmp_path: Path) -> No
 def test_a_sample_that_comes_again_has_a_caption_of_its_own(tmp_path: Path) -> None:
     values = {"json": json.dumps({"captions": list(range(100))}).encode()}
     sampling = Sampling(weights=[1.0] + [0.0] * (COUNT - 1))
-    with loader(shard(tmp_path, {0: values}), COUNT, fields={"caption": OneOf("json:captions")}, sampling=sampling) as batches:
+    with loader(
+        shard(tmp_path, {0: values}), COUNT, fields={"caption": OneOf("json:captions")}, sampling=sampling
+    ) as batches:
         [batch] = list(batches)
     assert batch["index"].tolist() == [0] * COUNT
     assert len(set(batch["caption"])) > 4
