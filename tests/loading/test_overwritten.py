@@ -15,6 +15,7 @@ from making import jpeg, write_shard
 
 from gpuloader import BadImageError, GPULoader
 from gpuloader.images.gate import admit
+from gpuloader.loading.loader import run_of
 
 COUNT = 12
 SLOT = 4000  # bytes of each image: what follows a JPEG's end does not count
@@ -149,8 +150,8 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
     shard = written(tmp_path / "a.tar", bad)
     new = [bad[0], *images(100, (60, 40))[1:]]
     with evaluation(shard, COUNT, on_error="replace") as loader:
-        draw = type(loader.run.shards).read_images
-        run = loader.run
+        draw = type(run_of(loader).shards).read_images
+        run = run_of(loader)
 
         def reading(shards: Any, samples: Any, *rest: Any) -> Any:  # noqa: ANN401
             if len(samples) == 1 and run.shards.accepted_sizes[1].any():
@@ -158,7 +159,7 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
             return draw(shards, samples, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(loader.run.shards), "read_images", reading)
+            patch.setattr(type(run_of(loader).shards), "read_images", reading)
             list(loader)
         pass_what_was_read(loader)
-        assert loader.run.shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)
+        assert run_of(loader).shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)
