@@ -91,8 +91,7 @@ class Parsing:
 
 def in_parts(collator: Collator) -> Parsing:
     """A collator's parts; one that is not from here parses nothing, and collates the components."""
-    known = (parts for one, parts in _PARTS if one is collator)
-    return collator if isinstance(collator, Parsing) else next(known, Parsing(bytes, collator))
+    return collator if isinstance(collator, Parsing) else _PARTS.get(id(collator), Parsing(bytes, collator))
 
 
 def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
@@ -135,7 +134,7 @@ def as_json(components: Sequence[bytes]) -> list[Any]:
         >>> as_json([b'{"boxes": 2}', b"[]"])
         [{'boxes': 2}, []]
     """
-    return _JSON(components)
+    return in_parts(as_json)(components)
 
 
 @register_collator("txt")
@@ -148,7 +147,7 @@ def as_text(components: Sequence[bytes]) -> list[str]:
         >>> as_text([b"a cat", b"a dog"])
         ['a cat', 'a dog']
     """
-    return _TEXT(components)
+    return in_parts(as_text)(components)
 
 
 @register_collator("cls")
@@ -160,7 +159,7 @@ def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
         >>> as_integers([b"3", b"5"])
         array([3, 5])
     """
-    return _INTEGERS(components)
+    return in_parts(as_integers)(components)
 
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
@@ -171,7 +170,7 @@ def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
         >>> as_floats([b"0.5", b"2"])
         array([0.5, 2. ], dtype=float32)
     """
-    return _FLOATS(components)
+    return in_parts(as_floats)(components)
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
@@ -185,7 +184,7 @@ def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
         >>> as_vectors([b"1 2", b"[3, 4]"]).tolist()
         [[1.0, 2.0], [3.0, 4.0]]
     """
-    return _VECTORS(components)
+    return in_parts(as_vectors)(components)
 
 
 def _vector(component: bytes) -> NDArray[np.float32]:
@@ -214,7 +213,7 @@ def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
         >>> [array.shape for array in as_arrays([numpy_dumps(np.zeros(2)), numpy_dumps(np.zeros((3, 4)))])]
         [(2,), (3, 4)]
     """
-    return _ARRAYS(components)
+    return in_parts(as_arrays)(components)
 
 
 def _array(component: bytes) -> NDArray[Any]:
@@ -269,7 +268,7 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
         >>> stacked([numpy_dumps(np.zeros((3, 4))), numpy_dumps(np.ones((3, 4)))]).shape
         (2, 3, 4)
     """
-    return _STACKED(components)
+    return in_parts(stacked)(components)
 
 
 def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -293,7 +292,7 @@ def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
         >>> batch["values"].shape, batch["lengths"].tolist()
         ((2, 5, 4), [2, 5])
     """
-    return _PADDED(components)
+    return in_parts(padded)(components)
 
 
 def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -329,15 +328,13 @@ def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) ->
     return dict(tokenizer(texts, **options))
 
 
-_JSON = Parsing(json.loads, list)
-_TEXT = Parsing(bytes.decode, list)
-_INTEGERS = Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64))
-_FLOATS = Parsing(lambda component: _float32(float(component)), partial(np.array, dtype=np.float32))
-_VECTORS = Parsing(_vector, _stack_vectors)
-_ARRAYS = Parsing(_array, list)
-_STACKED = Parsing(_numbers, _stack)
-_PADDED = Parsing(_rows, _pad)
-_PARTS: list[tuple[Collator, Parsing]] = [
-    *((as_json, _JSON), (as_text, _TEXT), (as_integers, _INTEGERS), (as_floats, _FLOATS)),
-    *((as_vectors, _VECTORS), (as_arrays, _ARRAYS), (stacked, _STACKED), (padded, _PADDED)),
-]
+_PARTS: dict[int, Parsing] = {  # by id: a collator of yours may not be hashable
+    id(as_json): Parsing(json.loads, list),
+    id(as_text): Parsing(bytes.decode, list),
+    id(as_integers): Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64)),
+    id(as_floats): Parsing(lambda component: _float32(float(component)), partial(np.array, dtype=np.float32)),
+    id(as_vectors): Parsing(_vector, _stack_vectors),
+    id(as_arrays): Parsing(_array, list),
+    id(stacked): Parsing(_numbers, _stack),
+    id(padded): Parsing(_rows, _pad),
+}

@@ -17,7 +17,7 @@ from gpuloader.images.limits import Refused
 
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
-_MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def parse_fields(
             values[name] = field.value(components[field.extension], drawn)
         except _FAILURES as error:
             kind = "" if isinstance(error, REFUSALS) else f"{type(error).__name__}: "  # a KeyError's text is a key
-            raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{_MOST_SAID}}") from error
+            raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
     return values
 
 

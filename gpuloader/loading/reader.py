@@ -26,7 +26,7 @@ from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.png import trimmed
-from gpuloader.loading.fields import Field, parse_fields
+from gpuloader.loading.fields import MOST_SAID, Field, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import find_undecodable
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
@@ -34,12 +34,13 @@ from gpuloader.recipe import Drawn, Mixing
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
-_MOST_SAID = 1000  # characters of a collator's error, because some Python errors quote all of a component
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
 _DrawnRow: TypeAlias = tuple[Draws, NDArray[np.float64]]
 """The draws of a row, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
+_GoodRow: TypeAlias = tuple[EncodedImage, tuple[int, int], Mapping[str, Any]]
+"""An image as the graph takes it, its (height, width), and the values of the sample's fields by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +124,7 @@ class Reader:
             sample, image, drawn = int(ids[row]), images[row], (planned.draws.take(slice(row, row + 1)), numbers[row])
             size = None if unseen[row] else tuple(sizes[row].tolist())
             try:
-                (images[row], sizes[row]), fields[row] = self._admit(sample, image, size, drawn, wanted)
+                images[row], sizes[row], fields[row] = self._admit(sample, image, size, drawn, wanted)
             except Refused as error:
                 refused[row] = error.cause
                 continue
@@ -132,7 +133,7 @@ class Reader:
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
-            ids[row], ((images[row], sizes[row]), fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
+            ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
         return EncodedBatch(
             cursor=cursor,
@@ -177,8 +178,8 @@ class Reader:
 
     def _admit(
         self, sample: int, image: EncodedImage, size: tuple[int, int] | None, drawn: _DrawnRow, wanted: Wanted
-    ) -> tuple[Admitted, Mapping[str, Any]]:
-        """Returns the image as the graph takes it, and the values of the sample's fields; raises Refused if it is bad.
+    ) -> _GoodRow:
+        """Returns the image as the graph takes it, its size, and the sample's fields; raises Refused if it is bad.
 
         Args:
             size: of an image that the gate accepted; None asks the gate.
@@ -187,22 +188,19 @@ class Reader:
         if cause := run.known_bad.get(sample) or run.shards.too_large.get(sample):
             raise Refused(cause)
         try:
-            admitted = admit_for(run, image) if size is None else (image, size)
+            if size is None:
+                image, size = admit_for(run, image)
             fields = parse_fields(run.fields, partial(self._read_component, sample, wanted), numbers)
         except Refused:
             if run.shards.discard_if_damaged(sample):
                 raise _DiscardedError from None
             raise
-        if sample in self._suspects:
-            # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
-            shown = find_bad_rows(run, [admitted[0]], run.recipe.draw(draws, np.array([admitted[1]])))
-            if shown:
-                raise Refused(shown[0])
-        return admitted, fields
+        # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
+        if sample in self._suspects and (bad := find_bad_rows(run, [image], run.recipe.draw(draws, np.array([size])))):
+            raise Refused(bad[0])
+        return image, size, fields
 
-    def _replace(
-        self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted
-    ) -> tuple[int, tuple[Admitted, Mapping[str, Any]]]:
+    def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
         """Returns the first good sample among those that the plan draws, from a whole epoch, for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.place(sample), cause)
@@ -228,9 +226,9 @@ class Reader:
                     field.collate([value])
                 except REFUSALS as its_error:
                     component = self._component_name(int(sample), field.extension)
-                    raise DataError(f"{component}: {its_error!s:.{_MOST_SAID}}") from its_error
+                    raise DataError(f"{component}: {its_error!s:.{MOST_SAID}}") from its_error
             component = self._component_name(int(ids[0]), field.extension)
-            raise DataError(f"the batch that begins with {component}: {error!s:.{_MOST_SAID}}") from error
+            raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
         if wrong := wrong_rows(name, collated, len(values)):
             raise DataError(wrong)
         return collated
