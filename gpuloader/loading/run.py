@@ -215,7 +215,7 @@ def resolve_run(
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
-    check_components(shards, {each.extension for each in beside.values()}, positions, known_bad)
+    check_components(shards, dict.fromkeys(each.extension for each in beside.values()), positions, known_bad)
     plan = Plan(
         positions,
         batch_size=as_python_integer(batch_size),
