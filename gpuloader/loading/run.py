@@ -91,7 +91,8 @@ class Run:
 
     Example:
         >>> from gpuloader import GPULoader
-        >>> run = GPULoader("shards/", 8, "cpu", preset="imagenet_eval").run
+        >>> from gpuloader.loading.loader import run_of
+        >>> run = run_of(GPULoader("shards/", 8, "cpu", preset="imagenet_eval"))
         >>> run.plan.steps, run.recipe.shapes(epoch=0), run.device
         (5, [(224, 224)], device(type='cpu'))
     """
