@@ -117,11 +117,11 @@ def _run(device_id: int | None) -> tuple[str, str]:
         return False
 
     try:
-        errors = start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
+        start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
+    except ChildProcessError as ended:  # `waited` says so of every end
+        errors = str(ended).strip()[-_STDERR_SHOWN_CHARACTERS:]
     except subprocess.TimeoutExpired as expired:
         return (expired.stdout or b"").decode(), f"stopped after {MOST_SECONDS} seconds"
-    assert isinstance(errors, str)
-    errors = errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
     end = Signals(-status).name if status < 0 else f"exit status {status}"
     return said.decode(), f"{end}: {errors}" if errors and status > 0 else end
 

@@ -13,13 +13,16 @@ from contextlib import suppress
 _STDERR_SHOWN_BYTES = 1000
 
 
-def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], bool]) -> subprocess.Popen[bytes] | str:
-    """Starts `python ARGUMENTS` with pipes to its stdin and stdout; if it fails, returns the end of its stderr.
+def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], bool]) -> subprocess.Popen[bytes]:
+    """Starts `python ARGUMENTS` with pipes to its stdin and stdout.
 
     It imports from where this process does. Ctrl-C in the terminal does not reach it: its parent handles that.
 
     Args:
         is_ready: waits until the process says that it is ready; returns False if it ended before.
+
+    Raises:
+        ChildProcessError: it ended before it was ready; the message is the end of its stderr.
     """
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
@@ -40,7 +43,7 @@ def start_python(*arguments: str, is_ready: Callable[[subprocess.Popen[bytes]], 
             return process
         end(process)
         stderr.seek(0)
-        return stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:]
+        raise ChildProcessError(stderr.read().decode(errors="replace")[-_STDERR_SHOWN_BYTES:])
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

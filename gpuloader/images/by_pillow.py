@@ -21,7 +21,7 @@ from gpuloader.errors import LoaderError
 from gpuloader.helpers.child_processes import end, start_python
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.pipes import write_all
-from gpuloader.images.limits import Admitted, cause_in_size
+from gpuloader.images.limits import Admitted, Refused, check_size
 
 MOST_WAITING_SECONDS = 600
 _READ_BYTES = 1 << 20
@@ -31,22 +31,24 @@ _KINDS = {1: 5, 3: 6}  # of PNM, by the number of channels
 _Answer: TypeAlias = tuple[dict[str, Any], bytearray]
 
 
-def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | str:
-    """Decodes a file, (bytes,): returns a PNM of its pixels, (bytes,), and their (height, width); or why it is refused.
+def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted:
+    """Decodes a file, (bytes,): returns a PNM of its pixels, (bytes,), and their (height, width).
 
     They are gray or RGB, 8 bits each, as stored: an alpha channel is dropped, and EXIF rotation is not applied. Threads
     take turns. The answer depends only on the file, and so do the limits on memory and time.
 
     Raises:
+        Refused: it cannot be decoded, or has more pixels.
         LoaderError: the process does not start, is killed, or does not answer.
     """
     said, file = server.decode(encoded, max_pixels)
     if "error" in said:
         raise LoaderError(said["error"])
     if "cause" in said:
-        return str(said["cause"])
+        raise Refused(said["cause"])
     height, width = said["size"]
-    return cause_in_size(height, width, max_pixels) or (np.frombuffer(file, np.uint8), (height, width))
+    check_size(height, width, max_pixels)
+    return np.frombuffer(file, np.uint8), (height, width)
 
 
 class _Server:
@@ -98,10 +100,10 @@ class _Server:
 
 
 def _begin() -> subprocess.Popen[bytes]:
-    process = start_python("-m", _PROCESS, is_ready=lambda process: _answer(process) is not None)
-    if isinstance(process, str):
-        raise LoaderError("the process that decodes with Pillow did not start:", *process.splitlines())
-    return process
+    try:
+        return start_python("-m", _PROCESS, is_ready=lambda process: _answer(process) is not None)
+    except ChildProcessError as error:
+        raise LoaderError("the process that decodes with Pillow did not start:", *str(error).splitlines()) from None
 
 
 def _answer(process: subprocess.Popen[bytes]) -> _Answer | None:

@@ -24,7 +24,7 @@ from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.memory import explain_lack_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
 from gpuloader.plan import Cursor
@@ -171,7 +171,7 @@ class DecodedBatches:
         The batches after it are only decoded again.
         """
         batch, suspects = self._feed.in_flight[0], self._quarantine.suspects
-        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.drawn, message))].tolist())
+        refused = set(batch.ids[list(find_bad_rows(self._run, batch.images, batch.drawn, message))].tolist())
         asked = suspects if batch is self._again else set()  # other suspects may be newer than this read
         if refused <= asked:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)

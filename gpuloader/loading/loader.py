@@ -94,12 +94,12 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
             None that the data has; or a `LabelFrom`, which can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
-            {extension: collator}, with a collator of `gpuloader.collators` or your own function. In a batch without
-            samples, each field is an empty list. Each sample that can be delivered must have these components;
-            `Sampling(require=...)` leaves out those that lack one.
+            {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
+            a `Field` or `OneOf`. In a batch without samples, each field is an empty list. Each sample that can be
+            delivered must have these components; `Sampling(require=...)` leaves out those that lack one.
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
-        on_error: "raise" raises at a bad image; "replace" puts a replacement, drawn by the plan, in its place. A
-            `BadImages` also limits how many may be bad, and lists known bad images.
+        on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
+            drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from

@@ -53,7 +53,7 @@ class MixedLoader(Generic[B_co]):
         ConfigError: loaders, strategy, weights, stop or seed are invalid, or they differ between ranks.
 
     Example:
-        >>> from gpuloader import GPULoader, begin_epoch, run_of, MixedLoader
+        >>> from gpuloader import GPULoader, MixedLoader
         >>> photos = GPULoader("shards/train-0000.tar", 8, "cpu")
         >>> drawings = GPULoader("shards/train-0001.tar", 4, "cpu")
         >>> mixed = MixedLoader({"photos": photos, "drawings": drawings}, stop="longest")

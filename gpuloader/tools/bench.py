@@ -19,7 +19,7 @@ from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.decoding import make_running
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep, UndecodableError
@@ -216,7 +216,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in run.find_undecodable(batch.images, batch.drawn, message).items():
+    for row, cause in find_bad_rows(run, batch.images, batch.drawn, message).items():
         return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
     return RuntimeError(message)
 
