@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted, format_bytes
+from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import DeviceFigures

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 _SLOW_SECONDS = 0.1
 _ADVICE = """\

@@ -15,7 +15,7 @@ import torch
 from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted

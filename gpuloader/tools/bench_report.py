@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted, format_bytes
+from gpuloader.helpers.text import counted, format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.helpers.printable import printable
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit

@@ -19,7 +19,7 @@ import yaml
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine

@@ -18,7 +18,7 @@ from PIL import Image, ImageFont
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.sheet import _shorten
 from gpuloader.tools.show import Gallery, Sample, _name_label, show

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.verify.result import Difference
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.text import format_bytes
 from gpuloader.tools.verify.comparing import PLAIN, few_samples, load
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
 

@@ -10,20 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from gpuloader.helpers.tar_samples import write_sample
+from gpuloader.pipelines.blame import smooth_picture
 
 HEIGHT, WIDTH = 120, 160
 
 
 def picture(seed: int) -> Image.Image:
     """A smooth picture with some texture."""
-    rng = np.random.default_rng(seed)
-    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
-    smooth = np.asarray(few.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.int16)
-    return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+    return smooth_picture(seed, HEIGHT, WIDTH)
 
 
 def jpeg(seed: int, **options: Any) -> bytes:  # noqa: ANN401

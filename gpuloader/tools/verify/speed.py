@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import find_decoding
