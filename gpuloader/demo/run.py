@@ -13,13 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gpuloader.demo.net import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import ConfigError, StateError
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import check_output
-from gpuloader.tools.small_net import small_net
 
 TRAIN_FOLDER, VAL_FOLDER = "train", "val"
 TRAIN_PICTURES = 1200

@@ -53,8 +53,8 @@ class Child:
         If no process is running, it starts one, and waits for the line that says it is ready, or {"error": text}.
 
         Raises:
-            Exception: of the given class: the process ends before it is ready, says why it cannot work, or does not answer in
-                time.
+            Exception: of the given class: the process ends before it is ready, says that it cannot work, or does not
+                answer in time.
         """
         if self.process is None:
             self.start()

@@ -37,7 +37,6 @@ def report_page(result: BenchResult) -> str:
             f'<p class="limit">{escape(device.limit)}</p>',
             _bars(device),
             _stage_table(device),
-            _training(device),
         ]
     data, machine = result.data, result.machine
     parts += [
@@ -60,7 +59,7 @@ def report_page(result: BenchResult) -> str:
         '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>"
     )
-    body = "\n".join(part for part in parts if part)
+    body = "\n".join(parts)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
 
 
@@ -139,20 +138,6 @@ def _stage_table(device: DeviceFigures) -> str:
     ]
     titles = "".join(f'<th scope="col" class="{"number" if n else ""}">{title}</th>' for n, title in enumerate(head))
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-
-
-def _training(device: DeviceFigures) -> str:
-    if (training := device.training) is None:
-        return ""
-    return _table(
-        [
-            ("training step", training.model),
-            ("with a batch already on the device", f"{training.resident_step_seconds * 1000:,.1f} ms"),
-            ("with the loader", f"{training.loaded_step_seconds * 1000:,.1f} ms"),
-            ("overhead", f"{training.overhead:+.1%}, noise {training.noise:.1%}"),
-            ("waiting for data", f"{training.waiting_share:.1%} of the time"),
-        ]
-    )
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -9,10 +9,9 @@ from typing import Literal, TypeAlias
 Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
 
-Limit: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery", "training"]
+Limit: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
 
 _READER_IS_BUSY = 0.8
-_SMALL_OVERHEAD = 0.05
 _MUCH_NOISE = 0.2
 _NAMES: Mapping[Stage, str] = {
     "read": "reading",
@@ -130,18 +129,11 @@ def advice(limit: Limit, share: float, setup: Setup) -> str:
         f"or use fewer of them.",
         "delivery": f"Delivering batches (labels to the device, mixing) is the bottleneck ({part}): use larger batches"
         f"{'' if setup.on_gpu else ', or a GPU'}.",
-        "training": f"The model is the bottleneck; the loader makes a step {max(0.0, share):.1%} longer. A faster "
-        f"loader would change almost nothing.",
     }[limit]
 
 
-def what_limits(costs: Mapping[Stage, Cost], setup: Setup, overhead: float | None = None, noise: float = 0.0) -> str:
-    """The advice; it is for a training if the loader's `overhead` on a step is known and above the noise.
-
-    If the measurements contradict each other, it names no stage.
-    """
-    if overhead is not None and overhead < _SMALL_OVERHEAD and noise < _MUCH_NOISE:
-        return advice("training", overhead, setup)
+def what_limits(costs: Mapping[Stage, Cost], setup: Setup) -> str:
+    """The advice; if the measurements contradict each other, it names no stage."""
     if found := contradiction(costs, setup):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "
