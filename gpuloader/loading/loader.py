@@ -32,8 +32,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.epoch_sampler import EpochSampler
-from gpuloader.loading.iteration import Iteration, Progress
+from gpuloader.loading.iteration import EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, resolve_run

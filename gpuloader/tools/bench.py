@@ -34,6 +34,8 @@ from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import Batches, as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 
+__all__ = ["bench"]
+
 
 def bench(
     tar: Sources,

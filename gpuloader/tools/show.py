@@ -38,6 +38,8 @@ from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitt
 from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
 
+__all__ = ["Gallery", "show"]
+
 Device: TypeAlias = "int | Literal['auto'] | None"
 
 

@@ -26,6 +26,8 @@ from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
 
+__all__ = ["TuneResult", "tune", "verdict"]
+
 REPEATS = 3
 LEAST_GAIN = 0.02
 _RUNS = 40
