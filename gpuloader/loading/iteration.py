@@ -15,6 +15,19 @@ from gpuloader.plan import Cursor, Plan, check_epoch
 Item_co = TypeVar("Item_co", covariant=True)
 
 
+class Closing:
+    """A loader as a context manager, which closes it at the end."""
+
+    def close(self) -> None:
+        """Ends what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Progress:
     """The place of a GPULoader or MixedLoader in its run, and which iteration over it is running.
 

@@ -122,7 +122,7 @@ ADVICE = [
     ("decode", CPU, "or decoded ones (`gpuloader pack --decoded`)."),
     ("resize", CPU, "Resizing and normalising are the bottleneck"),
     ("pixels", CPU, "or use fewer of them."),
-    ("delivery", CPU, "use larger batches, or a GPU."),
+    ("delivery", CPU, "use larger batches, or the GPU that trains (device_id)."),
     ("delivery", GPU, "use larger batches."),
 ]
 
