@@ -67,11 +67,10 @@ def bench(
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
-    for path in (plot, report):
-        if path is not None:
-            check_output(path)
     if plot is not None:
         check_plotting(Path(plot))
+    if report is not None:
+        check_output(report)
     arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import counted, format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
+from gpuloader.tools.outputs import check_output
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
 _AXIS = "seconds for 1,000 images, each stage with all stages before it (less is better)"
@@ -74,17 +75,13 @@ def caching_note(result: BenchResult) -> str:
     return f"The shards ({data}) do not fit into memory ({memory}): every epoch reads from the disk."
 
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-
 def check_plotting(picture: Path) -> None:
-    """Checks that matplotlib is installed, and that the picture's name ends in a supported format.
+    """Checks that the picture can be written, in a format of matplotlib, and that this is installed.
 
     Raises:
         ConfigError: one of these is not so.
     """
-    if picture.suffix.lower() not in PLOT_SUFFIXES:
-        raise ConfigError(f"plot={str(picture)!r}: allowed is a file that ends in {', '.join(PLOT_SUFFIXES)}")
+    check_output(picture, (".png", ".svg", ".pdf"))
     if find_spec("matplotlib") is None:
         raise ConfigError("a plot needs matplotlib, which is not installed: pip install 'gpuloader[plot]'")
 

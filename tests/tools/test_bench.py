@@ -96,7 +96,7 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
         ({"batch_size": "8"}, ConfigError, "batch_size='8': allowed is an integer of at least 1"),
         ({"seconds": 0}, ConfigError, "seconds=0: allowed is a number above 0"),
         ({"plot": "/no/such/a.png"}, ConfigError, "/no/such/a.png: there is no folder /no/such"),
-        ({"plot": "a.txt"}, ConfigError, "plot='a.txt': allowed is a file that ends in .png, .svg, .pdf"),
+        ({"plot": "a.txt"}, ConfigError, "a.txt: allowed is a file that ends in .png, .svg or .pdf"),
         ({"report": "/no/such/a.html"}, ConfigError, "/no/such/a.html: there is no folder /no/such"),
         ({"preset": "imagenet_evl"}, ConfigError, "did you mean imagenet_eval"),
         ({"device_id": 99}, DeviceError, "device_id=99"),
