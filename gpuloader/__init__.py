@@ -32,7 +32,7 @@ from gpuloader.errors import (
     TooManyBadImagesError,
 )
 from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.printable import make_printable
+from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
     from gpuloader.loading.compose import Compose

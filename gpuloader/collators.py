@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 __all__ = [
     "REFUSALS",

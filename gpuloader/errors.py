@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuloader.helpers.printable import as_message, shorten
+from gpuloader.helpers.text import as_message, shorten
 
 __all__ = [
     "BadImageError",

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gpuloader.demo.net import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import StateError
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
-from gpuloader.tools.outputs import check_output
-from gpuloader.tools.small_net import small_net
+from gpuloader.tools.outputs import PICTURES, check_output
 
 TRAIN_FOLDER, VAL_FOLDER = "train", "val"
 TRAIN_PICTURES = 1200
@@ -70,11 +70,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
         StateError: the folder train or val in `folder` has tars already.
     """
-    if picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
-    if not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
-    check_output(picture)
+    check_output(picture, PICTURES)
     if tars := sorted(tar for part in (TRAIN_FOLDER, VAL_FOLDER) for tar in (folder / part).glob("*.tar")):
         raise StateError(f"{folder} has tars already, such as {tars[0].relative_to(folder)}: give an empty folder")
     train, val = _make_shards(folder, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -15,10 +14,11 @@ import torch
 
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, either, similar
+from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Field
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
 
@@ -104,8 +104,8 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
         return _OF_TORCH[unknown]
     if unknown in _OF_A_RECIPE:
         return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
-    near = difflib.get_close_matches(unknown, [*known, *_IN_VALUES], n=1)
-    hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
+    near = [_IN_VALUES.get(name, name) for name in similar(unknown, [*known, *_IN_VALUES])]
+    hint = f"did you mean {either(near)}?" if near else f"allowed are {', '.join(known)}"
     return f"GPULoader has no such argument; {hint}"
 
 
@@ -146,7 +146,7 @@ def resolve_device(device_id: object, world: World) -> int | None:
 
 def _gpu_number(name: object) -> int:
     number = int(name[5:]) if isinstance(name, str) and name.startswith("cuda:") and name[5:].isdecimal() else name
-    if not is_integer(number, 2**31):
+    if not is_integer(number, 0, 2**31):
         raise ConfigError(
             f'device_id={name!r}: allowed are a GPU\'s number, "cuda:0", "cuda" for the local rank\'s, None or "cpu" '
             f'for the CPU, a torch.device of those, and "auto"'

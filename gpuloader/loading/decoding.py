@@ -41,11 +41,10 @@ def make_running(run: Run, source: Source, last_step: LastStep = "all", views: S
 
 
 def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipeline:
-    source.begins = True
     return recipe_pipeline(
         preset=run.recipe,
         source=source,
-        batch_size=max(source.rows, run.plan.batch_size),
+        batch_size=source.begin(run.plan.batch_size),
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch_queue_depth=run.decoder.prefetch,

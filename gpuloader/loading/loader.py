@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from inspect import unwrap
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 import torch
 from torch.profiler import record_function
-from typing_extensions import Never, Self, TypeVar
+from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
@@ -32,8 +31,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.epoch_sampler import EpochSampler
-from gpuloader.loading.iteration import Iteration, Progress
+from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, Run, resolve_run
@@ -51,7 +49,7 @@ Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
 
 
-class GPULoader(Generic[B_co, Output_co, Fields_co]):
+class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -313,14 +311,6 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_batches"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpuloader.helpers.cores import available_memory_bytes
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws

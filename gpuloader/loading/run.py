@@ -14,7 +14,7 @@ import torch
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,

@@ -13,7 +13,7 @@ from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads

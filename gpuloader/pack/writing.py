@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.tar_samples import write_sample
-from gpuloader.helpers.whole_files import OtherWriterError, whole_file
+from gpuloader.helpers.whole_files import OtherWriterError, whole_file, write_sample
 from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, Sample

@@ -33,7 +33,8 @@ from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import Batches, as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
-from gpuloader.tools.training_step import prepare_training
+
+__all__ = ["bench"]
 
 
 def bench(
@@ -42,7 +43,6 @@ def bench(
     device_id: int | Literal["auto"] | None = "auto",
     *,
     seconds: float = 20.0,
-    train: str | None = None,
     plot: str | Path | None = None,
     report: str | Path | None = None,
     progress: bool = False,
@@ -54,9 +54,7 @@ def bench(
         tar: as for `GPULoader`.
         batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
         device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
-        seconds: for all stages of a device together, without starting and warming up; the same again with `train`.
-        train: a network whose training step is measured with and without the loader: "small", or a name that
-            torchvision or timm knows.
+        seconds: for all stages of a device together, without starting and warming up.
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
         report: a page with all results to write, one .html file.
         progress: show the progress on stderr.
@@ -69,11 +67,10 @@ def bench(
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
-    for path in (plot, report):
-        if path is not None:
-            check_output(path)
     if plot is not None:
         check_plotting(Path(plot))
+    if report is not None:
+        check_output(report)
     arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
@@ -84,7 +81,7 @@ def bench(
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
         data = _data(run_of(loaders[0]), machine)
-        measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
+        measured = [_measure_device(loader, data, machine, seconds, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
@@ -113,7 +110,7 @@ _TITLES: Mapping[Stage, str] = {
 
 
 def _measure_device(
-    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, train: str | None, progress: bool
+    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, progress: bool
 ) -> DeviceFigures:
     cursors: list[Cursor] = []
     on_gpu = loader.device.type == "cuda"
@@ -131,17 +128,12 @@ def _measure_device(
         del stages["decode"]
     if not on_gpu and all(view.in_one_pass for view in loader.preset.each_view):
         del stages["pixels"]
-    train_for = None if train is None else prepare_training(loader, train)
     costs: dict[Stage, Cost] = {}
-    training = None
     with progress_bar(progress) as bar:
-        task = bar.add_task(f"measuring, {loader.device}", total=len(stages) + (train_for is not None))
+        task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
         for stage, work in stages.items():
             with closing(work()) as batches:
                 costs[stage] = measure(batches, seconds / len(stages), warm_up=stage != "disk")
-            bar.advance(task)
-        if train_for is not None:
-            training = train_for(seconds)
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
@@ -160,8 +152,7 @@ def _measure_device(
             StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
             for stage, cost in costs.items()
         ),
-        training=training,
-        limit=what_limits(costs, setup, *(() if training is None else (training.overhead, training.noise))),
+        limit=what_limits(costs, setup),
     )
 
 

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import platformdirs
 
 from gpuloader.errors import ConfigError, DeviceError, InstallationError
-from gpuloader.helpers.cores import cgroup_limits, usable_cores
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
+from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -90,7 +90,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
-        memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cgroup_limits().memory_bytes),
+        memory(machine_memory_bytes(), cgroup_limits().memory_bytes),
         _shared_memory(),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         _kernels(),

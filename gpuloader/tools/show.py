@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.helpers.printable import printable
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
@@ -38,6 +37,8 @@ from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
+
+__all__ = ["Gallery", "show"]
 
 Device: TypeAlias = "int | Literal['auto'] | None"
 

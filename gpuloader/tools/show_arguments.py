@@ -12,9 +12,8 @@ from gpuloader.plan import check_seed
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Tar, resolve_shards
 from gpuloader.shards.remote.urls import remote_protocol
-from gpuloader.tools.outputs import check_output
+from gpuloader.tools.outputs import PICTURES, check_output
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
 MOST_IMAGES = 1000
 
 
@@ -41,9 +40,7 @@ def check_picture(picture: Path, samples: int | Sequence[int | str], versions: i
     Raises:
         ConfigError: an argument is invalid, or the file cannot be written.
     """
-    if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: allowed is a file that ends in {', '.join(SUFFIXES)}, in a folder that exists")
-    check_output(picture)
+    check_output(picture, PICTURES)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not isinstance(number, int) or not least <= number <= MOST_IMAGES:
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {MOST_IMAGES}")

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.mixed_loader import MixedLoader
 from gpuloader.training.configs import GenericTrainerConfig
 from gpuloader.training.hooks import HookManager

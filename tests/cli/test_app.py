@@ -113,7 +113,7 @@ def test_a_module_that_cannot_be_imported_is_no_traceback(
         ),
         (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
-        (("demo", "-o", "demo.txt"), "error: demo.txt: allowed is a picture that ends in .png, .jpg or .jpeg"),
+        (("demo", "-o", "demo.txt"), "error: demo.txt: allowed is a file that ends in .png, .jpg or .jpeg"),
         (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),
         (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
     ],
