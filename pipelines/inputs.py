@@ -230,9 +230,9 @@ def warps_of(view: ViewPlan) -> frozenset[str]:
     """What a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
     inner = list(with_inner(view.pixels))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
-    samplings = {getattr(each, "interpolation", None) for each in inner} - {None}
-    samplings |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}
-    ends = {"nearest" if sampling == "nearest" else "linear" for sampling in samplings}
+    interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
+    interpolations |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}
+    ends = {"nearest" if each == "nearest" else "linear" for each in interpolations}
     filled = any(each.fill for each in inner if hasattr(each, "fill"))
     return frozenset({f"{kind}_{end}" for kind in kinds for end in ends} | ({"fill"} if filled else set()))
 

@@ -95,7 +95,7 @@ class Run:
     Example:
         >>> from gpuloader import GPULoader
         >>> run = GPULoader("shards/", 8, "cpu", preset="imagenet_eval").run
-        >>> run.plan.steps(), run.recipe.shapes(epoch=0), run.device
+        >>> run.plan.steps(), run.recipe.shapes, run.device
         (5, [(224, 224)], device(type='cpu'))
     """
 

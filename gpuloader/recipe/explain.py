@@ -34,7 +34,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
     Op.BLUR: ("sigma", "kernel_size"),
     Op.MIX_ADD: ("share",),
 }
-_SAMPLINGS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
+_INTERPOLATIONS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
 _DIGITS = 4
 
 
@@ -124,7 +124,7 @@ def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Pa
         warp = dict(
             _affine(matrix / matrix[2, 2], height, width) if _is_affine(matrix) else _corners(matrix, height, width)
         )
-        return {**warp, "interpolation": _SAMPLINGS[int(row[9])]}
+        return {**warp, "interpolation": _INTERPOLATIONS[int(row[9])]}
     return {name: _round(value) for name, value in zip(_NAMES.get(op, ()), row)}
 
 

@@ -97,8 +97,8 @@ class PlacingTransform(Transform, ABC):
     def place(self, at: Placement, draw: Draw) -> Placement:
         """The placement after this operation, drawn for each sample."""
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        """(height, width) after it, or None if that depends on the image; `before` is the shape before it."""
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        """Returns (height, width) after it, or None if that depends on the image; `before` is the shape before it."""
         return before
 
 
@@ -120,19 +120,22 @@ def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
 
 Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
 Size: TypeAlias = Side | Annotated[Sequence[int], kept_as(tuple[Side, Side])] | Schedule
-"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30."""
+"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30.
+
+Transforms take those of epoch 0; `Recipe.at` gives them those of another.
+"""
 
 
 def at_epoch(size: Size, epoch: int) -> int | Shape:
-    """The size in an epoch; in a schedule, the one that began last."""
+    """Returns the size in an epoch: of sizes by epoch, the one that began last."""
     if isinstance(size, dict):
         return size[max(start for start in size if start <= epoch)]
     return size if isinstance(size, int) else (size[0], size[1])
 
 
-def sides(size: Size, epoch: int) -> Shape:
-    """(height, width) of a size in an epoch; one number is a square."""
-    now = at_epoch(size, epoch)
+def sides(size: Size) -> Shape:
+    """Returns (height, width) of a size; one number is a square."""
+    now = at_epoch(size, 0)
     return (now, now) if isinstance(now, int) else now
 
 

@@ -60,7 +60,6 @@ class ViewPlan:
         streams = [each.stream for each in transforms]
         self._occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)]
         self._check()
-        self._check_sides()
 
     def _check(self) -> None:
         in_order = [*self.placing, *self.pixels, *(each for each in (self.normalize, self.erasing) if each is not None)]
@@ -88,17 +87,15 @@ class ViewPlan:
             raise ValueError(f"{', '.join(names)}: {names[resizing[0]]} must come before cropping and padding")
         if cutting and padding and cutting[0] < padding[0]:
             raise ValueError(f"{', '.join(names)}: padding must come before the crop")
-        if self._shape(0) is None:
+        if self._shape is None:
             raise ValueError(
                 f"{', '.join(names) or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
                 f"take RandomResizedCrop, or Resize to [height, width]"
             )
 
-    def _check_sides(self) -> None:
-        sizes = [size for each in self.placing if isinstance(size := getattr(each, "size", None), dict)]
-        for height, width in (self.shape(epoch) for epoch in {0}.union(*sizes)):
-            if max(height, width) > MAX_SIDE:
-                raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
+        if max(self._shape) > MAX_SIDE:
+            height, width = self._shape
+            raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
 
     @cached_property
     def steps(self) -> int:
@@ -135,26 +132,27 @@ class ViewPlan:
         """Whether the output can show pixels outside of the image."""
         return any(isinstance(each, (Pad, *_CROPS)) for each in self.placing)
 
-    def shape(self, epoch: int) -> Shape:
-        """(height, width) of the output in an epoch."""
-        shape = self._shape(epoch)
-        assert shape is not None
-        return shape
+    @property
+    def shape(self) -> Shape:
+        """(height, width) of the output."""
+        assert self._shape is not None
+        return self._shape
 
     def draw(self, draws: Draws, sizes: Ints) -> DrawnView:
         """Draws for images of these heights and widths, (n, 2)."""
-        shape = self.shape(draws.epoch)
         placements = [Placement.whole(sizes)]
         for transform in self.placing:
             placements.append(transform.place(placements[-1], self._draw(transform, draws)))
-        programs = [_program(transform, self._draw(transform, draws), *shape) for transform in self.pixels]
-        erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), *shape)
-        return DrawnView(shape, tuple(placements), chain(programs, len(draws.ids)), erased)
+        size = np.array([self.shape])
+        programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
+        erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
+        return DrawnView(self.shape, tuple(placements), chain(programs, len(draws.ids)), erased)
 
-    def _shape(self, epoch: int) -> Shape | None:
+    @cached_property
+    def _shape(self) -> Shape | None:
         shape = None
         for transform in self.placing:
-            shape = transform.output_shape(shape, epoch)
+            shape = transform.output_shape(shape)
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
@@ -167,11 +165,11 @@ def steps_of(transform: PixelTransform | RandomHorizontalFlip) -> int:
     return transform.steps if isinstance(transform, PixelTransform) else 1
 
 
-def _program(transform: PixelTransform | RandomHorizontalFlip, draw: Draw, height: int, width: int) -> Program:
+def _program(transform: PixelTransform | RandomHorizontalFlip, draw: Draw, sizes: Ints) -> Program:
     if isinstance(transform, PixelTransform):
-        return transform.program(draw, height, width)
+        return transform.program(draw, sizes)
     horizontal = np.full(draw.samples, transform.axis == 1)
-    flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
+    flip = warp(mirror(horizontal, ~horizontal, sizes), NEAREST, None)
     return sometimes(flip, draw(1)[:, 0], transform.p)
 
 

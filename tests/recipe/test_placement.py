@@ -14,6 +14,7 @@ from oracle import functional, transforms
 from scipy import stats
 
 from gpuloader.plan import Draws
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import (
     CenterCrop,
     Pad,
@@ -49,11 +50,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def folded(
-    placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int], epoch: int = 0
-) -> Placement:
+def folded(placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int]) -> Placement:
     """The transforms on images of these sizes, (n,); each draws by itself."""
-    at, draws = Placement.whole(np.stack([heights, widths], 1)), Draws(7, epoch, np.arange(len(heights)))
+    at, draws = Placement.whole(np.stack([heights, widths], 1)), Draws(7, 0, np.arange(len(heights)))
     for number, transform in enumerate(placing):
         at = transform.place(at, draws.of(transform.stream, number))
     return at
@@ -240,8 +239,9 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
 )
 def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Shape]) -> None:
     assert {epoch: at_epoch(size, epoch) for epoch in by_epoch} == by_epoch
-    squares = {epoch: (now, now) if isinstance(now, int) else now for epoch, now in by_epoch.items()}
-    assert {epoch: sides(size, epoch) for epoch in by_epoch} == squares
+    for now in by_epoch.values():
+        assert sides(now) == ((now, now) if isinstance(now, int) else now)
+    assert sides(size) == sides(by_epoch[0])
 
 
 @pytest.mark.parametrize(
@@ -257,11 +257,9 @@ def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Sh
 )
 def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], before: Shape, after: Shape) -> None:
     for epoch, expected in ((0, before), (1, before), (2, after), (9, after)):
-        shape = None
-        for transform in placing:
-            shape = transform.output_shape(shape, epoch)
-        assert shape == expected
-        assert folded(placing, [30, 9], [20, 50], epoch).shape.tolist() == [list(expected)] * 2
+        recipe = Recipe(placing).at(epoch)
+        assert recipe.shapes == [expected]
+        assert folded(recipe.transforms, [30, 9], [20, 50]).shape.tolist() == [list(expected)] * 2
 
 
 @pytest.mark.parametrize(
@@ -270,13 +268,14 @@ def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], bef
 def test_a_size_that_depends_on_the_image_is_not_known(placing: list[PlacingTransform]) -> None:
     shape = None
     for transform in placing:
-        shape = transform.output_shape(shape, 0)
+        shape = transform.output_shape(shape)
     assert shape is None
 
 
 def test_resizing_follows_the_epoch() -> None:
     resize = Resize({0: 10, 2: 20})
-    assert [folded([resize], [30], [60], epoch).resized.tolist() for epoch in (1, 2)] == [[[10, 20]], [[20, 40]]]
+    by_epoch = [Recipe([resize, CenterCrop(9)]).at(epoch).transforms[:1] for epoch in (1, 2)]
+    assert [folded(placing, [30], [60]).resized.tolist() for placing in by_epoch] == [[[10, 20]], [[20, 40]]]
 
 
 def test_one_fill_is_for_all_channels() -> None:

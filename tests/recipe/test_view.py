@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from drawn_numbers import numbers_of
+from drawn_numbers import all_numbers_of, numbers_of
 from oracle import functional
 from reference import run_program
 
@@ -308,8 +308,8 @@ def test_how_all_samples_are_placed() -> None:
 def test_shapes_follow_the_epoch() -> None:
     growing = [RandomResizedCrop({0: 8, 3: 12}), RandAugment(), NORMAL, RandomErasing(1.0)]
     preset = Recipe(views=[View(growing), View([Resize((4, 6))], count=2)])
-    assert preset.shapes(2) == [(8, 8), (4, 6), (4, 6)]
-    assert preset.shapes(3) == [(12, 12), (4, 6), (4, 6)]
+    assert preset.at(2).shapes == [(8, 8), (4, 6), (4, 6)]
+    assert preset.at(3).shapes == [(12, 12), (4, 6), (4, 6)]
     for epoch, side in ((2, 8), (3, 12)):
         draws = Draws(0, epoch, np.arange(COUNT))
         drawn = preset.draw(draws, SIZES).views[0]
@@ -321,6 +321,43 @@ def test_shapes_follow_the_epoch() -> None:
         turned = warps[warps[:, 1] * warps[:, 3] < 0, :9].reshape(-1, 3, 3)
         middle = turned @ [side / 2, side / 2, 1]
         np.testing.assert_allclose(middle[:, :2], side / 2, atol=1e-4)  # about the middle of that size
+
+
+def test_the_recipe_of_an_epoch_has_no_sizes_by_epoch() -> None:
+    growing = Recipe(views=[View([Resize({0: 20, 5: 30}), RandomCrop({0: 8, 3: 12}, 2), FLIP], count=2), View([CROP])])
+    at_4 = Recipe(views=[View([Resize(20), RandomCrop(12, 2), FLIP], count=2), View([CROP])])
+    assert growing.at(4) == at_4
+    assert growing.at(4).at(99) is growing.at(4)
+    assert growing.at(4) is growing.at(3)  # made once, as a run asks for it at every batch
+    assert [growing.at(epoch).shapes[0] for epoch in (0, 2, 3, 5)] == [(8, 8), (8, 8), (12, 12), (12, 12)]
+    assert growing.shapes == growing.at(0).shapes
+    drawn, of_4 = (preset.draw(Draws(0, 4, np.arange(9)), SIZES[:9]) for preset in (growing, at_4))
+    for one, other in zip(all_numbers_of(drawn), all_numbers_of(of_4), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "at_a_shape"),
+    [
+        ([RandomResizedCrop({0: 8, 2: 9}, (0.5, 1)), FLIP], [RandomResizedCrop((4, 6), (0.5, 1)), FLIP]),
+        ([Resize((8, 8)), FLIP], [Resize((4, 6)), FLIP]),
+        ([Resize({0: 9, 2: 20}), CenterCrop(8), JITTER], [Resize(20), CenterCrop((4, 6)), JITTER]),
+        ([Resize((20, 20)), FiveCrop(8)], [Resize((20, 20)), FiveCrop((4, 6))]),
+    ],
+    ids=str,
+)
+def test_another_shape_takes_the_place_of_the_last_size(
+    transforms: Sequence[Transform], at_a_shape: Sequence[Transform]
+) -> None:
+    assert Recipe(transforms, views=2).at(2, (4, 6)) == Recipe(at_a_shape, views=2)
+
+
+@pytest.mark.parametrize("preset", [Recipe([CROP, Pad(2)]), Recipe(views=[View([CROP])])], ids=str)
+def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
+    with pytest.raises(
+        PresetError, match=r"shape \(4, 6\) cannot replace the recipe's \(.*\): allowed are recipes without"
+    ):
+        preset.at(0, (4, 6))
 
 
 # Several crops of one image.
@@ -338,7 +375,7 @@ def test_shapes_follow_the_epoch() -> None:
 )
 def test_five_and_ten_crops_are_views(preset: Recipe, views: int) -> None:
     assert [view.number for view in preset.each_view] == list(range(views))
-    assert len(preset.shapes(0)) == views
+    assert len(preset.shapes) == views
 
 
 def test_each_of_ten_crops_is_in_its_place() -> None:
