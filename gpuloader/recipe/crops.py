@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -118,10 +117,8 @@ class RandomResizedCrop(PlacingTransform):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         windows = random_windows(draw, at.shape, self.scale, self.ratio)
-        start = np.where(at.mirrored, at.shape - windows[:, :2] - windows[:, 2:], windows[:, :2])
-        at = replace(at, window=np.concatenate([start, start + windows[:, 2:]], 1))
-        shape = np.broadcast_to(np.array(sides(self.size), np.int64), at.shape.shape)
-        return at.resize(shape, self.interpolation, self.antialias)
+        size = np.full_like(at.shape, sides(self.size))
+        return at.resized_crop(windows[:, :2], windows[:, 2:], size, self.interpolation, self.antialias)
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         return sides(self.size)
@@ -391,7 +388,7 @@ def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
 def _pad(at: Placement, padding: Padding, fill: Fill, mode: PaddingMode) -> Placement:
     left, top, right, bottom = _four(padding)
     before, after = np.array([[top, left]]), np.array([[bottom, right]])
-    return replace(at.crop(-before, at.shape + before + after), fill=rgb(fill), padding_mode=mode)
+    return at.pad(before, after, mode, rgb(fill))
 
 
 def _four(padding: Padding) -> tuple[int, int, int, int]:

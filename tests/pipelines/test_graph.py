@@ -98,7 +98,7 @@ def in_levels(*placing: Transform, **options: Any) -> Recipe:  # noqa: ANN401
 
 def windows(drawn: Drawn, view: int = 0) -> list[list[int]]:
     """Top, left, height and width of what is resized, in the whole image."""
-    window = drawn.views[view].placement.window
+    window = drawn.views[view].placement.canvas()
     return np.concatenate([window[:, :2], window[:, 2:] - window[:, :2]], 1).tolist()
 
 

@@ -26,12 +26,16 @@ def run(
     corner: tuple[int, int] = (0, 0),
     mirror: tuple[bool, bool] = (False, False),
     rois: Sequence[Sequence[float]] | None = None,
+    pictures: Sequence[Sequence[float]] | None = None,
+    shown: tuple[int, int, int, int] | None = None,
+    transposed: bool = False,
     **options: object,
 ) -> np.ndarray:
     """(n, 3, *size), the images resized and cut, computed by several threads at once; (n, *size, 3) as HWC."""
     count, resized = len(images), resized or size
-    roi = np.array(rois or [[0, 0, *image.shape[:2]] for image in images], np.float64)
-    placed = np.array([[*resized, *corner, *mirror]] * count, np.int32)
+    rois = rois or [[0, 0, *image.shape[:2]] for image in images]
+    roi = np.array([[*each, *picture] for each, picture in zip(rois, pictures or rois, strict=True)], np.float64)
+    placed = np.array([[*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed]] * count, np.int32)
     settings = {
         "interpolation": "bilinear",
         "antialias": True,

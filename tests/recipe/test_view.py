@@ -75,6 +75,12 @@ def test_transforms_are_sorted_by_what_they_do() -> None:
         [FLIP, Resize(9, max_size=99), UPSIDE_DOWN, CornerCrop(9, "top left"), FLIP],
         [CROP, Pad(2)],
         [CROP, ERASE],
+        [Resize(20), CROP],
+        [CROP, CenterCrop(9), RandomCrop(8)],
+        [Pad(1), RandomCrop(9, 1)],
+        [CenterCrop(9), Resize((4, 5)), JITTER, NORMAL],
+        [Pad(9), CROP],
+        [CenterCrop(9), Pad(1)],
     ],
     ids=str,
 )
@@ -87,7 +93,6 @@ NOT_THERE = (
     "is in the wrong place: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
     "Normalize once, then RandomErasing once"
 )
-ONE_OF_EACH = "allowed are one resize, one crop and one padding; fold them into one"
 DIFFERENT = (
     "leaves images of different sizes: add CenterCrop or RandomCrop, or take RandomResizedCrop, or Resize to "
     "[height, width]"
@@ -99,20 +104,19 @@ DIFFERENT = (
     [
         ([CROP, JITTER, CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
         ([JITTER, CROP], f"RandomResizedCrop {NOT_THERE}"),
-        ([CROP, NORMAL, JITTER], f"Normalize {NOT_THERE}"),
-        ([CROP, NORMAL, FLIP], f"Normalize {NOT_THERE}"),
-        ([CROP, ERASE, NORMAL], f"RandomErasing {NOT_THERE}"),
+        ([CROP, NORMAL, JITTER], f"ColorJitter {NOT_THERE}"),
+        ([CROP, NORMAL, FLIP], f"RandomHorizontalFlip {NOT_THERE}"),
+        ([CROP, ERASE, NORMAL], f"Normalize {NOT_THERE}"),
         ([CROP, NORMAL, NORMAL], f"Normalize {NOT_THERE}"),
         ([CROP, NORMAL, Normalize((0, 0, 0), (1, 1, 1))], f"Normalize {NOT_THERE}"),
         ([CROP, ERASE, RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
         ([CROP, NORMAL, ERASE, Pad(1)], f"Pad {NOT_THERE}"),
-        ([Resize(20), CROP], f"Resize, RandomResizedCrop: {ONE_OF_EACH}"),
-        ([CROP, CenterCrop(9), RandomCrop(8)], f"RandomResizedCrop, CenterCrop, RandomCrop: {ONE_OF_EACH}"),
-        ([Pad(1), RandomCrop(9, 1)], f"Pad, RandomCrop: {ONE_OF_EACH}"),
-        ([Pad(1), RandomCrop(9, fill=9)], f"Pad, RandomCrop: {ONE_OF_EACH}"),  # two fills
-        ([CenterCrop(9), Resize(4)], "CenterCrop, Resize: Resize must come before cropping and padding"),
-        ([Pad(9), CROP], "Pad, RandomResizedCrop: RandomResizedCrop must come before cropping and padding"),
-        ([CenterCrop(9), Pad(1)], "CenterCrop, Pad: padding must come before the crop"),
+        (
+            [Pad(1), RandomCrop(9, fill=9)],
+            "Pad, RandomCrop: padded twice, 'constant' with fill (0.0, 0.0, 0.0) and 'constant' with fill "
+            "(9.0, 9.0, 9.0): allowed are several paddings that are all 'constant' with one fill, or a single one",
+        ),
+        ([CenterCrop(9), Resize(4)], f"CenterCrop, Resize: {DIFFERENT}"),
         ([Resize(9)], f"Resize: {DIFFERENT}"),
         ([FLIP, Pad(2)], f"RandomHorizontalFlip, Pad: {DIFFERENT}"),
         ([JITTER], f"no crop: {DIFFERENT}"),
@@ -279,22 +283,26 @@ def test_flips_behind_a_change_of_pixels_are_torchvisions(
 
 
 @pytest.mark.parametrize(
-    ("transforms", "in_one_pass", "pads"),
+    ("transforms", "in_one_pass", "overlapping"),
     [
-        ([CROP, FLIP, NORMAL], True, False),
-        ([Resize((4, 4)), FLIP], True, False),
-        ([Resize(9), CenterCrop(8), NORMAL], True, True),
-        ([CROP, Pad(1)], True, True),
-        ([CornerCrop(8, "top left")], True, True),
-        ([RandomCrop(8), JITTER], False, True),
-        ([CROP, ERASE], False, False),
-        ([CROP, RandomInvert(), FLIP], False, False),
+        ([CROP, FLIP, NORMAL], True, (False, False)),
+        ([Resize((4, 4)), FLIP], True, (False, False)),
+        ([Resize(9), CenterCrop(8), NORMAL], True, (False, True)),
+        ([CROP, Pad(1)], True, (False, True)),
+        ([CornerCrop(8, "top left")], True, (False, True)),
+        ([RandomCrop(8), JITTER], False, (False, True)),
+        ([CROP, ERASE], False, (False, False)),
+        ([CROP, RandomInvert(), FLIP], False, (False, False)),
+        ([Pad(1), CROP], True, (True, False)),
+        ([CenterCrop(8), Resize((4, 4)), Pad(1)], True, (True, True)),
     ],
     ids=str,
 )
-def test_what_the_graph_can_leave_out(transforms: Sequence[Transform], in_one_pass: bool, pads: bool) -> None:
+def test_what_the_graph_can_leave_out(
+    transforms: Sequence[Transform], in_one_pass: bool, overlapping: tuple[bool, bool]
+) -> None:
     view = ViewPlan(transforms, 0)
-    assert (view.in_one_pass, view.pads) == (in_one_pass, pads)
+    assert (view.in_one_pass, view.how_placed.overlapping) == (in_one_pass, overlapping)
 
 
 def test_how_all_samples_are_placed() -> None:
@@ -400,5 +408,4 @@ def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
 def test_five_crops_stand_where_crops_do(crop: Transform) -> None:
     with pytest.raises(ValueError, match="CornerCrop is in the wrong place"):
         Recipe([CROP, JITTER, crop])
-    with pytest.raises(ValueError, match="allowed are one resize, one crop and one padding"):
-        Recipe([Resize(9), CenterCrop(9), crop])
+    Recipe([Resize(9), CenterCrop(9), crop])
