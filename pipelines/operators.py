@@ -177,7 +177,7 @@ def turn(image: DataNode, given: Nodes) -> DataNode:
 
 
 def _transpose(image: DataNode) -> DataNode:
-    return fn.transpose(image, perm=[1, 0, 2])
+    return fn.transpose(image, perm=[1, 0, 2], transpose_layout=False)
 
 
 def _reflect(image: DataNode, padding_mode: str) -> DataNode:
