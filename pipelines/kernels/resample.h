@@ -26,6 +26,7 @@ struct resampling {
 // of both. The output has `size` pixels, from `corner` on.
 struct axis {
   double start, end;
+  int64_t begin, behind; // of the pixels that the window touches
   int64_t picture_start, picture_end, image_size, resized, shown_start, shown_end, corner, size;
   int mirror;
 };
@@ -57,7 +58,7 @@ static double weigh_distance(enum filter filter, int antialias, double x) {
 enum { NOWHERE = INT64_MIN };
 
 // The pixel from `start` to `end` that is repeated at a place outside of them.
-static int64_t find_unpadded(int64_t place, int64_t start, int64_t end, enum padding padding) {
+static inline int64_t find_unpadded(int64_t place, int64_t start, int64_t end, enum padding padding) {
   int64_t size = end - start;
   if (start <= place && place < end) return place;
   if (padding == CONSTANT || size < 1) return NOWHERE;
@@ -73,8 +74,8 @@ static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
 }
 
 // Where a tap finds its pixel in the image, which has all pixels of the picture that have a weight.
-static int64_t find_source(const struct axis *axis, int64_t tap, enum padding padding) {
-  tap = clamp(tap, (int64_t)floor(axis->start), (int64_t)ceil(axis->end) - 1); // as torch does without antialiasing
+static inline int64_t find_source(const struct axis *axis, int64_t tap, enum padding padding) {
+  tap = clamp(tap, axis->begin, axis->behind - 1); // as torch does without antialiasing
   int64_t place = find_unpadded(tap, axis->picture_start, axis->picture_end, padding);
   return place == NOWHERE ? NOWHERE : clamp(place, 0, axis->image_size - 1);
 }
@@ -84,7 +85,7 @@ static struct taps make_taps(const struct axis *axis, const struct resampling *h
   int antialias = how->antialias != 0;
   enum filter filter = (enum filter)how->filter;
   enum padding padding = (enum padding)how->padding;
-  int64_t begin = (int64_t)floor(axis->start), behind = (int64_t)ceil(axis->end), size = axis->size;
+  int64_t begin = axis->begin, behind = axis->behind, size = axis->size;
   double start = axis->start, scale = (axis->end - start) / axis->resized;
   double support = filter == LANCZOS ? 3 : filter == BICUBIC ? 2 : 1;
   double stretch = antialias ? fmax(scale, 1) : 1, reach = support * stretch;
@@ -264,8 +265,12 @@ struct columns {
   int64_t taps;
 };
 
+// What the levels need beside the weights: to be clamped, as some filters overshoot; or the padding's fill before that.
+enum extra { NONE, CLAMP, BLEND };
+
 SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, const struct columns *columns,
-                               const struct finish *finish, int64_t taps, int careful, int channels_first) {
+                               const struct finish *finish, int64_t taps, enum extra extra, int channels_first) {
+  const floats16 scale = finish->scale, offset = finish->offset, level = finish->level;
   for (int64_t pixel = 0; pixel < columns->count; pixel += 4) {
     floats16 totals[4] = {{0}, {0}, {0}, {0}};
     for (int64_t tap = 0; tap < taps; tap++)
@@ -273,8 +278,9 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
         totals[number] += columns->weights[(pixel + number) * taps + tap] *
                           load16(pixels + columns->start[pixel + number] + 4 * ROWS * tap);
     for (int number = 0; number < 4; number++) {
-      if (careful) totals[number] = clamp_levels(totals[number] + columns->filled[pixel + number] * finish->level);
-      totals[number] = totals[number] * finish->scale + finish->offset;
+      if (extra == BLEND) totals[number] += columns->filled[pixel + number] * level;
+      if (extra) totals[number] = clamp_levels(totals[number]);
+      totals[number] = totals[number] * scale + offset;
     }
     store_pixels(lines, line, columns->count, pixel, channels_first, totals[0], totals[1], totals[2], totals[3]);
   }
@@ -282,14 +288,16 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
 
 // Makes four output rows from four rows; compiled for each of the small numbers of taps that most images need.
 static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns,
-                       const struct finish *finish, int careful, int channels_first) {
-  switch (careful ? 0 : columns->taps) {
-    case 0: weigh_columns(lines, line, pixels, columns, finish, columns->taps, 1, channels_first); break;
-    case 1: weigh_columns(lines, line, pixels, columns, finish, 1, 0, channels_first); break;
-    case 2: weigh_columns(lines, line, pixels, columns, finish, 2, 0, channels_first); break;
-    case 3: weigh_columns(lines, line, pixels, columns, finish, 3, 0, channels_first); break;
-    case 4: weigh_columns(lines, line, pixels, columns, finish, 4, 0, channels_first); break;
-    default: weigh_columns(lines, line, pixels, columns, finish, columns->taps, 0, channels_first);
+                       const struct finish *finish, enum extra extra, int channels_first) {
+  int64_t taps = columns->taps;
+  switch (extra ? -(int64_t)extra : taps) {
+    case -BLEND: weigh_columns(lines, line, pixels, columns, finish, taps, BLEND, channels_first); break;
+    case -CLAMP: weigh_columns(lines, line, pixels, columns, finish, taps, CLAMP, channels_first); break;
+    case 1: weigh_columns(lines, line, pixels, columns, finish, 1, NONE, channels_first); break;
+    case 2: weigh_columns(lines, line, pixels, columns, finish, 2, NONE, channels_first); break;
+    case 3: weigh_columns(lines, line, pixels, columns, finish, 3, NONE, channels_first); break;
+    case 4: weigh_columns(lines, line, pixels, columns, finish, 4, NONE, channels_first); break;
+    default: weigh_columns(lines, line, pixels, columns, finish, taps, NONE, channels_first);
   }
 }
 
@@ -356,6 +364,8 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
   for (int axis = 0; axis < 2; axis++)
     axes[axis] = (struct axis){.start = roi[axis],
                                .end = roi[2 + axis],
+                               .begin = (int64_t)floor(roi[axis]),
+                               .behind = (int64_t)ceil(roi[2 + axis]),
                                .picture_start = (int64_t)roi[4 + axis],
                                .picture_end = (int64_t)roi[6 + axis],
                                .image_size = axis ? image_width : image_height,
@@ -366,7 +376,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
                                .shown_end = placed[8 + axis],
                                .size = axis ? width : height};
   struct taps down = make_taps(&axes[0], how), across = make_taps(&axes[1], how);
-  int careful = how->filter >= BICUBIC || down.blends || across.blends;
+  enum extra extra = down.blends || across.blends ? BLEND : how->filter >= BICUBIC ? CLAMP : NONE;
   int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
 
   struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)),
@@ -400,7 +410,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
       if (down.count[y] && down.filled[y] != 0) blend_fill(rows_between + number * row, values, down.filled[y], how->level);
     }
     interleave(pixels, rows_between, row, image_width);
-    make_lines(lines, line, pixels, &columns, &finish, careful, channels_first);
+    make_lines(lines, line, pixels, &columns, &finish, extra, channels_first);
     for (int64_t number = 0; number < rows; number++) {
       int64_t y = top + number;
       if (down.count[y] == 0 || across.least_count == 0)
