@@ -181,7 +181,7 @@ class DecodedBatches:
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
         """The images of a batch without samples."""
         recipe = self._run.recipe
-        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
+        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.at(epoch).shapes)
         return [
             torch.empty(shape, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device) for shape in shapes
         ]

@@ -161,7 +161,7 @@ class Reader:
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.shapes(planned.draws.epoch)[0])
+        return mix.draw(draw, *self._run.recipe.at(planned.draws.epoch).shapes[0])
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""

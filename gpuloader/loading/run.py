@@ -93,7 +93,7 @@ class Run:
         >>> from gpuloader import GPULoader
         >>> from gpuloader.loading.loader import run_of
         >>> run = run_of(GPULoader("shards/", 8, "cpu", preset="imagenet_eval"))
-        >>> run.plan.steps, run.recipe.shapes(epoch=0), run.device
+        >>> run.plan.steps, run.recipe.shapes, run.device
         (5, [(224, 224)], device(type='cpu'))
     """
 

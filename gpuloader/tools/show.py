@@ -271,7 +271,7 @@ def show(
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
-    sides = [side for epoch in range(versions) for shape in compose.shapes(epoch) for side in shape]
+    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
