@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,12 @@ class Field:
             if not (getattr(self, option) is None or callable(getattr(self, option))):
                 raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
 
-    @property
+    @cached_property
     def path(self) -> str:
         """NAME of a source "json:NAME"; empty for the whole component."""
         return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
 
-    @property
+    @cached_property
     def extension(self) -> str:
         """The component's extension, in lower case and without its dot."""
         return "json" if self.path else self.source.lower().removeprefix(".")
