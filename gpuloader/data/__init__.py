@@ -12,9 +12,8 @@ from gpuloader.data.dataloaders import (
 from gpuloader.data.device_loader import DeviceLoader
 from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy, create_multi_dataloaders
 from gpuloader.data.module import DataModuleProtocol, UniversalDataModule
-from gpuloader.data.registry import CollatorRegistry, DefaultCollator
+from gpuloader.data.registry import CollatorRegistry, DefaultCollator, TaskSpec
 from gpuloader.data.sizing import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
-from gpuloader.data.task import TaskSpec
 from gpuloader.data.text import TextCollator
 from gpuloader.data.vision import VisionCollator
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpuloader.data.registry import CollatorRegistry
+from gpuloader.data.registry import CollatorRegistry, TaskSpec
 from gpuloader.data.sizing import get_optimal_num_workers
-from gpuloader.data.task import TaskSpec
 from gpuloader.loading.world import World
 
 

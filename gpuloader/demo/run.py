@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from gpuloader.demo.net import small_net
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import StateError
@@ -115,6 +114,29 @@ def _half_of_the_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    """A stage from (B, inputs, H, W) to (B, outputs, H / 2 / stride, W / 2 / stride)."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+    )
+
+
+def small_net(classes: int = 10) -> nn.Module:
+    """A network from normalised pictures, (B, 3, 96, 96) float32, to a score for each class, (B, classes) float32."""
+    return nn.Sequential(
+        stage(3, 24, kernel=5, stride=2),
+        stage(24, 64),
+        stage(64, 128),
+        stage(128, 256),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, classes),
+    )
 
 
 def learning_rate(done: float) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TypeGuard
 
 
-def is_integer(value: object, least: int, end: int | None = None) -> TypeGuard[int]:
-    """Whether it is an integer in [least, end), without an end if `end` is None. True and False are no integers."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value and (end is None or value < end)
+def is_integer(value: object, least: int | None = None, end: int | None = None) -> TypeGuard[int]:
+    """Whether it is an integer in [least, end); a bound that is None does not count. True and False are no integers."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return (least is None or least <= value) and (end is None or value < end)

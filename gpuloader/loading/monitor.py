@@ -15,6 +15,9 @@ _UNKNOWN_CAUSE = (
     "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; for a MixedLoader, use "
     "a separate WaitMonitor for each of its loaders."
 )
+_BLOCK = ', or use shuffle="block", which reads neighbours together'
+
+Bottleneck: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
 
 
 class _Watched(Protocol):
@@ -148,11 +151,6 @@ def likely_cause(before: Stats, now: Stats) -> str:
     if thread > 0.8 * spent["elapsed_seconds"]:
         return describe_bottleneck("read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate")
     return describe_bottleneck("decode")
-
-
-Bottleneck: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
-
-_BLOCK = ', or use shuffle="block", which reads neighbours together'
 
 
 def describe_bottleneck(

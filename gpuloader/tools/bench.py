@@ -36,6 +36,18 @@ from gpuloader.tools.outputs import check_output
 
 __all__ = ["bench"]
 
+_PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
+
+_TITLES: Mapping[Stage, str] = {
+    "disk": "read, from the disk",
+    "read": "read, from the page cache",
+    "gate": "+ headers, draws, labels",
+    "decode": "+ decode the regions",
+    "resize": "+ resize, crop, flip",
+    "pixels": "+ change pixels, normalise",
+    "loader": "the loader: + deliver batches",
+}
+
 
 def bench(
     tar: Sources,
@@ -94,19 +106,6 @@ def bench(
     if report is not None:
         Path(report).write_text(report_page(result), encoding="utf-8")
     return result
-
-
-_PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
-
-_TITLES: Mapping[Stage, str] = {
-    "disk": "read, from the disk",
-    "read": "read, from the page cache",
-    "gate": "+ headers, draws, labels",
-    "decode": "+ decode the regions",
-    "resize": "+ resize, crop, flip",
-    "pixels": "+ change pixels, normalise",
-    "loader": "the loader: + deliver batches",
-}
 
 
 def _measure_device(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 from gpuloader.plan import check_seed
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Tar, resolve_shards
@@ -42,7 +43,7 @@ def check_picture(picture: Path, samples: int | Sequence[int | str], versions: i
     """
     check_output(picture, PICTURES)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
-        if not isinstance(number, int) or not least <= number <= MOST_IMAGES:
+        if not is_integer(number, least, MOST_IMAGES + 1):
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {MOST_IMAGES}")
     if isinstance(samples, (str, bool)) or not samples or (isinstance(samples, int) and samples < 0):
         raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
