@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import Sample, Source, fingerprint, labelled_files, read_picture
+from gpuloader.pack.records import OpenedSource, Sample, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -112,7 +112,7 @@ class ItemRecord:
         return Sample(image, None, {"cls": b"%d" % number})
 
 
-def torchvision_dataset(text: str) -> Source:
+def torchvision_dataset(text: str) -> OpenedSource:
     """`torchvision:NAME:ROOT`, followed by `:OPTION=VALUE` for each further argument of the dataset.
 
     Raises:
@@ -126,12 +126,12 @@ def torchvision_dataset(text: str) -> Source:
     return _source(TorchvisionItems(name, str(user_path(root).absolute()), tuple(options)))
 
 
-def given_dataset(items: Sequence[Any]) -> Source:
+def given_dataset(items: Sequence[Any]) -> OpenedSource:
     """A dataset as an object: a sequence of (image, label)."""
     return _source(GivenItems(items))
 
 
-def _source(items: Items) -> Source:
+def _source(items: Items) -> OpenedSource:
     dataset = items.open()
     if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
         raise ConfigError("the dataset has transforms, which would be packed, too: make it without transform=")
@@ -145,7 +145,7 @@ def _source(items: Items) -> Source:
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()
-    return Source([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
+    return OpenedSource([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
 
 
 def _name(name: object) -> str:

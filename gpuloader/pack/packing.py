@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
+from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
-from gpuloader.pack.records import Source, unique_keys
+from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
@@ -146,7 +146,7 @@ def pack(
     return _result(folder, opened, shards, len(tasks))
 
 
-def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], written: int) -> PackResult:
+def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
     done = [shard for shard in shards if (folder / shard.name).exists()]
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
@@ -163,12 +163,12 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
         samples=samples,
         bytes=sum((folder / shard.name).stat().st_size for shard in done),
         left_out=tuple(left_out),
-        passed_over=source.passed_over,
+        passed_over=source.left_out_count,
         classes=source.classes,
     )
 
 
-def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
+def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:
     """The source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
     there = as_list(read_class_names(folder)) if classes is None else None
     try:
@@ -181,7 +181,9 @@ def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, pr
         ) from None
 
 
-def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]) -> None:
+def _claim(
+    folder: Path, source: OpenedSource, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]
+) -> None:
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
     Raises:
@@ -237,7 +239,7 @@ def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: b
         )
 
 
-def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> None:
+def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource) -> None:
     """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
         try:

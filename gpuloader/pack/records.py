@@ -59,20 +59,20 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class OpenedSource:
     """Samples to be packed.
 
     Attributes:
         records: one for each sample, in the source's order.
         fingerprint: hex digits that stand for all samples, wherever they are stored.
         classes: the classes' names, entry i for label i; None if labels are bare numbers.
-        passed_over: how many files or members belong to no sample.
+        left_out_count: how many files or members belong to no sample.
     """
 
     records: Sequence[Record]
     fingerprint: str
     classes: tuple[str, ...] | None = None
-    passed_over: int = 0
+    left_out_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def labelled_files(
     *,
     place: Callable[[int], str],
     fields: Sequence[bytes | None] | None = None,
-    passed_over: int = 0,
-) -> Source:
+    left_out_count: int = 0,
+) -> OpenedSource:
     """A source of pictures in files.
 
     Args:
@@ -158,7 +158,7 @@ def labelled_files(
         b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
         for record in records
     )
-    return Source(records, fingerprint(identity, names), names, passed_over)
+    return OpenedSource(records, fingerprint(identity, names), names, left_out_count)
 
 
 def number_labels(

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuloader.errors import NoSamplesError, PackError
-from gpuloader.pack.records import Source, labelled_files
+from gpuloader.pack.records import OpenedSource, labelled_files
 
 SUFFIXES = (".csv", ".jsonl")
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 
 
-def table(file: Path, classes: Sequence[str] | None) -> Source:
+def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
     """One picture per row; columns other than path and label become the fields of its `json`.
 
     Raises:
@@ -51,7 +51,7 @@ def table(file: Path, classes: Sequence[str] | None) -> Source:
     return labelled_files(folder, paths, labels, classes, place=lambda i: f"{file}, line {lines[i]}", fields=fields)
 
 
-def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> Source:
+def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
     """Paths and labels as a list of pairs."""
     paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.pack.records import Sample, Source
+from gpuloader.pack.records import OpenedSource, Sample
 from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
 from gpuloader.shards.shard_set import ShardSet
 
@@ -50,7 +50,7 @@ class TarRecord:
         return Sample(members.pop(extension), extension, members)
 
 
-def tars(shards: Sequence[Path], progress: bool) -> Source:
+def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
     """The samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
 
     Raises:
@@ -60,8 +60,8 @@ def tars(shards: Sequence[Path], progress: bool) -> Source:
     paths = [shard.absolute() for shard in shards]
     shard_set = ShardSet.open(paths, progress)
     records = [record for path, (_, index) in zip(paths, shard_set.indexes) for record in _records(path, index)]
-    passed_over = sum(index.left_out_count for _, index in shard_set.indexes)
-    return Source(records, shard_set.fingerprint, passed_over=passed_over)
+    left_out_count = sum(index.left_out_count for _, index in shard_set.indexes)
+    return OpenedSource(records, shard_set.fingerprint, left_out_count=left_out_count)
 
 
 def _records(shard: Path, index: ShardIndex) -> Iterator[TarRecord]:

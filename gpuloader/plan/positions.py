@@ -2,7 +2,7 @@
 
 Each is a function of seed, epoch and position alone, so any rank can take any position, and a run can resume at any.
 
-    Whole      every sample once
+    AllSamples every sample once
     ByShard    every sample once, some shards at a time
     Subset     every one of some samples once
     Remaining  the samples that are left where some are left out, by another of these
@@ -66,7 +66,7 @@ class _All:
 
 
 @dataclass(frozen=True)
-class Whole(_All):
+class AllSamples(_All):
     """All samples."""
 
     repeats: ClassVar[bool] = False

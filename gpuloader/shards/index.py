@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.whole_files import whole_file
 
 ARRAY_EXTENSION = "npy"
 """The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""
@@ -163,7 +163,7 @@ class ShardIndex:
 
     def save(self, path: Path) -> None:
         """Writes the file format of the module's docstring, first beside `path`, then over it in one step."""
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.write(self.to_bytes())
 
     def to_bytes(self) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.helpers.whole_files import whole_file
+from gpuloader.helpers.atomic_files import atomic_file
 
 
 class CheckpointManager:
@@ -67,7 +67,7 @@ class CheckpointManager:
         names = (path.stem.removeprefix("checkpoint_") for path in self.folder.glob("checkpoint_*.pt"))
         last = max((int(name) for name in names if name.isdecimal()), default=-1)  # others may be yours
         path = self.folder / f"checkpoint_{last + 1:06d}.pt"
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             torch.save({**states, **others}, file)
         return path
 

@@ -28,7 +28,7 @@ from gpuloader import (
 )
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted, Whole
+from gpuloader.plan import AllSamples, Custom, Mixture, Positions, Subset, Weighted
 from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
@@ -423,7 +423,7 @@ def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path
 
 def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        assert isinstance(run_of(batches).plan.positions, Whole)
+        assert isinstance(run_of(batches).plan.positions, AllSamples)
 
 
 def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
@@ -560,7 +560,7 @@ def test_a_source_that_has_it_nowhere_is_named(captioned: list[Path], shards: li
 
 def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
     with loader(captioned, sampling={"require": ["jpg", "cls"]}) as required, loader(captioned) as batches:
-        assert isinstance(run_of(required).plan.positions, Whole)
+        assert isinstance(run_of(required).plan.positions, AllSamples)
         required.load_state_dict(batches.state_dict())
 
 

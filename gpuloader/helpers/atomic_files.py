@@ -17,7 +17,7 @@ class OtherWriterError(FileNotFoundError):
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing. Its name is hidden until it is complete and on the disk; then it replaces the old one.
 
     Raises:
