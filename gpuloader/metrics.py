@@ -118,7 +118,7 @@ class PrometheusMetrics:
         self._sources = _Sources(loaders)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yields the metrics as they are now."""
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
         now = list(self._sources.read())
@@ -145,7 +145,7 @@ class _Sources:
         self._loaders = {name: ref(loader) for name, loader in loaders.items()}
 
     def read(self) -> Iterator[tuple[str, int, dict[str, float]]]:
-        """Each loader's name, its rank and its numbers now."""
+        """Yields each loader's name, its rank and its numbers now."""
         for name, reference in self._loaders.items():
             if (loader := reference()) is not None:
                 scalars = {key.partition("/")[2]: value for key, value in loader.stats().scalars().items()}

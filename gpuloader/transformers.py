@@ -56,7 +56,7 @@ class GPULoaderTrainer(Trainer):
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
-        """The batches of the training loader."""
+        """Makes the batches of the training loader."""
         if not isinstance(self.train_dataset, GPULoader):
             return super().get_train_dataloader()
         if self.args.auto_find_batch_size:
@@ -65,13 +65,13 @@ class GPULoaderTrainer(Trainer):
         return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
-        """The batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
+        """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         given = self.eval_dataset[given] if isinstance(given, str) else given
         return self._evaluation(given) if isinstance(given, GPULoader) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:  # noqa: ANN401
-        """The batches of a loader whose samples are predicted."""
+        """Makes the batches of a loader whose samples are predicted."""
         given = test_dataset
         return self._evaluation(given) if isinstance(given, GPULoader) else super().get_test_dataloader(given)
 
@@ -118,7 +118,7 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """For `ExportableState`."""
+        """Returns what `ExportableState` saves."""
         saved = None if self._loader is None else self._loader.state_dict()
         return {"args": {}, "attributes": {"saved": saved}}
 
@@ -156,7 +156,7 @@ class _Steps(Dataset[Any]):
         self._saved: dict[str, int] | None = None
 
     def __len__(self) -> int:
-        """The samples of an epoch over all ranks; Trainer reports them."""
+        """Counts the samples of an epoch over all ranks; Trainer reports them."""
         return _delivered(self.loader)
 
     def __getitem__(self, step: int) -> Any:  # noqa: ANN401
@@ -253,7 +253,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
             self.end()
 
     def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The last batch of this rank, whose first samples are valid if there is padding."""
+        """Returns the last batch of this rank; its padding has labels that no loss counts."""
         plan = run_of(self._loader).plan
         if plan.last_batch != "pad":
             return batch
@@ -266,6 +266,6 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
 
 def _delivered(loader: GPULoader[Any]) -> int:
-    """The samples of an epoch over all ranks, without padding and without those that the last batch leaves out."""
+    """Counts an epoch's samples over all ranks, without padding and without those that the last batch leaves out."""
     plan = run_of(loader).plan
     return min(plan.epoch_samples, plan.steps * plan.global_batch)

@@ -181,6 +181,6 @@ def find_failing(
 
 
 def cause_of(message: str) -> str:
-    """The cause of a decoder's failure, from DALI's message."""
+    """Returns the cause of a decoder's failure, from DALI's message."""
     said = decoder_cause(message)
     return f"{_CAUSE}: {said}" if said else _CAUSE

@@ -43,7 +43,7 @@ def presets(
 
 
 def _import_preset(path: str) -> Recipe:
-    """The recipe that an installed Python module, or one in this folder, has under a name."""
+    """Imports the recipe that an installed Python module, or one in this folder, has under a name."""
     from gpuloader.errors import PresetError
     from gpuloader.recipe import Recipe, preset_from_torchvision
 

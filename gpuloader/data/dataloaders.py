@@ -53,7 +53,7 @@ class DataLoaderConfig:
     world: World | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of torch's DataLoader, without the data set, its order and its collator."""
+        """Returns the arguments of torch's DataLoader, without the data set, its order and its collator."""
         gpu = torch.cuda.is_available()
         workers = get_optimal_num_workers("cuda" if gpu else "cpu") if self.num_workers is None else self.num_workers
         return {
@@ -86,7 +86,7 @@ class DataLoaderFactory:
         task_spec: TaskSpec | None = None,
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
     ) -> DataLoader[Any]:
-        """A loader over a data set of torch or Hugging Face, or over a list of tensors.
+        """Makes a loader over a data set of torch or Hugging Face, or over a list of tensors.
 
         If torchdata is installed, it has `state_dict` and `load_state_dict`, and resumes in the middle of an epoch.
 
@@ -110,7 +110,7 @@ def create_optimized_dataloader(
     rank: int = 0,
     seed: int = 42,
 ) -> DataLoader[Any]:
-    """A loader for training, shuffled and without a short last batch; or for evaluation, in order and with it.
+    """Makes a loader for training, shuffled, without a short last batch; or for evaluation, in order and with it.
 
     With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
 
@@ -129,7 +129,7 @@ def create_optimized_dataloader(
 
 
 def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
-    """A loader that gives the same batches in every run: shuffled, in this process only, without a short last batch.
+    """Makes a loader that gives the same batches in every run: shuffled, in this process, without a short last batch.
 
     For the whole process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
     workspace that this needs, unless the environment already sets one.

@@ -59,7 +59,7 @@ class DeviceLoader(DataLoader[Any]):
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """A batch with each of its tensors changed; mappings become dictionaries, sequences keep their type."""
+    """Changes each tensor of a batch; mappings become dictionaries, sequences keep their type."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):

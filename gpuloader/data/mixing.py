@@ -59,7 +59,7 @@ def create_multi_dataloaders(
     batch_sizes: Mapping[str, int] | Sequence[int] | None = None,
     num_workers: int = 4,
 ) -> tuple[list[DataLoader[Any]], MultiDataLoaderConfig]:
-    """A training loader for each of several data sets, and a config that draws from all equally often.
+    """Makes a training loader for each of several data sets, and a config that draws from all equally often.
 
     Args:
         datasets_dict: (data set, batch size) by name.

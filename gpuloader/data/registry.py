@@ -43,12 +43,12 @@ class TaskSpec:
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """Classification of images, normalised as for ImageNet."""
+        """Makes the task: classification of images, normalised as for ImageNet."""
         return cls("vision_tiny", "vision", "classification")
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """A language model that predicts the next token."""
+        """Makes the task: a language model that predicts the next token."""
         return cls("lm_tiny", "text", "causal_lm")
 
 
@@ -95,7 +95,7 @@ class CollatorRegistry:
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
-        """The registry of this process, which the data modules use."""
+        """Returns the registry of this process, which the data modules use."""
         with cls._lock:
             cls._instance = cls._instance or cls()
         return cls._instance
@@ -120,7 +120,7 @@ class CollatorRegistry:
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
         **arguments: Any,  # noqa: ANN401
     ) -> BatchCollator:
-        """The collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
+        """Returns the collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
 
         Raises:
             ConfigError: no collator has this name, or it refuses an argument.

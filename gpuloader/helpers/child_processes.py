@@ -87,7 +87,7 @@ class Child:
         self._answers, self._came = self.process.stdout.fileno(), b""
 
     def answer(self, most_seconds: float | None = None) -> Any:  # noqa: ANN401
-        """The value of the next line; None if the process ended before.
+        """Returns the value of the next line; None if the process ended before.
 
         Raises:
             Exception: of the given class: no line came for this long.

@@ -56,7 +56,7 @@ def _serve(
 
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:
-    """Doing so again, after an interrupt or at the end, changes nothing."""
+    """Ends the threads. Doing so again, after an interrupt or at the end, changes nothing."""
     stopping.append(True)
     with suppress(Empty):  # the threads may be taking the last requests at this moment
         while True:

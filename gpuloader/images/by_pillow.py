@@ -44,7 +44,7 @@ def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted:
 
 
 def _decode(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | None:
-    """The answer for an image; None if the process ended. Raises what `decode_by_pillow` raises."""
+    """Returns the answer for an image; None if the process ended. Raises what `decode_by_pillow` raises."""
     said = server.ask([len(encoded), max_pixels], encoded, most_seconds=MOST_WAITING_SECONDS)
     if said is None:
         return None

@@ -31,7 +31,7 @@ _NAMES = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000"}
 
 
 def image_format(encoded: NDArray[np.uint8]) -> Format | None:
-    """The format of a file, (bytes,), or None if a recipe cannot name it; only its first bytes are looked at."""
+    """Returns the format of a file, (bytes,), by its first bytes; None if a recipe cannot name it."""
     found = _SIGNATURES.match(encoded[:_SIGNATURE_BYTES].tobytes())
     return None if found is None else cast(Format, found.lastgroup)
 

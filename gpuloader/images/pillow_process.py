@@ -71,7 +71,7 @@ def _serve() -> None:
 
 
 def _explain_end(status: int) -> dict[str, str]:
-    """The answer for an image whose process ended without one."""
+    """Makes the answer for an image whose process ended without one."""
     if status == -signal.SIGXCPU:
         return {"cause": f"decoding it takes more than {_SECONDS} seconds and one for each million pixels and bytes"}
     if status == -signal.SIGKILL:

@@ -32,7 +32,7 @@ _STEP_BYTES = 1 << 16
 
 
 def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The `decoder_png` of an image, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
+    """Returns an image's `decoder_png`, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
     if encoded[:1].tobytes() != _BEGINNING[:1]:
         return encoded
     try:
@@ -110,7 +110,7 @@ def check_data(file: NDArray[np.uint8]) -> None:
 
 
 def _pieces_of_data(data: memoryview) -> Iterator[memoryview]:
-    """The contents of the chunks IDAT, in pieces, because zlib copies what it leaves of one."""
+    """Yields the contents of the chunks IDAT, in pieces, because zlib copies what it leaves of one."""
     position, name = _SIGNATURE_BYTES, b""
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", data, position)
@@ -126,7 +126,7 @@ def _pixels(data: memoryview) -> str:
 
 
 def _rows_bytes(data: memoryview) -> int:
-    """The bytes of a PNG's rows, with their filters' types."""
+    """Counts the bytes of a PNG's rows, with their filters' types."""
     width, height, bits, kind, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     total = 0
     for top, left, down, right in _ADAM7 if interlaced else _WHOLE:

@@ -15,7 +15,7 @@ _ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name, pictures come class by class, sorted by path.
+    """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come by class, sorted by path.
 
     Files whose names do not end in a picture's extension are skipped.
 

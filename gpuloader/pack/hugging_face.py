@@ -64,7 +64,7 @@ class RowRecord:
 
 
 def hugging_face(folder: Path) -> OpenedSource:
-    """Rows with an Image column and a ClassLabel or integer column `label`; other columns go into `json`.
+    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`.
 
     Raises:
         ConfigError: `datasets` is not installed, or the columns are ambiguous.
@@ -108,7 +108,7 @@ def hugging_face(folder: Path) -> OpenedSource:
 
 @cache
 def _open(folder: str, image: str) -> Any:  # noqa: ANN401 - a Dataset
-    """The dataset, with its images as bytes."""
+    """Opens the dataset, with its images as bytes."""
     from datasets import Image
 
     return _load(folder).cast_column(image, Image(decode=False))

@@ -25,7 +25,7 @@ class Items(Protocol):
     """A dataset that is pickled to a process, which then opens it."""
 
     def open(self) -> Sequence[Any]:
-        """The dataset."""
+        """Opens the dataset."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class ItemRecord:
 
 
 def torchvision_dataset(text: str) -> OpenedSource:
-    """`torchvision:NAME:ROOT`, followed by `:OPTION=VALUE` for each further argument of the dataset.
+    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset.
 
     Raises:
         ConfigError: the text is not of that form.
@@ -127,7 +127,7 @@ def torchvision_dataset(text: str) -> OpenedSource:
 
 
 def given_dataset(items: Sequence[Any]) -> OpenedSource:
-    """A dataset as an object: a sequence of (image, label)."""
+    """Opens a dataset that is an object: a sequence of (image, label)."""
     return _source(GivenItems(items))
 
 
@@ -149,7 +149,7 @@ def _source(items: Items) -> OpenedSource:
 
 
 def _name(name: object) -> str:
-    """A class's name. ImageNet's classes have several; the first is the usual one."""
+    """Returns a class's name. ImageNet's classes have several; the first is the usual one."""
     return str(name[0] if isinstance(name, tuple) else name)
 
 

@@ -169,7 +169,7 @@ def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], 
 
 
 def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:
-    """The source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
+    """Opens the source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
     there = as_list(read_class_names(folder)) if classes is None else None
     try:
         return open_source(source, classes, progress, there)

@@ -59,7 +59,7 @@ class Rendering:
 
 
 def render(image: bytes | Image.Image, extension: str | None, rendering: Rendering) -> tuple[str, bytes]:
-    """The extension and content of a picture's member.
+    """Returns the extension and content of a picture's member.
 
     A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
     that the loader would deliver.
@@ -91,7 +91,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
 
 
 def _decode(data: bytes, extension: str | None) -> Image.Image:
-    """The picture as stored, without EXIF rotation."""
+    """Decodes a picture as stored, without EXIF rotation."""
     if not data:
         raise Refused("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
@@ -124,7 +124,7 @@ def _cause_in_header(data: bytes) -> str:
 
 
 def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
-    """Sizes as in torchvision's Resize; antialiased by Pillow."""
+    """Downsizes as torchvision's Resize does; antialiased by Pillow."""
     width, height = picture.size
     longer = int(shorter * max(width, height) / min(width, height))
     size = (shorter, longer) if width <= height else (longer, shorter)
@@ -132,7 +132,7 @@ def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
 
 
 def _orientation_option(image: bytes | Image.Image) -> dict[str, Image.Exif]:
-    """The option of Pillow that keeps the original's orientation in a new file, for readers that turn pictures."""
+    """Returns Pillow's option that keeps the original's orientation in a new file, for readers that turn pictures."""
     if not isinstance(image, bytes):
         return {}
     try:

@@ -93,7 +93,7 @@ class FileRecord:
 
 
 def read_picture(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a picture in a file of its own.
+    """Reads the bytes of a picture in a file of its own.
 
     Raises:
         PackError: it cannot be read, is not a regular file, or is larger than any picture.
@@ -116,7 +116,7 @@ def labelled_files(
     fields: Sequence[bytes | None] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
-    """A source of pictures in files.
+    """Opens pictures in files as a source.
 
     Args:
         folder: absolute, the root that keys are relative to.
@@ -164,7 +164,7 @@ def labelled_files(
 def number_labels(
     labels: Sequence[object], classes: Sequence[str] | None, place: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
-    """Labels as numbers, and the names of the numbers."""
+    """Returns labels as numbers, and the names of the numbers."""
     names = None if classes is None else tuple(classes)
     numbers = [label for label in labels if is_integer(label)]
     if len(numbers) == len(labels):
@@ -192,7 +192,7 @@ def number_labels(
 
 
 def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> str:
-    """32 hex digits that stand for samples and their classes."""
+    """Returns 32 hex digits that stand for samples and their classes."""
     digest = hashlib.blake2b(repr(classes).encode(), digest_size=16)
     for identity in identities:
         digest.update(identity)
@@ -200,7 +200,7 @@ def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> s
 
 
 def unique_keys(records: Iterable[Record]) -> list[str]:
-    """The records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
+    """Returns the records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
     keys: dict[str, None] = {}
     for record in records:
         key, count = record.key, 0
@@ -212,7 +212,7 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
 
 
 def _key(path: str, folder: str) -> str:
-    """The path below the folder without its extension, and without dots in the file's name: a key ends at the first."""
+    """Returns the path below the folder, without extension or dots in the file's name: a key ends at the first dot."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")
     stem = (file_name.rpartition(".")[0] or file_name).replace(".", "_")

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 def run(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None, ray: str | None
 ) -> Iterator[Result]:
-    """The function's results for the tasks, in the order in which they finish.
+    """Yields the function's results for the tasks, in the order in which they finish.
 
     Args:
         workers: the number of processes; 1 uses this one, None as many as there are cores.

@@ -24,7 +24,7 @@ PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 def open_source(
     source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
 ) -> OpenedSource:
-    """The samples of `source`, listed and labelled, but not read.
+    """Opens `source`: its samples are listed and labelled, but not read.
 
     Args:
         classes: the names that labels are numbered by; only for a source with names, not numbers.
@@ -75,7 +75,7 @@ def _open(
 
 
 def _exists(path: Path) -> bool:
-    """As `Path.exists`, which since Python 3.14 is also false for what may not be read."""
+    """Does what `Path.exists` does, which since Python 3.14 is also false for what may not be read."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that no file can have

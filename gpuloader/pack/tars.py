@@ -51,7 +51,7 @@ class TarRecord:
 
 
 def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
-    """The samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
+    """Opens the samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
 
     Raises:
         TarError: one is not a plain tar.

@@ -53,10 +53,10 @@ class Positions(Protocol):
     def repeats(self) -> bool: ...
 
     def order(self, seed: int, epoch: int) -> Order:
-        """A function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
+        """Returns a function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(k,) whether these samples, (k,), can occur in an epoch."""
+        """Says for each of these samples, (k,), whether it can occur in an epoch."""
 
 
 class _All:
@@ -267,7 +267,7 @@ class Mixture(_All):
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """The mixture by weights, all above 0: whole numbers in their ratio, or in one within 1% of it.
+        """Makes the mixture by weights, all above 0: whole numbers in their ratio, or in one within 1% of it.
 
         Raises:
             ConfigError: no such numbers have a sum of at most 100,000.
@@ -328,7 +328,7 @@ class Mixture(_All):
 
 @lru_cache(maxsize=64)
 def _order_of_pass(shuffle: Shuffle, size: int, seed: int, source: int, number: int) -> Order:
-    """Each pass over each range has its own order: the ranges' seeds differ, and the pass number is the epoch."""
+    """Makes the order of one pass over a range: the ranges' seeds differ, and the pass number is the epoch."""
     return make_order(shuffle, size, (seed + source * 0x9E3779B97F4A7C15) % 2**64, number % 2**32)
 
 
@@ -392,7 +392,7 @@ class Custom:
 
 
 def _uniform(seed: int, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, and some never."""
+    """Draws (n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, or never."""
     high, low = Draws(seed, epoch, ids).uniform(Stream.SAMPLING, 2).T
     return high + np.floor(low * 2.0**21) * 2.0**-53
 

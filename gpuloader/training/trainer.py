@@ -179,7 +179,7 @@ class GenericTrainer:
 
 
 def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
-    """Several loaders as one.
+    """Makes one loader of several.
 
     Raises:
         ConfigError: the number of names or weights is not that of the loaders; also what `MixedLoader` raises.

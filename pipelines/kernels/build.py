@@ -25,13 +25,13 @@ _FLAGS += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def compute_digest() -> str:
-    """A digest of the C files; empty if the package was installed without them."""
+    """Computes a digest of the C files; empty if the package was installed without them."""
     sources = sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
 
 
 def is_current(library: Path = LIBRARY) -> bool:
-    """Whether the library exists and was built from the current C files."""
+    """Says whether the library exists and was built from the current C files."""
     return library.exists() and compute_digest().encode() in library.read_bytes()
 
 

@@ -58,7 +58,7 @@ class Transform:
         return Recipe(self.steps, dtype=self._dtype)
 
     def apply(self, image: NDArray[np.uint8]) -> NDArray[Any]:
-        """The transformed image.
+        """Returns the transformed image.
 
         Args:
             image: uint8 (height, width, 3), RGB; any dtype if there are no steps, as for `ToTensor`.
@@ -94,7 +94,7 @@ class Transform:
         return "float32" if any(isinstance(step, gl.Normalize) for step in self.steps) else "uint8"
 
     def _recipe(self, size: tuple[int, int]) -> Recipe:
-        """The recipe for an image of this size. It is kept, because its graph takes some 15 ms to make."""
+        """Returns the recipe for an image of this size. It is kept, because its graph takes some 15 ms to make."""
         if self.sized:
             return self.preset
         last = self._last
