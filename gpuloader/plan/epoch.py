@@ -66,7 +66,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of a whole run, as one rank sees it; equal plans give equal batches.
+    """The order of a run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
         positions: which samples an epoch goes through, and in which order.

@@ -106,8 +106,8 @@ class BlockShuffle:
             here = windows == window
             slots[here] = start + within(positions[here] - start)
         block, offset = np.divmod(slots, BLOCK_SAMPLES)
-        whole = block < self._blocks
-        block[whole] = self._of_blocks(block[whole])
+        full = block < self._blocks
+        block[full] = self._of_blocks(block[full])
         return np.asarray((block * BLOCK_SAMPLES + offset + self._rotation) % self._size, dtype=np.int64)
 
 

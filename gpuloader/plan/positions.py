@@ -267,16 +267,16 @@ class Mixture(_All):
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """Makes the mixture by weights, all above 0: whole numbers in their ratio, or in one within 1% of it.
+        """Makes the mixture by weights, all above 0: integers in their ratio, or in one within 1% of it.
 
         Raises:
             ConfigError: no such numbers have a sum of at most 100,000.
         """
         shares = np.array(weights) / max(weights)
         shares /= shares.sum()
-        wanted = _TOTALS[:, None] * shares
-        parts = np.rint(wanted)
-        off = np.abs(parts / wanted - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
+        exact = _TOTALS[:, None] * shares
+        parts = np.rint(exact)
+        off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
         if off.min() > 0.01:
             raise ConfigError(
                 f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
