@@ -51,16 +51,16 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
     first, chunk = position, read(_READ_BYTES, position)
     marker = 0
     while marker != SCAN:
-        place = position - first
-        if place + 4 > len(chunk):
-            first, place, chunk = position, 0, read(_READ_BYTES, position)
-        if len(chunk) < 4 or chunk[place] != 0xFF:
+        offset = position - first
+        if offset + 4 > len(chunk):
+            first, offset, chunk = position, 0, read(_READ_BYTES, position)
+        if len(chunk) < 4 or chunk[offset] != 0xFF:
             return
-        marker = chunk[place + 1]
+        marker = chunk[offset + 1]
         start = position + 4
         if marker not in _WITHOUT_LENGTH:
-            position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])
-        elif fill := _FILL_BYTES.match(chunk, place):
+            position += 2 + (chunk[offset + 2] << 8 | chunk[offset + 3])
+        elif fill := _FILL_BYTES.match(chunk, offset):
             start, position = position, first + fill.end() - 1  # the last one may belong to the marker
         else:
             start = position = position + 2

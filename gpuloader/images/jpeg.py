@@ -89,9 +89,9 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
         yield marker, start, position
     if marker != SCAN:
         return
-    while found := _MARKER_BEHIND_SCAN.search(data, position):
-        position = found.end()
-        for marker, start, position in segments(read, found.start()):
+    while match := _MARKER_BEHIND_SCAN.search(data, position):
+        position = match.end()
+        for marker, start, position in segments(read, match.start()):
             yield marker, start, position
 
 

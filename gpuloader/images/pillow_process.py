@@ -37,7 +37,7 @@ _BYTES_PER_PIXEL = 48
 _BYTES_PER_BYTE = 4
 _SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four times what noise takes
 
-_MOST_SAID = 200  # characters of an error
+_ERROR_CHARACTERS = 200
 _ORIENTATION = 0x0112
 _FORMATS = tuple(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile))
 
@@ -85,8 +85,8 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        said, content = _decode(encoded, max_pixels, used_bytes)
-        write_all(file, json.dumps(said).encode() + b"\n")
+        answer, content = _decode(encoded, max_pixels, used_bytes)
+        write_all(file, json.dumps(answer).encode() + b"\n")
         write_all(file, content)
         status = 0
     finally:
@@ -115,7 +115,7 @@ def _decode(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str,
     except UnidentifiedImageError:
         return {"cause": "Pillow cannot read its header"}, b""
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
-        return {"cause": f"Pillow cannot decode it: {str(error)[:_MOST_SAID] or type(error).__name__}"}, b""
+        return {"cause": f"Pillow cannot decode it: {str(error)[:_ERROR_CHARACTERS] or type(error).__name__}"}, b""
 
 
 def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:
