@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, whoever else writes them and whenever this process ends; and samples into tars."""
+"""Writes files completely or not at all, whoever else writes them and whenever this process ends; and adds to tars."""
 
 from __future__ import annotations
 

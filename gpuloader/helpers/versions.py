@@ -21,11 +21,11 @@ DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
     """Returns the version of each distribution that is installed, by name."""
-    found = {}
+    versions = {}
     for name in distributions:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def decoder_versions() -> dict[str, str]:
