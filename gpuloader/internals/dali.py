@@ -48,8 +48,8 @@ def failed_row(message: str) -> int | None:
 
     Relies on "Failed to decode sample #", as in 2.4. The error loses all of the batch, and no public way names the row.
     """
-    found = _FAILED_ROW.search(message)
-    return int(found[1]) if found else None
+    match = _FAILED_ROW.search(message)
+    return int(match[1]) if match else None
 
 
 _FAILED_ROW = re.compile(r"Failed to decode sample #(\d+) ?:?")

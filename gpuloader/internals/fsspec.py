@@ -39,11 +39,11 @@ async def get(store: Any, url: str, headers: Mapping[str, str]) -> Answer:  # no
     """Gets the answer of an HTTP server, from fsspec's file system for HTTP; raises aiohttp's error if it is one.
 
     Relies on `HTTPFileSystem.set_session`, `kwargs` (passed to each request) and `encode_url`, which are not
-    documented, as in 2024.2. The public methods `cat_file` and `open` read whole answers, or blocks of their own size.
+    documented, as in 2024.2. The public methods `cat_file` and `open` read all of an answer, or blocks of their size.
     """
     session = await store.set_session()
-    given = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **headers}, "raise_for_status": True}
-    response = await session.get(store.encode_url(url), **given)
+    options = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **headers}, "raise_for_status": True}
+    response = await session.get(store.encode_url(url), **options)
     return Answer(response.status, response.headers, response.content.read, response.close)
 
 
@@ -52,15 +52,15 @@ async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> Answ
 
     Relies on `S3FileSystem._call_s3`, which first takes the arguments of each request, and on `split_path` and
     `req_kw`, which are not documented; and on the body's `read` and `close` being those of aiobotocore with aiohttp, as
-    in 2024.2 with aiobotocore 2.5. The public methods read whole answers.
+    in 2024.2 with aiobotocore 2.5. The public methods read all of an answer.
     """
     bucket, key, version = store.split_path(path)
-    given = {"Range": headers.get("Range"), "VersionId": version}
+    options = {"Range": headers.get("Range"), "VersionId": version}
     answer = await store._call_s3(
-        "get_object", store.req_kw, Bucket=bucket, Key=key, **{name: value for name, value in given.items() if value}
+        "get_object", store.req_kw, Bucket=bucket, Key=key, **{name: value for name, value in options.items() if value}
     )
-    told = answer["ResponseMetadata"]
-    return Answer(told["HTTPStatusCode"], told["HTTPHeaders"], answer["Body"].read, answer["Body"].close)
+    metadata = answer["ResponseMetadata"]
+    return Answer(metadata["HTTPStatusCode"], metadata["HTTPHeaders"], answer["Body"].read, answer["Body"].close)
 
 
 def what_happened(error: Exception) -> Exception:
