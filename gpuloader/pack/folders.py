@@ -53,7 +53,7 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
         labels += [name] * (len(paths) - before)
     left_out_count = files - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    return labelled_files(root, paths, labels, classes, place=lambda i: paths[i], left_out_count=left_out_count)
+    return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
 
 
 def _raise(error: OSError) -> None:

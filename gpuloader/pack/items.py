@@ -141,7 +141,7 @@ def _source(items: Items) -> OpenedSource:
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
         root = str(Path(getattr(dataset, "root", "/")).absolute())
-        return labelled_files(root, paths, [label for _, label in samples], names, place=lambda i: f"item {i}")
+        return labelled_files(root, paths, [label for _, label in samples], names, where=lambda i: f"item {i}")
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()

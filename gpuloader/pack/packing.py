@@ -170,11 +170,11 @@ def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], 
 
 def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:
     """Opens the source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
-    there = as_list(read_class_names(folder)) if classes is None else None
+    numbered = as_list(read_class_names(folder)) if classes is None else None
     try:
-        return open_source(source, classes, progress, there)
+        return open_source(source, classes, progress, numbered)
     except LabelError as error:
-        if there is None:
+        if numbered is None:
             raise
         raise LabelError(
             f"{error} (labels are numbered by {folder / CLASSES_FILE}, as in the other shards there)"
@@ -201,7 +201,7 @@ def _claim(
             raise StateError(f"{written} is not a regular file: remove it, or give another folder")
     tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, because packs write those first
     manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
-    wanted = {
+    content = {
         "version": 1,
         "source": source.fingerprint,
         "samples": len(source.records),
@@ -210,10 +210,10 @@ def _claim(
         **asdict(rendering),
         "shards": len(shards),
     }
-    text = json.dumps(wanted, indent=1).encode() + b"\n"
+    text = json.dumps(content, indent=1).encode() + b"\n"
     for manifest in manifests:
         if manifest.exists():
-            _check_same(manifest, manifest.read_bytes(), wanted, text)
+            _check_same(manifest, manifest.read_bytes(), content, text)
     _check_others(folder, manifests, source)
     own = {shard.name for shard in shards}
     for tar in tars:
@@ -228,14 +228,14 @@ def _claim(
                 "just begun there, run this again"
             )
     for manifest in manifests:
-        _check_same(manifest, write_once(manifest, text), wanted, text)
+        _check_same(manifest, write_once(manifest, text), content, text)
 
 
-def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: bytes) -> None:
-    if there != text:
+def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:
+    if existing != text:
         raise StateError(
-            f"{manifest}: another pack began its shards ({_differences(there, wanted)}): to continue it, repeat its "
-            "arguments and source; otherwise give another prefix or folder"
+            f"{manifest}: another pack began its shards ({_differences(existing, content)}): to continue it, repeat "
+            "its arguments and source; otherwise give another prefix or folder"
         )
 
 
@@ -268,14 +268,14 @@ def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[
         remove_leftovers(paths)
 
 
-def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
+def _differences(existing: bytes, content: Mapping[str, Any]) -> str:
     try:
-        found = json.loads(there)
+        old = json.loads(existing)
     except (ValueError, RecursionError):
         return "it is not JSON"
-    if not isinstance(found, dict):
-        return f"it is {describe(found)}"
-    pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
+    if not isinstance(old, dict):
+        return f"it is {describe(old)}"
+    pairs = [(name, old.get(name), value) for name, value in content.items() if old.get(name) != value]
     return ", ".join(f"{name} was {_show(before)}, is {_show(now)}" for name, before, now in pairs)
 
 

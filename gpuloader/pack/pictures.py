@@ -85,8 +85,8 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         if small is not plain:
             quality = DEFAULT_QUALITY if rendering.quality is None else rendering.quality
             return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(image))
-        if isinstance(image, bytes) and (found := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
-            return extension or _EXTENSIONS[found], image
+        if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
+            return extension or _EXTENSIONS[file_format], image
         return "png", _encode(plain, "PNG", **_orientation_option(image))
 
 
@@ -97,18 +97,18 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
         return Image.fromarray(pixels(encoded, array_gate(encoded)))
-    found = image_format(encoded)
-    if found is None:
+    file_format = image_format(encoded)
+    if file_format is None:
         raise Refused(_cause_in_header(data))
-    if found in DEFAULT_FORMATS:
-        file = decoder_png(encoded) if found == "png" else encoded
+    if file_format in DEFAULT_FORMATS:
+        file = decoder_png(encoded) if file_format == "png" else encoded
     else:
         file, _ = decode_by_pillow(encoded, MAX_PIXELS)
     try:
         picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP", "PPM"))
         check_size(picture.height, picture.width)
-        if found in _CHECKS:
-            _CHECKS[found](file)
+        if file_format in _CHECKS:
+            _CHECKS[file_format](file)
         picture.load()
     except (MemoryError, Refused):
         raise

@@ -112,7 +112,7 @@ def labelled_files(
     labels: Sequence[object],
     classes: Sequence[str] | None,
     *,
-    place: Callable[[int], str],
+    where: Callable[[int], str],
     fields: Sequence[bytes | None] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
@@ -123,7 +123,7 @@ def labelled_files(
         paths: absolute.
         labels: all integers, or all names.
         classes: the names that labels are numbered by; None takes the sorted names that occur.
-        place: returns where the i-th sample is named, for errors.
+        where: names the i-th sample's origin, for errors.
         fields: for each sample, the content of its `json`.
 
     Raises:
@@ -133,7 +133,7 @@ def labelled_files(
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
-    numbers, names = number_labels(labels, classes, place)
+    numbers, names = number_labels(labels, classes, where)
     sizes: list[int] = []
     missing: list[str] = []
     for i, path in enumerate(paths):
@@ -141,9 +141,9 @@ def labelled_files(
             sizes.append(Path(path).stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             sizes.append(0)
-            missing.append(f"{path} ({place(i)})")
+            missing.append(f"{path} ({where(i)})")
         except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
-            raise PackError(f"{place(i)}: {path} cannot be read: {error}") from None
+            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(
@@ -162,7 +162,7 @@ def labelled_files(
 
 
 def number_labels(
-    labels: Sequence[object], classes: Sequence[str] | None, place: Callable[[int], str]
+    labels: Sequence[object], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
     """Returns labels as numbers, and the names of the numbers."""
     names = None if classes is None else tuple(classes)
@@ -171,15 +171,15 @@ def number_labels(
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
                 raise LabelError(
-                    f"{place(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
+                    f"{where(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
                 )
             if abs(number) > _LARGEST_LABEL:
-                raise LabelError(f"{place(i)}: the label {describe(number)} has more than 18 digits")
+                raise LabelError(f"{where(i)}: the label {describe(number)} has more than 18 digits")
         return numbers, names
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
             raise LabelError(
-                f"{place(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
+                f"{where(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
             )
     texts = [str(label) for label in labels]
     known = tuple(sorted(set(texts))) if names is None else names
@@ -187,7 +187,7 @@ def number_labels(
     for i, text in enumerate(texts):
         if text not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{place(i)}: unknown class {describe(text)}: the classes are {some}")
+            raise LabelError(f"{where(i)}: unknown class {describe(text)}: the classes are {some}")
     return [number_of[text] for text in texts], known
 
 
