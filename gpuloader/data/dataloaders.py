@@ -131,7 +131,7 @@ def create_optimized_dataloader(
 def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
     """Makes a loader that gives the same batches in every run: shuffled, in this process, without a short last batch.
 
-    For the whole process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
+    For this process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
     workspace that this needs, unless the environment already sets one.
 
     Example:

@@ -132,12 +132,12 @@ class CollatorRegistry:
         parameters = signature(factory).parameters
         offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
         offered = {key: value for key, value in offered.items() if key in parameters}
-        given = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
+        options = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
         try:
-            signature(factory).bind(**given)
+            signature(factory).bind(**options)
         except TypeError as error:
             raise ConfigError(f"collator {name!r}: {error}; its parameters are {', '.join(parameters)}") from None
-        return factory(**given)
+        return factory(**options)
 
     def _name_for(self, task_spec: TaskSpec | None) -> str:
         if task_spec is None:
