@@ -13,7 +13,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 
 
 class CheckpointManager:
-    """Writes checkpoints into a folder, each whole or not at all, and reads them.
+    """Writes checkpoints into a folder, each completely or not at all, and reads them.
 
     Args:
         checkpoint_dir: the folder; it is made if it is missing.
