@@ -150,8 +150,8 @@ class TrainerLoaders:
             )
         if stage == "train":  # said outright: jsonargparse reads here which arguments LightningCLI can take
             return GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)
-        given: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
-        return GPULoader(tar, device_id=device_id, world=world, **given)
+        options: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
+        return GPULoader(tar, device_id=device_id, world=world, **options)
 
     def _place(self) -> tuple[int | None, World]:
         """Returns the device and the place among the ranks that the Trainer gives this process."""
