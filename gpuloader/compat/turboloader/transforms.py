@@ -75,9 +75,9 @@ class Transform:
             raise ConfigError(f"the image is {pixels.dtype} of shape {pixels.shape}: allowed is (height, width, 3)")
         if self.steps:
             number, self._applied = self._applied, self._applied + 1
-            made = self._recipe((pixels.shape[0], pixels.shape[1]))(pixels, seed=torch.initial_seed(), sample=number)
-            assert isinstance(made, torch.Tensor)  # of one image, one view
-            pixels = made.permute(1, 2, 0).numpy()
+            output = self._recipe((pixels.shape[0], pixels.shape[1]))(pixels, seed=torch.initial_seed(), sample=number)
+            assert isinstance(output, torch.Tensor)  # of one image, one view
+            pixels = output.permute(1, 2, 0).numpy()
         if self.format is TensorFormat.PYTORCH_CHW:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels)
