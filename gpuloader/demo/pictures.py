@@ -34,36 +34,36 @@ SQUARES = 8  # the sides of the plane, in units
 
 
 def disk(u: Floats, v: Floats) -> Floats:
-    """Draws a full circle."""
+    """Outlines a full circle."""
     radius, _ = radius_and_angle(u, v)
     return 0.9 - radius
 
 
 def ring(u: Floats, v: Floats) -> Floats:
-    """Draws a circle with a hole."""
+    """Outlines a circle with a hole."""
     radius, _ = radius_and_angle(u, v)
     return 0.22 - abs(0.75 - radius)
 
 
 def triangle(u: Floats, v: Floats) -> Floats:
-    """Draws an equilateral triangle."""
+    """Outlines an equilateral triangle."""
     return 0.5 - np.maximum(0.866 * abs(u) + 0.5 * v, -v)
 
 
 def cross(u: Floats, v: Floats) -> Floats:
-    """Draws a plus sign."""
+    """Outlines a plus sign."""
     u, v = abs(u), abs(v)
     return np.minimum(0.95 - np.maximum(u, v), 0.28 - np.minimum(u, v))
 
 
 def flower(u: Floats, v: Floats) -> Floats:
-    """Draws five petals."""
+    """Outlines five petals."""
     radius, angle = radius_and_angle(u, v)
     return 0.65 + 0.35 * np.cos(5 * angle) - radius
 
 
 def spiral(u: Floats, v: Floats) -> Floats:
-    """Draws an arm around the middle, about one and a half times."""
+    """Outlines an arm around the middle, about one and a half times."""
     radius, angle = radius_and_angle(u, v)
     return np.minimum(0.12 * np.cos(angle - 10 * radius), 1 - radius)
 
@@ -77,23 +77,23 @@ def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
 
 
 def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Draws straight bars."""
+    """Outlines straight bars."""
     return np.cos(9 * x) / 9
 
 
 def waves(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Draws winding bars."""
+    """Outlines winding bars."""
     bend = np.sin(6 * y) / 4.5
     return np.cos(9 * (x + bend)) / 14
 
 
 def checks(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Draws a chessboard."""
+    """Outlines a chessboard."""
     return np.cos(6 * x) * np.cos(6 * y) / 6
 
 
 def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Islands and lakes: ripples from six sides."""
+    """Outlines islands and lakes: ripples from six sides."""
     total = np.zeros_like(x)
     for turn in np.linspace(0, math.pi, 6, endpoint=False).tolist():
         length, phase = rng.uniform(6, 9), rng.uniform(0, 2 * math.pi)
@@ -102,7 +102,7 @@ def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
 
 
 def scatter(shape: Shape) -> Pattern:
-    """Draws the pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
+    """Makes the pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
 
     def pattern(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
         row, column = np.divmod(np.arange(SQUARES**2), SQUARES)
@@ -133,7 +133,7 @@ CLASSES: tuple[str, ...] = tuple(PATTERNS)
 
 
 def plane(height: int, width: int, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """Coordinates x, y of each pixel, both (height, width), turned and shifted at random, and pixels to a unit."""
+    """Draws x, y of each pixel, both (height, width), turned and shifted at random, and the pixels to a unit."""
     unit = min(height, width) / rng.uniform(2.8, 4)
     turn, shift_x, shift_y = rng.uniform(0, 2 * math.pi), rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5)
     cos, sin = math.cos(turn) / unit, math.sin(turn) / unit

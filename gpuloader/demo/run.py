@@ -1,4 +1,4 @@
-"""Runs the whole demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
+"""Runs the demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
 
 from __future__ import annotations
 
