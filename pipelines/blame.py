@@ -40,9 +40,9 @@ def smooth_picture(seed: int, height: int, width: int) -> Image:
 
 def machine_error(message: str) -> DeviceError:
     """Makes the error for a decoder that fails on a good JPEG, with the decoder's message."""
-    said = decoder_cause(message) if is_decode_failure(message) else message
+    cause = decoder_cause(message) if is_decode_failure(message) else message
     return DeviceError(
         f"the decoder fails on a good JPEG, so the installation or the machine is the cause, not the images: "
-        f"{said or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
+        f"{cause or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
         f"GPU, device_id=None decodes on the CPU"
     )

@@ -55,7 +55,7 @@ class WholeDecoder:
             return outcome if isinstance(outcome, str) else ""
 
         failing = find_failing(len(images), decode, self.check_machine, message)
-        return {row: cause_of(said) for row, said in failing.items()}
+        return {row: cause_of(text) for row, text in failing.items()}
 
     def check_machine(self) -> None:
         """Decodes a good JPEG.

@@ -58,9 +58,9 @@ def build(library: Path = LIBRARY, machine: str = "") -> None:
             for variant, path in objects.items()
         ]
         _run_all(compiling, environment)
-        made = library.with_suffix(f".{os.getpid()}")  # a process may be using the existing library
-        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]], environment)
-        made.replace(library)
+        new_library = library.with_suffix(f".{os.getpid()}")  # a process may be using the existing library
+        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(new_library.resolve())]], environment)
+        new_library.replace(library)
 
 
 def _find_compiler(machine: str) -> list[str]:
