@@ -307,7 +307,7 @@ def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
-    """Texts through a tokenizer from Hugging Face: "input_ids" and "attention_mask", each (B, longest) int64, padded.
+    """Makes a collator of a Hugging Face tokenizer: "input_ids" and "attention_mask", each (B, longest) int64, padded.
 
     Args:
         tokenizer: of `transformers`, with a padding token.

@@ -40,7 +40,7 @@ class GPULoaderTrainer(Trainer):
     `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="pad"`;
     padding counts neither in the metrics nor in the loss of models that leave out the label -100.
 
-    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` goes on at the next batch, also
+    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
     the numbers of `stats().scalars()`.
 
@@ -66,14 +66,15 @@ class GPULoaderTrainer(Trainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
         """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        given = self.eval_dataset[given] if isinstance(given, str) else given
-        return self._evaluation(given) if isinstance(given, GPULoader) else super().get_eval_dataloader(eval_dataset)
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        data = self.eval_dataset[data] if isinstance(data, str) else data
+        return self._evaluation(data) if isinstance(data, GPULoader) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:  # noqa: ANN401
         """Makes the batches of a loader whose samples are predicted."""
-        given = test_dataset
-        return self._evaluation(given) if isinstance(given, GPULoader) else super().get_test_dataloader(given)
+        if isinstance(test_dataset, GPULoader):
+            return self._evaluation(test_dataset)
+        return super().get_test_dataloader(test_dataset)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Adds what the training loader counts to the logs of training."""
@@ -208,7 +209,7 @@ class _StepNumbers:
 
 
 class _TrainingBatches(DataLoader[Any]):
-    """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a whole batch."""
+    """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a batch."""
 
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps
