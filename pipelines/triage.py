@@ -168,7 +168,7 @@ def find_failing(
             if not message:
                 break
             if (named := failed_row(message)) is not None:
-                suspect = rest[named % len(rest)]
+                suspect = rest[named % len(rest)]  # `FilledSource` repeats the rows in their order
         for row in sorted(rest, key=lambda row: row != suspect):
             rest.remove(row)
             if message := decode([row]):

@@ -51,6 +51,9 @@ class DeviceLoader(DataLoader[Any]):
             tensor.record_stream(torch.cuda.current_stream(self.device))  # keeps its memory until this stream is done
             return tensor
 
+        # copying   | copy 1 | copy 2 |        | copy 3 |
+        # current            | step 1          | step 2          |
+        # A step's stream waits for the copy of its own batch alone, by the event behind it.
         ahead = copy()
         while ahead is not None:
             (batch, copied), ahead = ahead, copy()

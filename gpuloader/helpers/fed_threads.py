@@ -28,6 +28,8 @@ class FedThreads(Generic[Request]):
     def __init__(self, work: Callable[[Request, Callable[[], bool]], None], name: str, count: int = 1) -> None:
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         stopping: list[bool] = []
+        # The threads and the finalizer hold these, never this object: otherwise it would not be collected, and its
+        # threads would run until the process ends.
         each = (work, self._requests, stopping)
         threads = [Thread(target=_serve, args=each, name=name, daemon=True) for _ in range(count)]
         self._to_stop = (self._requests, threads, stopping)
@@ -57,6 +59,8 @@ def _serve(
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:
     """Ends the threads. Doing so again, after an interrupt or at the end, changes nothing."""
+    # First the flag, so that work in progress gives up; then the requests that wait are dropped, so that each thread
+    # comes to the None that ends it. After a second call some of these stay in the queue, which is harmless.
     stopping.append(True)
     with suppress(Empty):  # the threads may be taking the last requests at this moment
         while True:

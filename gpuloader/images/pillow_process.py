@@ -55,6 +55,8 @@ def _serve() -> None:
     while line := requests.readline():
         size, max_pixels = json.loads(line)
         encoded = requests.read(size)
+        # The answer is first written into memory that both processes share: if the decoding one is killed in the middle
+        # of it, the reader gets the reason instead of half an answer.
         file = os.memfd_create("answer")
         process = os.fork()
         if not process:

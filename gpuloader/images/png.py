@@ -69,6 +69,7 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
             raise Refused(f"a PNG of more than {MAX_CHUNKS:,} chunks")
         kinds.append(_KINDS.get(name, "-"))
         ends.append(end)
+    # A letter for each chunk, so that regular expressions check the order and find the runs of chunks to keep.
     text = "".join(kinds)
     match = _IN_ORDER.fullmatch(text)
     if match is None:

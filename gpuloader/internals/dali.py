@@ -21,7 +21,9 @@ def leak_after_fork(pipeline: Pipeline) -> None:
     DALI's threads are not in the child, and destroying the pipeline would wait for them for ever. No public method
     avoids that: DALI destroys a pipeline when the Python object goes, and when the process ends.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))  # a reference that is never released
+    # DALI's object is destroyed with the last reference to it. This one has no holder, so nobody releases it, and the
+    # object stays until the child's memory goes. The parent's own is not touched.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
     pipeline._pipe = None  # otherwise DALI shuts it down first
 
 

@@ -40,6 +40,8 @@ def run(
 
 def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")  # fork is not safe beside threads, which torch and others start
+    # Nothing is sent through this pipe. Its other end closes when this process gives up or ends, in whatever way; the
+    # workers wait for that and end, too, instead of writing shards that nobody waits for.
     lifeline, held = context.Pipe(duplex=False)
     with (
         lifeline,

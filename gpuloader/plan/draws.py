@@ -122,6 +122,8 @@ class Draws:
 
     def uniform(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.float64]:
         """Returns (n, count) multiples of 2**-32 in [0, 1); the first c columns do not depend on `count`."""
+        # A block is four numbers. The counter's first word counts a stream's blocks from its own multiple of 2**16. All
+        # streams, occurrences and views are 2**16, so it stays below 2**32, and no two of them overlap.
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
         counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))

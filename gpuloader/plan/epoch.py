@@ -149,6 +149,7 @@ class Plan:
         """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
+        # Only "pad" goes beyond the epoch: positions begin at 0 again there, and are not valid.
         valid, positions = positions < self.epoch_samples, positions % self.samples
         ids = self.ids(cursor.epoch, positions)
         draws = Draws(self.seed, cursor.epoch, positions if self.positions.repeats else ids)

@@ -70,6 +70,8 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        # The network is a bijection of the domain, so following it from one id outside of `size` to the next ends at an
+        # id inside, a different one for each position.
         ids = self._turn(positions.astype(np.uint64))
         while (outside := ids >= self._size).any():
             ids[outside] = self._turn(ids[outside])
@@ -105,6 +107,8 @@ class BlockShuffle:
             within = _within(int(window), min(window_samples, self._size - start), self._within_keys)
             here = windows == window
             slots[here] = start + within(positions[here] - start)
+        # The order's slots are permuted within windows by now. Their blocks are permuted over all of the data; the rest
+        # behind the last full block stays. The rotation makes blocks begin at other samples in each epoch.
         block, offset = np.divmod(slots, BLOCK_SAMPLES)
         full = block < self._blocks
         block[full] = self._of_blocks(block[full])

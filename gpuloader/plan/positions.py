@@ -177,6 +177,8 @@ class Remaining:
         order, left_before = self.positions.order(seed, epoch), self._left_before
 
         def remaining(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            # Sample `left_out[i]` comes after `left_before[i]` samples that are left. So number n of these comes after
+            # each i with left_before[i] <= n, and its id is n plus the number of such i.
             numbers = order(positions)
             return numbers + np.searchsorted(left_before, numbers, side="right")
 
@@ -296,40 +298,42 @@ class Mixture(_All):
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
-        sources, before = self._pattern
+        ranges, before = self._pattern
         starts = np.cumsum([0, *self.sizes])
 
         def mix(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            turn, place = np.divmod(epoch * self.length + positions, len(sources))
+            # A round is `sum(parts)` positions; rounds are counted across epochs. So a position tells how many samples
+            # its range has given since epoch 0, turn * parts + before: which pass over the range, and where in it.
+            turn, slot = np.divmod(epoch * self.length + positions, len(ranges))
             ids = np.empty_like(positions)
-            for source, (size, parts) in enumerate(zip(self.sizes, self.parts)):
-                here = np.flatnonzero(sources[place] == source)
-                passes, index = np.divmod(turn[here] * parts + before[place[here]], size)
-                for number in np.unique(passes):
-                    rows = passes == number
-                    order = _order_of_pass(self.shuffle, size, seed, source, int(number))
-                    ids[here[rows]] = starts[source] + order(index[rows])
+            for number, (size, parts) in enumerate(zip(self.sizes, self.parts)):
+                here = np.flatnonzero(ranges[slot] == number)
+                passes, index = np.divmod(turn[here] * parts + before[slot[here]], size)
+                for pass_number in np.unique(passes):
+                    rows = passes == pass_number
+                    order = _order_of_pass(self.shuffle, size, seed, number, int(pass_number))
+                    ids[here[rows]] = starts[number] + order(index[rows])
             return ids
 
         return mix
 
     @cached_property
     def _pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each place of a round, its range, and how many places before it have the same range.
+        """For each slot of a round, its range, and how many slots before it have the same range.
 
-        Each range's places are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
+        Each range's slots are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
         """
         due = np.concatenate([(np.arange(parts) + 0.5) / parts for parts in self.parts])
-        source = np.repeat(np.arange(len(self.parts)), self.parts)
+        ranges = np.repeat(np.arange(len(self.parts)), self.parts)
         before = np.concatenate([np.arange(parts) for parts in self.parts])
         order = np.argsort(due, kind="stable")
-        return source[order], before[order]
+        return ranges[order], before[order]
 
 
 @lru_cache(maxsize=64)
-def _order_of_pass(shuffle: Shuffle, size: int, seed: int, source: int, number: int) -> Order:
+def _order_of_pass(shuffle: Shuffle, size: int, seed: int, number: int, pass_number: int) -> Order:
     """Makes the order of one pass over a range: the ranges' seeds differ, and the pass number is the epoch."""
-    return make_order(shuffle, size, (seed + source * 0x9E3779B97F4A7C15) % 2**64, number % 2**32)
+    return make_order(shuffle, size, (seed + number * 0x9E3779B97F4A7C15) % 2**64, pass_number % 2**32)
 
 
 class Custom:

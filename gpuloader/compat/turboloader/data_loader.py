@@ -133,6 +133,8 @@ class DataLoader:
         plan = run_of(self._loader).plan
         decoder = WholeDecoder(plan.batch_size, run_of(self._loader).num_threads, None)
         cursor = Cursor(epoch)
+        # The thread reads and decodes a batch while the loop works on the one before. A loop that is left closes this
+        # generator: the batch in progress is finished and dropped, and one that waits is never read.
         under_way: deque[Future[list[Sample]]] = deque()
         thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
         try:
