@@ -1,7 +1,7 @@
 """The process that decodes TIFF, BMP, PNM and JPEG 2000 with Pillow: `python -m gpuloader.images.pillow_process`.
 
 It is started at the first such image, and kept. It forks for each image, so that no image is affected by another one;
-it imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON,
+it imports only what it needs. It writes a line of JSON when it is ready. A request is a line of JSON,
 [bytes, most pixels], followed by the file; the answer is a line of JSON, followed by the pixels in the first case:
 
     {"size": [height, width], "channels": 1 or 3}  the pixels follow, 8-bit gray or RGB as stored
@@ -116,7 +116,7 @@ def _decode(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str,
         return {"cause": f"decoding it takes more than {room}"}, b""
     except UnidentifiedImageError:
         return {"cause": "Pillow cannot read its header"}, b""
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
         return {"cause": f"Pillow cannot decode it: {str(error)[:_ERROR_CHARACTERS] or type(error).__name__}"}, b""
 
 
