@@ -13,7 +13,7 @@ from typing import IO
 
 
 class OtherWriterError(FileNotFoundError):
-    """Another process removed the file that this one was writing, as if it were a leftover."""
+    """Another process took the file that this one was writing for a leftover, and removed it."""
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Child:
 
     def start(self) -> None:
         """Starts the process."""
-        # A file, because a pipe that nobody reads is full one day, and then the process hangs.
+        # A file, because a pipe that nobody reads fills up, and then the process hangs.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, *self._arguments],

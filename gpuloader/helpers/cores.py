@@ -42,7 +42,7 @@ def available_memory_bytes() -> int:
 
 
 def machine_memory_bytes() -> int:
-    """Returns all of the machine's memory, whatever this process may use of it."""
+    """Returns all of the machine's memory, even if this process may use less."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -54,7 +54,7 @@ def _serve(
 ) -> None:
     while (request := requests.get()) is not None:
         work(request, lambda: not stopping)
-    del work  # else an error that nobody takes would hold itself: it holds this frame
+    del work  # otherwise an error that it keeps would hold itself, through this frame
 
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:

@@ -13,7 +13,7 @@ MOST_CHARACTERS = 4000
 
 _MOST_LINES = 40
 _LONGEST_WORD = 1000  # such as a path
-_MOST_COMPARED = 10_000  # names; those of a file may be of any number, and of any length
+_MOST_COMPARED = 10_000  # names; a file may have any number of them, of any length
 _COMPARED_CHARACTERS = 100
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 

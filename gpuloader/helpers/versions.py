@@ -1,4 +1,4 @@
-"""The versions of the decoders, for errors, reports, and what is kept for them."""
+"""The versions of the decoders, for errors, reports, and results that are kept for them."""
 
 from __future__ import annotations
 
