@@ -18,7 +18,7 @@ def leak_after_fork(pipeline: Pipeline) -> None:
     """Leaves a pipeline to the parent, in a forked child: it is never destroyed here.
 
     Relies on `Pipeline._pipe`, DALI's own C++ object, and on None there after a pipeline was shut down, as in 2.4.
-    DALI's threads are not in the child, and destroying the pipeline would wait for them for ever. No public method
+    DALI's threads are not in the child, and destroying the pipeline would wait for them forever. No public method
     avoids that: DALI destroys a pipeline when the Python object goes, and when the process ends.
     """
     # DALI's object is destroyed with the last reference to it. This one has no holder, so nobody releases it, and the
