@@ -41,7 +41,7 @@ class PackResult:
         bytes: of the finished shards.
         left_out: the bad pictures, which are in no finished shard.
         passed_over: how many files or members of the source belong to no sample, such as a README.
-        classes: the classes' names, as in classes.json; None where labels are bare numbers.
+        classes: the classes' names, as in classes.json; None if labels are bare numbers.
     """
 
     destination: Path

@@ -114,7 +114,7 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
         raise
     except UnidentifiedImageError:
         raise Refused(_cause_in_header(data)) from None
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
         raise Refused(f"Pillow cannot decode it: {error or type(error).__name__}") from None
     return picture
 

@@ -40,7 +40,7 @@ class Record(Protocol):
     Attributes:
         name: for people, such as a path.
         key: the sample's name; several records may share one.
-        size_bytes: of what is to be read; None if only reading tells.
+        size_bytes: of what is to be read; None if only reading shows it.
     """
 
     @property
