@@ -16,7 +16,7 @@ class DeviceLoader(DataLoader[Any]):
     `pin_memory=True`, the default on a GPU.
 
     Args:
-        dataset: any of torch's.
+        dataset: as torch's DataLoader takes it.
         device: of the batches; None uses the GPU if there is one.
         loader: arguments of torch's DataLoader.
 
