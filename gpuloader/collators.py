@@ -4,8 +4,8 @@ A collator takes one component's bytes for each sample of a batch. It returns a 
 by name), with a row for each sample. Arrays become tensors on the loader's device. It runs in the reading thread.
 For invalid bytes it raises one of `REFUSALS`, such as ValueError; the loader's error then names the sample.
 
-Those here that parse do so component by component: one that cannot be parsed makes its sample bad, as an image that
-cannot be decoded does. `gpuloader.Field` does the same with a function of yours.
+The collators below parse each component alone: one that cannot be parsed makes its sample bad, like an image that
+cannot be decoded. `gpuloader.Field` does the same with your function.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Parsing:
 
 
 def in_parts(collator: Collator) -> Parsing:
-    """Returns a collator's parts; one that is not from here parses nothing, and collates the components."""
+    """Returns a collator's parts; a user's collator parses nothing, and collates the components."""
     return collator if isinstance(collator, Parsing) else _PARTS.get(id(collator), Parsing(bytes, collator))
 
 
@@ -328,7 +328,7 @@ def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) ->
     return dict(tokenizer(texts, **options))
 
 
-_PARTS: dict[int, Parsing] = {  # by id: a collator of yours may not be hashable
+_PARTS: dict[int, Parsing] = {  # by id: a user's collator may not be hashable
     id(as_json): Parsing(json.loads, list),
     id(as_text): Parsing(bytes.decode, list),
     id(as_integers): Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64)),

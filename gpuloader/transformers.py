@@ -143,7 +143,7 @@ class GPULoaderState(TrainerCallback, ExportableState):
 
 
 class _Steps(Dataset[Any]):
-    """The batches of the training loader by their numbers in the epoch, to be asked for in order from any on.
+    """The training loader's batches by number in the epoch; Trainer asks for them in order, from any number on.
 
     Attributes:
         epoch: of the next batches.
@@ -235,7 +235,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
     def __init__(self, loader: GPULoader[Any], label_names: Sequence[str]) -> None:
         self._loader = loader
         self._label_names = label_names
-        self.dataset = range(_delivered(loader))  # whose length is asked for
+        self.dataset = range(_delivered(loader))  # Accelerate asks for its length
         self.total_batch_size = run_of(loader).plan.global_batch
         self._drop_last = False
         self.gradient_state = GradientState()

@@ -84,7 +84,6 @@ def _noise(index: DataNode, key: Sequence[DataNode]) -> DataNode:
 
 
 def _hash(x: DataNode) -> DataNode:
-    # DALI's nodes have no shifts: of unsigned numbers, x // 2**n is x >> n.
     x = (x ^ x // _word(1 << 16)) * _word(0x7FEB352D)
     x = (x ^ x // _word(1 << 15)) * _word(0x846CA68B)
     return x ^ x // _word(1 << 16)
