@@ -25,9 +25,9 @@ BESIDE = {"conda", "configs/presets", "configs/train", "docs", "scripts", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError GPULoader
+        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError Field GPULoader
         GPULoaderError IndexFileError InstallationError LabelError LabelFrom LoaderError MixedLoader NoSamplesError
-        PackError
+        OneOf PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,

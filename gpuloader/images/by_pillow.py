@@ -14,24 +14,27 @@ from numpy.typing import NDArray
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.child_processes import Child
 from gpuloader.helpers.forking import at_fork
-from gpuloader.images.limits import Admitted, cause_in_size
+from gpuloader.images.limits import Admitted, Refused, check_size
 
 MOST_WAITING_SECONDS = 600
 _KINDS = {1: 5, 3: 6}  # of PNM, by the number of channels
 
 
-def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | str:
-    """Decodes a file, (bytes,): returns a PNM of its pixels, (bytes,), and their (height, width); or why it is refused.
+def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted:
+    """Decodes a file, (bytes,): returns a PNM of its pixels, (bytes,), and their (height, width).
 
     They are gray or RGB, 8 bits each, as stored: an alpha channel is dropped, and EXIF rotation is not applied. Threads
     take turns. The answer depends only on the file, and so do the limits on memory and time.
 
     Raises:
+        Refused: it cannot be decoded, or has more pixels.
         LoaderError: the process does not start, is killed, or does not answer.
     """
     with server.lock:
         try:
             decoded = _decode(encoded, max_pixels) or _decode(encoded, max_pixels)  # it may have ended since the last
+        except Refused:
+            raise
         except BaseException:
             server.close()  # otherwise its late answer would be taken for that of the next image
             raise
@@ -40,22 +43,23 @@ def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | 
     return decoded
 
 
-def _decode(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | str | None:
-    """The answer for an image; None if the process ended."""
+def _decode(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | None:
+    """The answer for an image; None if the process ended. Raises what `decode_by_pillow` raises."""
     said = server.ask([len(encoded), max_pixels], encoded, most_seconds=MOST_WAITING_SECONDS)
     if said is None:
         return None
     if "error" in said:
         raise LoaderError(said["error"])
     if "cause" in said:
-        return str(said["cause"])
+        raise Refused(said["cause"])
     (height, width), channels = said["size"], said.get("channels", 0)
     head = b"P%d\n%d %d\n255\n" % (_KINDS[channels], width, height) if channels else b""
     file = np.empty(len(head) + height * width * channels, np.uint8)
     file[: len(head)] = np.frombuffer(head, np.uint8)
     if not server.fill(memoryview(file)[len(head) :], MOST_WAITING_SECONDS):
         return None
-    return cause_in_size(height, width, max_pixels) or (file, (height, width))
+    check_size(height, width, max_pixels)
+    return file, (height, width)
 
 
 server = Child("decodes with Pillow", LoaderError, "-m", "gpuloader.images.pillow_process")  # one in each process

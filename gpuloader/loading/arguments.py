@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from gpuloader.collators import Collator, collator_of
+from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.helpers.text import counted, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
+from gpuloader.loading.fields import Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
@@ -199,21 +200,27 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
         )
 
 
-def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
-    """Checks a loader's `fields`, and returns the collator of each extension."""
+def resolve_fields(given: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
+    """A loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if given and output == "tuple":
         raise ConfigError(f'fields={list(given)!r} are delivered with output="dict" only')
-    by_extension = given if isinstance(given, Mapping) else dict.fromkeys(given)
-    collators = {}
-    for extension, collator in by_extension.items():
-        if not isinstance(extension, str):
-            raise ConfigError(f"fields: {extension!r} is not an extension: allowed are extensions such as 'json'")
-        name = extension.lower().removeprefix(".")
+    fields: dict[str, Field] = {}
+    for name, made_by in (given if isinstance(given, Mapping) else dict.fromkeys(given)).items():
+        if not isinstance(name, str):
+            raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
+        if not (made_by is None or isinstance(made_by, Field) or callable(made_by)):
+            raise ConfigError(
+                f"fields: {made_by!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
+            )
+        if isinstance(made_by, Field):
+            field = made_by.resolve()
+        else:
+            name = name.lower().removeprefix(".")  # noqa: PLW2901
+            parts = in_parts(made_by or collator_of(name))
+            field = Field(name, parts.parse, parts.collate)
         if name in ENTRIES:
             raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")
-        if not (collator is None or callable(collator)):
-            raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
-        collators[name] = collator or collator_of(name)
-    return collators
+        fields[name] = field
+    return fields

@@ -61,7 +61,7 @@ class Compose(Recipe):
 
         Example:
             >>> from gpuloader import Compose
-            >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes(epoch=0)
+            >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes
             [(160, 160)]
         """
         return cls._of(load_preset(preset, overrides))

@@ -62,7 +62,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
-    values = sum(3 * prod(shape) for shape in recipe.shapes(epoch=0))
+    values = sum(3 * prod(shape) for shape in recipe.shapes)
     columns = (column for _, index in shards.indexes for column in vars(index).values())
     return MemoryEstimate(
         preset=preset,

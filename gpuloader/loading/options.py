@@ -84,7 +84,7 @@ class LabelFrom:
 
 @dataclass(frozen=True)
 class BadImages:
-    """What happens to images that cannot be decoded.
+    """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
 
     Attributes:
         replace: whether a bad image is replaced by a sample that the plan draws; if False, it raises an error.

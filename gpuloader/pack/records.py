@@ -54,12 +54,8 @@ class Record(Protocol):
         """Reads it.
 
         Raises:
-            BadPictureError: it is not a picture.
+            Refused: it is not a picture; it is left out.
         """
-
-
-class BadPictureError(Exception):
-    """A picture that cannot be decoded, for the reason in the message; it is left out."""
 
 
 @dataclass(frozen=True)

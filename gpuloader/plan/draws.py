@@ -57,6 +57,7 @@ class Stream(IntEnum):
     AUG_MIX = 23
     MIX = 24
     SAMPLING = 25
+    FIELD = 26
     NONE = 63
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.child_processes import Child
 from gpuloader.images.arrays import array_gate
+from gpuloader.images.limits import Refused
 from gpuloader.internals.dali import is_cuda_failure
 
 _DECODED_PIXELS = 64 << 20
@@ -104,10 +106,16 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
     from gpuloader.pipelines import WholeDecoder
 
     def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        encoded = [row for row, image in enumerate(images) if isinstance(array_gate(image), str)]
-        admitted = [(row, admit(images[row])) for row in encoded]
-        causes = {row: cause for row, cause in admitted if isinstance(cause, str)}
-        good = [(row, *image) for row, image in admitted if not isinstance(image, str)]
+        causes: dict[int, str] = {}
+        good: list[tuple[int, NDArray[np.uint8], tuple[int, int]]] = []
+        for row, image in enumerate(images):
+            with suppress(Refused):
+                array_gate(image)
+                continue
+            try:
+                good.append((row, *admit(image)))
+            except Refused as refused:
+                causes[row] = refused.cause
         for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
             failures = decoder.failures([good[place][1] for place in run])
             causes |= {good[run[place]][0]: cause for place, cause in failures.items()}

@@ -80,7 +80,7 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
     assert printed.startswith("transforms:\n- Resize: {size: 40}\n- CenterCrop: {size: 32}\n- Normalize:\n")
     Path("mine.yaml").write_text(printed)
     assert run("presets", "mine.yaml").stdout == printed
-    assert load_preset("mine.yaml").shapes(0) == [(32, 32)]
+    assert load_preset("mine.yaml").shapes == [(32, 32)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from making import write_decoded, write_samples
 
 from gpuloader import BadImageError, DataError, GPULoader, World
+from gpuloader.loading.loader import run_of
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_an_array_that_is_no_image_any_more_is_named(decoded: list[Path], tmp_pa
     shard = tmp_path / "a.tar"
     shard.write_bytes(decoded[0].read_bytes())
     with GPULoader(shard, 4, None, preset="imagenet_eval") as loader:
-        _, index = loader.run.shards.indexes[0]
+        _, index = run_of(loader).shards.indexes[0]
         stat = shard.stat()
         with shard.open("r+b") as file:
             file.seek(int(index.image_offset[5]))

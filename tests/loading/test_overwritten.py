@@ -14,7 +14,8 @@ from loaders import evaluation
 from making import jpeg, write_shard
 
 from gpuloader import BadImageError, GPULoader
-from gpuloader.loading.run import Run
+from gpuloader.images.gate import admit
+from gpuloader.loading.loader import run_of
 
 COUNT = 12
 SLOT = 4000  # bytes of each image: what follows a JPEG's end does not count
@@ -42,13 +43,12 @@ def overwrite(shard: Path, new: list[bytes]) -> None:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the images that go through the gate."""
     sizes: list[int] = []
-    admit = Run.admit
 
-    def counting(run: Run, image: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401
+    def counting(image: np.ndarray[Any, Any], *recipe: Any) -> Any:  # noqa: ANN401
         sizes.append(len(image))
-        return admit(run, image)
+        return admit(image, *recipe)
 
-    monkeypatch.setattr(Run, "admit", counting)
+    monkeypatch.setattr("gpuloader.loading.reader.admit", counting)
     return sizes
 
 
@@ -150,8 +150,8 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
     shard = written(tmp_path / "a.tar", bad)
     new = [bad[0], *images(100, (60, 40))[1:]]
     with evaluation(shard, COUNT, on_error="replace") as loader:
-        draw = type(loader.run.shards).read_images
-        run = loader.run
+        draw = type(run_of(loader).shards).read_images
+        run = run_of(loader)
 
         def reading(shards: Any, samples: Any, *rest: Any) -> Any:  # noqa: ANN401
             if len(samples) == 1 and run.shards.accepted_sizes[1].any():
@@ -159,7 +159,7 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
             return draw(shards, samples, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(loader.run.shards), "read_images", reading)
+            patch.setattr(type(run_of(loader).shards), "read_images", reading)
             list(loader)
         pass_what_was_read(loader)
-        assert loader.run.shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)
+        assert run_of(loader).shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)
