@@ -104,8 +104,8 @@ class Reader:
         reading = time.perf_counter()
         images = list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
         reading_seconds = time.perf_counter() - reading
-        accepted_sizes = self._run.shards.accepted_sizes
-        sizes = accepted_sizes[ids].astype(np.int64)
+        accepted = self._run.shards.accepted
+        sizes = accepted.of(ids)
         refused: dict[int, str] = {}
         for row in np.flatnonzero((sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))).tolist():
             sample, image = int(ids[row]), images[row]
@@ -114,7 +114,7 @@ class Reader:
                 refused[row] = admitted
                 continue
             if admitted[0] is image and self._run.shards.local:
-                accepted_sizes[sample] = admitted[1]
+                accepted.note(sample, admitted[1])
             images[row], sizes[row] = admitted
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now

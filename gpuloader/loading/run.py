@@ -162,6 +162,8 @@ class Run:
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
+            "dataset_samples": len(self.shards),
+            "labels": None if self.labels is None else self.labels.digest,
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": self.plan.shuffle,
@@ -250,7 +252,7 @@ def resolve_run(
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here, name)
-    if here.world_size > 1:  # computing the data's fingerprint reads all of its index
+    if here.world_size > 1:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:

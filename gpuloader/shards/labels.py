@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -36,6 +37,9 @@ _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 _Refuse: TypeAlias = Callable[..., None]
 """`_refuse` of some shards: takes samples and their problem, and raises if there are any that are used."""
 
+_LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+_DIGESTED = 1 << 20
 _log = logging.getLogger("gpuloader")
 
 
@@ -46,6 +50,8 @@ class Labels(Protocol):
         place: where they come from: "cls", "json:NAME" or "folder".
         names: the names of the classes by label, if they are known.
         classes: the same as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
+        digest: 32 hex digits of the labels of all samples that are used, if they are taken from the index; None if
+            they are read with the samples.
     """
 
     @property
@@ -57,6 +63,9 @@ class Labels(Protocol):
     @property
     def classes(self) -> tuple[str, ...] | None: ...
 
+    @property
+    def digest(self) -> str | None: ...
+
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """(b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
@@ -67,7 +76,7 @@ def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
     Returns "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
     refuses samples without a label.
     """
-    if (shards.cls_labels != NO_LABEL).any():
+    if (shards.column("label") != NO_LABEL).any():
         return "cls"
     return "folder" if any(map(_folder, shards.all_keys())) else None
 
@@ -92,6 +101,7 @@ def make_labels(
     """
     given = None if classes is None else _check_classes(classes)
     refuse = partial(_refuse, shards, used)
+    digest = partial(_digest, used, len(shards))
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
@@ -99,9 +109,9 @@ def make_labels(
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
-        return _from_folders(shards, given, refuse)
+        return _from_folders(shards, given, refuse, digest)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, given), refuse)
+        return _from_cls(shards, _names(shards, given), refuse, digest)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, given)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
@@ -125,21 +135,36 @@ class _Names:
     limit: int | None
 
 
-class _Table:
-    """Labels that are known from the start."""
+class _Known:
+    """Labels that are known from the start.
 
-    def __init__(self, place: str, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
-        self._table = table
+    Args:
+        label: returns the labels of samples, both (b,).
+        digest: makes a digest of the labels that this function returns.
+    """
+
+    def __init__(
+        self, place: str, label: _LabelOf, names: Mapping[int, str], digest: Callable[[_LabelOf], str]
+    ) -> None:
+        self._label = label
+        self._make_digest = digest
         self.place = place
         self.names = names
         self.classes = as_list(names)
 
+    @cached_property
+    def digest(self) -> str:
+        return self._make_digest(self._label)
+
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        return self._table[samples]
+        return self._label(samples)
 
 
 class _ReadLabels:
     """Labels that are read from a component of each sample.
+
+    Attributes:
+        digest: None; the labels are not in the index.
 
     Args:
         place: "cls" or "json:NAME".
@@ -154,6 +179,7 @@ class _ReadLabels:
         self._names = names
         self.names = names.names
         self.classes = as_list(names.names)
+        self.digest = None
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
@@ -218,8 +244,8 @@ def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
     return content, content.get(name)
 
 
-def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse) -> Labels:
-    table = shards.cls_labels
+def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse, digest: Callable[[_LabelOf], str]) -> Labels:
+    table = shards.column("label")
     missing = np.flatnonzero(table == NO_LABEL)
     in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
@@ -232,21 +258,33 @@ def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse) -> Labels:
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
         refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
-    return _Table("cls", table, names.names)
+    return _Known("cls", shards.labels_of, names.names, digest)
 
 
-def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, refuse: _Refuse) -> _Table:
+def _from_folders(
+    shards: ShardSet, given: tuple[str, ...] | None, refuse: _Refuse, digest: Callable[[_LabelOf], str]
+) -> Labels:
     folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
     found = sorted(set(folders) - {""})
     classes = tuple(found) if given is None else given
     numbers = {name: number for number, name in enumerate(classes)}
-    table = np.array([numbers.get(folder, NO_LABEL) for folder in folders], np.int64)
+    smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
+    table = np.array([numbers.get(folder, -1) for folder in folders], smallest)
     in_none = np.array([not folder for folder in folders], bool)
     refuse(np.flatnonzero(in_none), "are not in a folder")
     if unknown := [name for name in found if name not in numbers]:
-        others = np.flatnonzero((table == NO_LABEL) & ~in_none)
+        others = np.flatnonzero((table < 0) & ~in_none)
         refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Table("folder", table, dict(enumerate(classes)))
+    return _Known("folder", lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), digest)
+
+
+def _digest(used: Callable[[NDArray[np.int64]], NDArray[np.int64]], samples: int, label: _LabelOf) -> str:
+    """A digest of the labels that these samples have, of those that are used."""
+    digest = hashlib.blake2b(digest_size=16)
+    for first in range(0, samples, _DIGESTED):
+        some = used(np.arange(first, min(first + _DIGESTED, samples)))
+        digest.update(label(some).astype("<i8", copy=False).tobytes())
+    return digest.hexdigest()
 
 
 def _folder(key: str) -> str:
@@ -281,7 +319,7 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [shard.parent if isinstance(shard, Path) else None for shard, _ in shards.indexes]
+    parents = [shard.parent if isinstance(shard, Path) else None for shard in shards.shards]
     names: dict[int, str] = {}
     said_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):

@@ -255,7 +255,7 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
     with loader(shards) as batches:
         found = columns(batches.run.shards)
         found["label"][:] = -1  # its own
-        assert batches.run.shards.cls_labels.tolist() == columns(batches.run.shards)["label"].tolist()
+        assert batches.run.shards.column("label").tolist() == columns(batches.run.shards)["label"].tolist()
         found = columns(batches.run.shards)
     sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
     assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)

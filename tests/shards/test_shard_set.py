@@ -106,8 +106,8 @@ def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
     order = [*range(20, 40), *range(20)]
     assert len(shard_set) == 40
     assert [shard_set.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
-    assert shard_set.cls_labels.tolist() == [i % 10 for i in order]
-    assert [path for path, _ in shard_set.indexes] == shards[::-1]
+    assert shard_set.column("label").tolist() == [i % 10 for i in order]
+    assert list(shard_set.shards) == shards[::-1]
     for i in range(40):
         shard, key, offset = shard_set.place(i)
         assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")

@@ -88,7 +88,7 @@ def why_no_stock(run: Run) -> str:
     """Why stock DALI is not measured; empty if it is."""
     if run.decoded:
         return "the images are decoded already"
-    if not all(isinstance(shard, Path) for shard, _ in run.shards.indexes):
+    if not all(isinstance(shard, Path) for shard in run.shards.shards):
         return "it reads no shards on stores"
     if run.device_id is not None and not find_decoding(run.device_id).region(_STOCK_HW_LOAD):
         return "it decodes regions, which fails on this GPU and may end the process"
@@ -121,12 +121,14 @@ def _run_stock(run: Run) -> Batches:
     """Stock DALI on the same shards, with index files of its own format. Waits for each batch as `load_epochs` does."""
     with tempfile.TemporaryDirectory() as folder:
         files: dict[Path, Path] = {}
-        for shard, index in run.shards.indexes:
-            if isinstance(shard, Path) and len(index):
-                places = zip(index.image_offset.tolist(), index.image_size.tolist(), strict=True)
+        for number, shard in enumerate(run.shards.shards):
+            ids = run.shards.samples_of(number)
+            if isinstance(shard, Path) and ids:
+                names = ("image_offset", "image_size")
+                places = zip(*(run.shards.index.column(name, ids.start, ids.stop).tolist() for name in names))
                 lines = [f"jpg {offset} {size} {number}.jpg" for number, (offset, size) in enumerate(places)]
                 files[shard] = Path(folder) / f"{len(files)}.idx"
-                files[shard].write_text("\n".join([f"v1.2 {len(index)}", *lines, ""]))
+                files[shard].write_text("\n".join([f"v1.2 {len(ids)}", *lines, ""]))
         images = stock_batches([*files], [*files.values()], run.plan.batch_size, run.num_threads, run.device_id)
         for batch in images:
             float(batch[..., ::56, ::56].sum())
