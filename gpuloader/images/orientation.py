@@ -69,7 +69,7 @@ def _exif_of_jpeg(read: Read) -> tuple[int, int]:
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker == _APP1 and read(len(_EXIF), start) == _EXIF:
-            return start, end
+            return start + len(_EXIF), end
         left -= end - start if marker == FILL else 1
         if left <= 0:
             break

@@ -162,7 +162,7 @@ class Run:
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
-            "dataset_samples": len(self.shards),
+            "samples": len(self.shards),
             "labels": None if self.labels is None else self.labels.digest,
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,

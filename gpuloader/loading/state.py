@@ -62,7 +62,7 @@ def check_identity(
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
     for name, value in identity.items():
-        if is_same(state[name], value) or (name == "labels" and None in (state[name], value)):
+        if is_same(state[name], value) or (name == "labels" and (value is None or state[name] is None)):
             continue
         problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
@@ -165,7 +165,8 @@ def _shard_difference(saved: object, shards: ShardSet) -> str | None:
 def _run_difference(count: int, run: int, before: Sequence[str], now: Sequence[str], names: Sequence[str]) -> str:
     """The same for many shards, of which the state describes runs of so many."""
     differ = [number for number, (was, here) in enumerate(zip_longest(before, now)) if was != here]
-    runs = [f"{number * run} to {min((number + 1) * run, max(count, len(names))) - 1}" for number in differ]
+    bounds = [(number * run, min((number + 1) * run, max(count, len(names))) - 1) for number in differ]
+    runs = [f"{start} to {last}" if start < last else f"{start}" for start, last in bounds]
     first = next((names[number * run] for number in differ if number * run < len(names)), None)
     return "; ".join(
         [

@@ -398,9 +398,10 @@ def write_index(
     def parts() -> Iterator[Arrays]:
         before = dict.fromkeys(_ENDS, 0)
         for index in indexes:
-            numbers = np.array([number_of[name] for name in index.extensions], np.int32)
             part = {name: index.column(name) for name in COLUMNS}
-            part["component_extension"] = numbers[part["component_extension"]]
+            if index.extensions != tuple(number_of):
+                numbers = np.array([number_of[name] for name in index.extensions], np.int32)
+                part["component_extension"] = numbers[part["component_extension"]]
             for name, rows in _ENDS.items():
                 part[name] = part[name] + before[name]
                 before[name] += index.facts.counts[rows]

@@ -205,7 +205,8 @@ def write(
     blocks_at = _HEAD_AT + head_bytes
     places, end = _places([[name, *kind] for name, kind in kinds.items()], counts, kinds, blocks_at)
     written = dict.fromkeys(kinds, 0)
-    file.truncate(end)
+    file.seek(end - 1)
+    file.write(b"\0")
     for part in parts:
         for name, place in places.items():
             values = np.ascontiguousarray(part[name], place.dtype)

@@ -97,7 +97,7 @@ def test_columns_with_hostile_values(parts: Parts) -> None:
 
     count, wrong = refused(forged())
     assert count > 1000
-    assert wrong > 0.5 * count  # any label is a label, any byte may stand in a key, and any time is a time
+    assert wrong > 0.4 * count  # any label is a label, any byte may stand in a key, and any time is a time
 
 
 def test_bytes_changed_at_random(shard: Path, parts: Parts) -> None:

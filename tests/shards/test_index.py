@@ -442,11 +442,12 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     header = json.loads(head[:json_bytes])
     assert header["counts"] == {"shards": 1, "samples": 3, "components": 5, "key_bytes": 4}
     columns = {}
-    for area, position, names in (
+    for area, start, names in (
         (head, json_bytes, "shard_bytes:<i8 shard_mtime_ns:<i8 sample_end:<i8 left_out_count:<i8 data_digest:|V16"),
         (blocks, 0, "image_offset:<i8 image_size:<i8 height:<i4 width:<i4 orientation:|u1 label:<i8 key_end:<i8 "
             "component_end:<i8 component_extension:<i4 component_offset:<i8 component_size:<i8 key_bytes:|u1"),
     ):  # fmt: skip
+        position = start
         listed = [tuple(entry) for entry in header["table" if area is head else "columns"]]
         assert [f"{name}:{dtype}" for name, dtype, _ in listed] == names.split()
         for name, dtype, counted in listed:
