@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gpuloader.errors import ConfigError, InstallationError, StateError
-from gpuloader.loading.loader import GPULoader
-from gpuloader.plan import Cursor
+from gpuloader.loading.loader import GPULoader, run_of
 
 try:
     from accelerate.data_loader import DataLoaderStateMixin
@@ -84,7 +83,7 @@ class GPULoaderTrainer(Trainer):
 
     def _evaluation(self, loader: GPULoader[Any]) -> _EvaluationBatches:
         self._check("eval", loader, self.args.eval_batch_size)
-        plan = loader.run.plan
+        plan = run_of(loader).plan
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.epoch_samples % plan.global_batch:
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "
@@ -98,7 +97,7 @@ class GPULoaderTrainer(Trainer):
                 f"{stage}_dataset is a GPULoader with batch_size={loader.batch_size}, but TrainingArguments say "
                 f"{batch_size}: make it with batch_size=args.per_device_{stage}_batch_size"
             )
-        if loader.run.names is None:
+        if run_of(loader).names is None:
             raise ConfigError(
                 f'{stage}_dataset is a GPULoader with output="tuple", but Trainer takes what the model takes by name: '
                 f'make it with output={{"image": "pixel_values", "label": "labels"}}'
@@ -154,7 +153,7 @@ class _Steps(Dataset[Any]):
         self.epoch = 0
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
-        self._saved: Cursor | None = None
+        self._saved: dict[str, int] | None = None
 
     def __len__(self) -> int:
         """The samples of an epoch over all ranks; Trainer reports them."""
@@ -172,22 +171,23 @@ class _Steps(Dataset[Any]):
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
         self.loader.load_state_dict(state)
-        self._saved = self.loader.run.plan.at_step(Cursor(state["epoch"], state["delivered"]))
+        plan = run_of(self.loader).plan
+        self._saved = plan.place(plan.at_step(plan.cursor(state["epoch"], state["delivered"])))
 
     def _begin(self, step: int) -> None:
-        place = Cursor(self.epoch, step * self.loader.run.plan.global_batch)
+        plan = run_of(self.loader).plan
+        place = plan.place(plan.at(self.epoch, step))
         saved, self._saved = self._saved, None
         if saved is not None and saved != place:
             raise StateError(
-                f"Trainer resumes with sample {place.delivered} of epoch {place.epoch}, but the checkpoint was saved "
-                f"after {saved.delivered} samples of epoch {saved.epoch}: resume with the same batch size x ranks, "
-                f"steps_per_epoch and gradient_accumulation_steps as before, and without ignore_data_skip"
+                f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint was "
+                f"saved after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same batch size "
+                f"x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without ignore_data_skip"
             )
         if step == 0:
             self.loader.set_epoch(self.epoch)
         else:
-            state = {**self.loader.state_dict(), "epoch": place.epoch, "delivered": place.delivered}
-            self.loader.load_state_dict(state)
+            self.loader.load_state_dict({**self.loader.state_dict(), **place})
         self._batches = iter(self.loader)
 
 
@@ -235,7 +235,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
         self._loader = loader
         self._label_names = label_names
         self.dataset = range(_delivered(loader))  # whose length is asked for
-        self.total_batch_size = loader.run.plan.global_batch
+        self.total_batch_size = run_of(loader).plan.global_batch
         self._drop_last = False
         self.gradient_state = GradientState()
 
@@ -254,7 +254,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
     def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The last batch of this rank, whose first samples are valid if there is padding."""
-        plan = self._loader.run.plan
+        plan = run_of(self._loader).plan
         if plan.last_batch != "pad":
             return batch
         valid = max(0, plan.epoch_samples - (len(self) - 1) * plan.global_batch - plan.rank * plan.batch_size)
@@ -267,5 +267,5 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
 def _delivered(loader: GPULoader[Any]) -> int:
     """The samples of an epoch over all ranks, without padding and without those that the last batch leaves out."""
-    plan = loader.run.plan
-    return min(plan.epoch_samples, plan.steps() * plan.global_batch)
+    plan = run_of(loader).plan
+    return min(plan.epoch_samples, plan.steps * plan.global_batch)

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from typing_extensions import Self
 
 from gpuloader.errors import LoaderError
-from gpuloader.plan import Cursor, check_epoch
+from gpuloader.plan import check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)
 
 
-class Progress:
+class Place(Protocol):
+    """A place in a run: `Cursor` of a GPULoader, `Turn` of a MixedLoader."""
+
+    @property
+    def epoch(self) -> int: ...
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+
+
+class Progress(Generic[PlaceT]):
     """The place of a GPULoader or MixedLoader in its run, and which iteration over it is running.
 
+    Args:
+        begin_of: returns the place where an epoch begins.
+
     Attributes:
-        cursor: the place of the next batch. A MixedLoader counts steps as `delivered`.
+        cursor: the place of the next batch.
         start: where the next iteration begins.
         running: the token of the running iteration, or None. It is not the iteration itself, which holds the loader.
         inside: the thread that is in the loader.
     """
 
-    def __init__(self) -> None:
-        self.cursor = self.start = Cursor()
+    def __init__(self, begin_of: Callable[[int], PlaceT]) -> None:
+        self._begin_of = begin_of
+        self.cursor = self.start = begin_of(0)
         self.running: object | None = None
         self.inside: dict[str, int] = {}
 
@@ -33,16 +47,16 @@ class Progress:
         """Makes the next iteration run this epoch; a restored epoch resumes where its state was taken."""
         epoch = check_epoch(epoch)
         if epoch != self.start.epoch:
-            self.start = Cursor(epoch)
+            self.start = self._begin_of(epoch)
         if self.running is None:
             self.cursor = self.start
 
-    def restore(self, cursor: Cursor) -> None:
+    def restore(self, cursor: PlaceT) -> None:
         """Makes the next iteration begin there, and ends the running one."""
         self.running = None
         self.cursor = self.start = cursor
 
-    def begin(self, iteration: Iteration[Any]) -> None:
+    def begin(self, iteration: Iteration[PlaceT, Any]) -> None:
         """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
 
         Raises:
@@ -51,7 +65,7 @@ class Progress:
         if not iteration.begun:
             iteration.start = iteration.start or self.start
             check_epoch(iteration.start.epoch)
-            self.cursor, self.start = iteration.start, Cursor(iteration.start.epoch + 1)
+            self.cursor, self.start = iteration.start, self._begin_of(iteration.start.epoch + 1)
             self.running = iteration.token
             iteration.begun = True
         if iteration.token is not self.running:
@@ -71,7 +85,7 @@ class Progress:
             raise LoaderError("two threads are in this loader at once: give each thread its own loader, or use a lock")
 
 
-class Iteration(Generic[Item_co]):
+class Iteration(Generic[PlaceT, Item_co]):
     """One iteration over a loader. It is not a generator, because a generator would end after any error.
 
     Args:
@@ -84,11 +98,11 @@ class Iteration(Generic[Item_co]):
         begun: whether its first item was asked for.
     """
 
-    def __init__(self, progress: Progress, step: Callable[[Any], Item_co]) -> None:
+    def __init__(self, progress: Progress[PlaceT], step: Callable[[Any], Item_co]) -> None:
         self._progress = progress
         self._step: Callable[[Any], Item_co] | None = step
         self.token = object()
-        self.start: Cursor | None = None
+        self.start: PlaceT | None = None
         self.begun = False
 
     def __iter__(self) -> Self:

@@ -36,11 +36,11 @@ from gpuloader.loading.epoch_sampler import EpochSampler
 from gpuloader.loading.iteration import Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.run import Dataset, resolve_run
+from gpuloader.loading.run import Dataset, Run, resolve_run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
-from gpuloader.plan import LastBatch
+from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
@@ -106,10 +106,6 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
             torchrun's environment; without either, this is rank 0 of 1. Under torch.distributed, all ranks must make
             the loader, because they compare their arguments.
 
-    Attributes:
-        progress: the place in the run; `MixedLoader` sets it.
-        run: everything that was resolved from the arguments.
-
     Raises:
         GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
 
@@ -162,55 +158,55 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
             "cache": cache,
             "world": world,
         }
-        self.run = resolve_run(**self._arguments)
-        self._quarantine = Quarantine(self.run)
-        self._batches = DecodedBatches(self.run, self._quarantine)
-        warn_of_memory(self.run)
-        self.progress = Progress()
+        self._run = resolve_run(**self._arguments)
+        self._quarantine = Quarantine(self._run)
+        self._batches = DecodedBatches(self._run, self._quarantine)
+        warn_of_memory(self._run)
+        self._progress = Progress(Cursor)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
     def __len__(self) -> int:
         """The steps of a whole epoch, the same on every rank. A resumed epoch has only the steps that are left."""
-        return self.run.plan.steps()
+        return self._run.plan.steps
 
     def __repr__(self) -> str:
-        return f"GPULoader({self.run})"
+        return f"GPULoader({self._run})"
 
     @property
     def preset(self) -> Recipe:
         """The recipe."""
-        return self.run.recipe
+        return self._run.recipe
 
     @property
     def device(self) -> torch.device:
         """The torch device of the batches."""
-        return self.run.device
+        return self._run.device
 
     @property
     def world(self) -> World:
         """This rank and the number of ranks."""
-        return self.run.world
+        return self._run.world
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, entry i for label i; None if they are not known."""
-        return None if self.run.labels is None else self.run.labels.classes
+        return None if self._run.labels is None else self._run.labels.classes
 
     @property
     def num_samples(self) -> int:
         """The samples in an epoch over all ranks, after `sampling`."""
-        return self.run.plan.samples
+        return self._run.plan.samples
 
     @property
     def batch_size(self) -> int:
         """The samples of this rank in a step."""
-        return self.run.plan.batch_size
+        return self._run.plan.batch_size
 
     @property
     def dataset(self) -> Dataset:
         """The whole data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
-        return Dataset(len(self.run.shards), self.classes)
+        return Dataset(len(self._run.shards), self.classes)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -218,7 +214,7 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
 
         Its length is this rank's samples in an epoch.
         """
-        return EpochSampler(self.run.plan, self.set_epoch)
+        return EpochSampler(self._run.plan, self.set_epoch)
 
     @property
     def batch_sampler(self) -> None:
@@ -258,14 +254,14 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         The epoch begins when you ask for its first batch.
         """
         self._check_open()
-        return _Epoch(self.progress, self._next)
+        return _Epoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; a running one is not changed.
 
         An epoch that `load_state_dict` restored resumes where the state was taken.
         """
-        self.progress.set_epoch(epoch)
+        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the run, in plain JSON types. It counts delivered batches only, not prefetched ones.
@@ -274,11 +270,10 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         the bad images that this rank met; it is a record and changes nothing.
         """
         return {
-            **self.run.identity,
-            "epoch": self.progress.cursor.epoch,
-            "delivered": self.progress.cursor.delivered,
+            **self._run.identity,
+            **self._run.plan.place(self._progress.cursor),
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
-            "described": self.run.described,
+            "described": self._run.described,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -289,14 +284,14 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
                 difference.
         """
         self._check_open()
-        cursor, bad = self.run.check_state(state)
+        cursor, bad = self._run.check_state(state)
         self._batches.close()
-        self.progress.restore(cursor)
+        self._progress.restore(cursor)
         self._quarantine.restore(bad)
 
     def stats(self) -> Stats:
         """What the loader has done since it was created."""
-        return replace(self._stats, cache=self.run.shards.cache_stats(), bad=dict(self._quarantine.bad))
+        return replace(self._stats, cache=self._run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
         """Writes a file of all known bad images: those met so far, and those of the file in `BadImages(known=...)`.
@@ -310,7 +305,7 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
         self._batches.close()
-        self.run.shards.close()
+        self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a loader that has not begun: unpickling makes it again, at the same place."""
@@ -338,18 +333,18 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
     def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
         """The next batch of the running epoch; StopIteration at its end."""
         self._check_open()
-        self.progress.begin(epoch)
-        cursor = self.progress.cursor
-        if not self.run.plan.steps(cursor.delivered):
-            self.progress.cursor, self.progress.running = self.progress.start, None
+        self._progress.begin(epoch)
+        cursor = self._progress.cursor
+        if not self._run.plan.steps_left(cursor):
+            self._progress.cursor, self._progress.running = self._progress.start, None
             raise StopIteration
         started = time.perf_counter()
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
-            result = deliver(self.run, batch, images)
-        after = self.run.plan.after(cursor)
+            result = deliver(self._run, batch, images)
+        after = self._run.plan.after(cursor)
         now = time.perf_counter()
         step = Stats(
             batches=1,
@@ -365,13 +360,13 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
         # This comes last. After an interrupt before this line the batch comes again; after it, the next one comes.
-        self.progress.cursor = after
+        self._progress.cursor = after
         return result
 
     def _leave_to_the_parent(self) -> None:
         """Releases what belongs to the parent, in a forked child."""
         self._batches.leave_to_the_parent()
-        self.run.shards.renew_lock()
+        self._run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
 
@@ -380,8 +375,19 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
 
 
-class _Epoch(Iteration[Any]):
+class _Epoch(Iteration[Cursor, Any]):
     delivered_at: float | None = None  # the time of its last batch
+
+
+def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
+    """Returns everything that the loader's arguments decided, for the rooms above."""
+    return loader._run
+
+
+def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
+    """Begins an epoch from its first step, even if a state was restored in it."""
+    loader._progress.start = Cursor(epoch)
+    return iter(loader)
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

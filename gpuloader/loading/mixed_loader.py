@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count, cycle, islice
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeAlias, get_args
@@ -13,12 +14,12 @@ from typing_extensions import Self
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Iteration, Progress
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, begin_epoch, run_of
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
 from gpuloader.loading.world import agree
-from gpuloader.plan import EPOCHS, Cursor, Draws, Stream, check_seed
+from gpuloader.plan import EPOCHS, Draws, Stream, check_seed
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
 Stop: TypeAlias = Literal["first", "longest", "cycle"]
@@ -52,7 +53,7 @@ class MixedLoader(Generic[B_co]):
         ConfigError: loaders, strategy, weights, stop or seed are invalid, or they differ between ranks.
 
     Example:
-        >>> from gpuloader import GPULoader, MixedLoader
+        >>> from gpuloader import GPULoader, begin_epoch, run_of, MixedLoader
         >>> photos = GPULoader("shards/train-0000.tar", 8, "cpu")
         >>> drawings = GPULoader("shards/train-0001.tar", 4, "cpu")
         >>> mixed = MixedLoader({"photos": photos, "drawings": drawings}, stop="longest")
@@ -96,7 +97,7 @@ class MixedLoader(Generic[B_co]):
         world = next(iter(self._epochs.values())).world
         if world.world_size > 1:
             agree(world, self._identity())
-        self._progress = Progress()
+        self._progress = Progress(Turn)
 
     def __len__(self) -> int:
         """The steps of the next epoch, or of a whole resumed one. With "weighted" it differs between epochs."""
@@ -121,7 +122,7 @@ class MixedLoader(Generic[B_co]):
         return {
             **self._identity(),
             "epoch": self._progress.cursor.epoch,
-            "step": self._progress.cursor.delivered,
+            "step": self._progress.cursor.step,
             "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
@@ -149,15 +150,15 @@ class MixedLoader(Generic[B_co]):
         epoch, step = check_place(state, "step", self._steps)
         states = {name: state["loaders"].get(name, {}) for name in self._epochs}
         for name, loader in self._epochs.items():
-            check_state = loader.check_state if isinstance(loader, TorchEpochs) else loader.run.check_state
+            check_state = loader.check_state if isinstance(loader, TorchEpochs) else run_of(loader).check_state
             try:
                 check_state(states[name])
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
-        self._progress.restore(Cursor(self._progress.start.epoch))  # in case a torch loader fails
+        self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
         for name, loader in self._epochs.items():
             loader.load_state_dict(states[name])
-        self._progress.restore(Cursor(epoch, step))
+        self._progress.restore(Turn(epoch, step))
 
     def close(self) -> None:
         """Closes the loaders."""
@@ -177,7 +178,7 @@ class MixedLoader(Generic[B_co]):
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
-        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch), cursor.delivered, None)
+        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch), cursor.step, None)
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
@@ -191,7 +192,7 @@ class MixedLoader(Generic[B_co]):
         batch = next(epoch.epochs[name], None)
         if batch is None:
             raise LoaderError(f"the loader {name!r} ended before its turn: was it used outside this loop? Begin again")
-        progress.cursor = Cursor(cursor.epoch, cursor.delivered + 1)
+        progress.cursor = Turn(cursor.epoch, cursor.step + 1)
         epoch.turn = None
         return name, batch
 
@@ -200,8 +201,7 @@ class MixedLoader(Generic[B_co]):
         loader = self._epochs[name]
         if isinstance(loader, TorchEpochs):
             return loader.begin(epoch)
-        loader.progress.start = Cursor(epoch)
-        return iter(loader)
+        return begin_epoch(loader, epoch)
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
         """The epoch of a loader in an epoch of the mixed loader."""
@@ -252,7 +252,20 @@ class MixedLoader(Generic[B_co]):
         }
 
 
-class _Epoch(Iteration[tuple[str, B_co]]):
+@dataclass(frozen=True)
+class Turn:
+    """A place between two batches of a MixedLoader.
+
+    Attributes:
+        epoch: in [0, 2**32), or 2**32 at the end of the last.
+        step: the batches of this epoch that were delivered.
+    """
+
+    epoch: int
+    step: int = 0
+
+
+class _Epoch(Iteration[Turn, tuple[str, B_co]]):
     """An iteration over a MixedLoader.
 
     Attributes:
@@ -261,7 +274,7 @@ class _Epoch(Iteration[tuple[str, B_co]]):
         epochs: the epochs of the loaders that were begun, by name.
     """
 
-    def __init__(self, progress: Progress, step: Callable[[Any], tuple[str, B_co]]) -> None:
+    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co]]) -> None:
         super().__init__(progress, step)
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None

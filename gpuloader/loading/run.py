@@ -47,7 +47,7 @@ from gpuloader.loading.selection import Sources, check_components, make_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, find_undecodable, read_cached
-from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted, Whole
 from gpuloader.recipe import Drawn, Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import EncodedImage, Labels, ShardSet, make_labels, read_quarantine
 
@@ -95,7 +95,7 @@ class Run:
     Example:
         >>> from gpuloader import GPULoader
         >>> run = GPULoader("shards/", 8, "cpu", preset="imagenet_eval").run
-        >>> run.plan.steps(), run.recipe.shapes(epoch=0), run.device
+        >>> run.plan.steps, run.recipe.shapes(epoch=0), run.device
         (5, [(224, 224)], device(type='cpu'))
     """
 
@@ -114,11 +114,11 @@ class Run:
 
     def __str__(self) -> str:
         plan = self.plan
-        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.shuffle)
+        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.positions.shuffle)
         place = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
         return (
-            f"{counted(plan.samples, 'sample')}, {counted(plan.steps(), 'step')} of {plan.batch_size}, {self.device}, "
+            f"{counted(plan.samples, 'sample')}, {counted(plan.steps, 'step')} of {plan.batch_size}, {self.device}, "
             f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )
@@ -158,7 +158,7 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal in a state and in the loader that takes it, in plain JSON types."""
-        known_bad = json.dumps(sorted(self.known_bad)).encode()
+        known_bad, positions = json.dumps(sorted(self.known_bad)).encode(), self.plan.positions
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
@@ -166,8 +166,8 @@ class Run:
             "labels": None if self.labels is None else self.labels.digest,
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
-            "shuffle": self.plan.shuffle,
-            "sampling": None if self.plan.positions is None else self.plan.positions.fingerprint,
+            "shuffle": positions.shuffle,
+            "sampling": None if isinstance(positions, Whole) else positions.fingerprint,
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
         }
 
@@ -186,7 +186,7 @@ class Run:
             state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
         place = check_place(checked, "delivered", lambda _: self.plan.samples)
-        return Cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))
+        return self.plan.cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))
 
 
 def resolve_run(
@@ -239,12 +239,10 @@ def resolve_run(
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
     check_components(shards, collators, positions, known_bad)
     plan = Plan(
-        samples=len(shards) if positions is None else positions.length,
+        positions,
         batch_size=as_python_integer(batch_size),
         rank=here.rank,
         world_size=here.world_size,
-        shuffle="none" if callable(order) else order,
-        positions=positions,
         last_batch=recipe.default_last_batch if last_batch is None else last_batch,
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,

@@ -100,8 +100,8 @@ def make_sampling(
     shuffle: Shuffle | CustomOrder,
     sources: Sequence[tuple[int, float]],
     sampling: Sampling,
-) -> Positions | None:
-    """The samples of each epoch; None for all of the data in the order of `shuffle`. Weights override `shuffle`.
+) -> Positions:
+    """The samples of each epoch, and their order. Weights override `shuffle`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
@@ -124,7 +124,7 @@ def make_sampling(
         return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
     if weights is not None:
         ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
-        return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement)
+        return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement, shuffle)
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)
     left_out = selection.left_out
@@ -134,15 +134,13 @@ def make_sampling(
         positions: Positions = ByShard(sizes)
     elif sources:
         positions = _mixture(shards, sizes, sources, shuffle)
-    elif len(left_out):
-        positions = Whole(int(sizes.sum()), shuffle)
     else:
-        return None
+        positions = Whole(int(sizes.sum()), shuffle)
     return Remaining(positions, left_out) if len(left_out) else positions
 
 
 def check_components(
-    shards: ShardSet, extensions: Collection[str], positions: Positions | None, known_bad: Collection[int]
+    shards: ShardSet, extensions: Collection[str], positions: Positions, known_bad: Collection[int]
 ) -> None:
     """Checks that each sample that can be delivered has the components that `fields` asks for.
 
@@ -154,7 +152,7 @@ def check_components(
     for extension in extensions:
         _check_exists("fields", extension, shards)
         samples = shards.samples_without(extension)
-        if len(samples) and positions is not None:
+        if len(samples):
             samples = samples[positions.includes(samples)]
         samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
         if len(samples):

@@ -3,6 +3,7 @@
 An epoch is a row of positions 0, 1, 2, ..., and an order gives the sample at each. From a cursor on, each step takes
 the next world_size * batch_size positions, the global batch, and rank r takes the r-th batch_size of them. So the
 global batches are the same for every world size with the same global batch size, and resuming needs only an integer.
+Only this module knows that a cursor holds one: others ask the plan.
 
 The last global batch may be short. Every rank gets the same number of steps in each mode:
 
@@ -24,19 +25,20 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.units import counted
 from gpuloader.plan.draws import Draws, check_seed
-from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import Positions, Whole
+from gpuloader.plan.order import Order
+from gpuloader.plan.positions import Positions
 
 LastBatch: TypeAlias = Literal["drop", "pad", "partial"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Cursor:
-    """A place between two steps of the run.
+    """A place between two steps of the run; `Cursor(epoch)` is where an epoch begins. Earlier places are smaller.
 
     Attributes:
         epoch: in [0, 2**32), or 2**32 at the end of the last.
-        delivered: the samples of this epoch that all ranks together have delivered, without padding.
+        delivered: the samples of this epoch that all ranks together have delivered, without padding. Only the plan
+            reads and makes it.
     """
 
     epoch: int = 0
@@ -66,21 +68,18 @@ class Plan:
     """The order of a whole run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
-        samples: the number of positions in an epoch: the samples in the data, or the length of `positions`.
+        positions: which samples an epoch goes through, and in which order.
         batch_size: samples of one rank in one step.
         steps_per_epoch: ends each epoch after that many steps; None uses all samples.
-        positions: which samples are at the positions; None for all of the data, in the order of `shuffle`.
     """
 
-    samples: int
+    positions: Positions
     batch_size: int
     rank: int = 0
     world_size: int = 1
-    shuffle: Shuffle = "full"
     last_batch: LastBatch = "drop"
     seed: int = 0
     steps_per_epoch: int | None = None
-    positions: Positions | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -89,8 +88,6 @@ class Plan:
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
             raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
-        if self.shuffle != "shards" or self.positions is None:
-            make_order(self.shuffle, self.samples, self.seed, epoch=0)
         natural = _steps(self.samples, self.global_batch, self.last_batch)
         if natural == 0:
             raise ConfigError(
@@ -108,6 +105,11 @@ class Plan:
             )
 
     @property
+    def samples(self) -> int:
+        """The number of positions in an epoch without `steps_per_epoch`."""
+        return self.positions.length
+
+    @property
     def global_batch(self) -> int:
         """Samples of all ranks in one step."""
         return self.world_size * self.batch_size
@@ -119,9 +121,22 @@ class Plan:
             return self.samples
         return min(self.samples, self.steps_per_epoch * self.global_batch)
 
-    def steps(self, delivered: int = 0) -> int:
-        """The steps left in an epoch after `delivered` samples; the same on every rank."""
-        return _steps(max(0, self.epoch_samples - delivered), self.global_batch, self.last_batch)
+    @property
+    def steps(self) -> int:
+        """The steps of an epoch; the same on every rank."""
+        return _steps(self.epoch_samples, self.global_batch, self.last_batch)
+
+    def at(self, epoch: int, step: int) -> Cursor:
+        """The place before a step of an epoch, counted from 0."""
+        return Cursor(epoch, step * self.global_batch)
+
+    def step_of(self, cursor: Cursor) -> int:
+        """The step at the cursor, counted from 0. After a resume with another global batch, steps may begin earlier."""
+        return cursor.delivered // self.global_batch
+
+    def steps_left(self, cursor: Cursor) -> int:
+        """The steps that are left in the cursor's epoch; the same on every rank."""
+        return _steps(max(0, self.epoch_samples - cursor.delivered), self.global_batch, self.last_batch)
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
         """This rank's part of the global batch at the cursor: its first sample, and the one after its last."""
@@ -136,30 +151,42 @@ class Plan:
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
         valid, positions = positions < self.epoch_samples, positions % self.samples
         ids = self.ids(cursor.epoch, positions)
-        repeats = self.positions is not None and self.positions.repeats
-        return PlannedBatch(cursor, ids, valid, Draws(self.seed, cursor.epoch, positions if repeats else ids))
+        draws = Draws(self.seed, cursor.epoch, positions if self.positions.repeats else ids)
+        return PlannedBatch(cursor, ids, valid, draws)
 
     def draws_of_step(self, cursor: Cursor, rows: int) -> Draws:
         """The random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
-        return Draws(self.seed, cursor.epoch, np.full(rows, cursor.delivered // self.global_batch))
+        return Draws(self.seed, cursor.epoch, np.full(rows, self.step_of(cursor)))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at some positions of an epoch, both (k,) int64."""
         return self._order(epoch)(positions)
 
+    def coming(self, cursor: Cursor, steps: int) -> NDArray[np.int64]:
+        """(k,) int64, the samples of all ranks in the next `steps` steps of the cursor's epoch, in order."""
+        end = self.after(cursor, steps).delivered
+        return self.ids(cursor.epoch, np.arange(cursor.delivered, end))
+
     def at_step(self, cursor: Cursor) -> Cursor:
         """The cursor itself if its epoch has steps left, otherwise the start of the next epoch."""
-        return cursor if self.steps(cursor.delivered) else Cursor(cursor.epoch + 1)
+        return cursor if self.steps_left(cursor) else Cursor(cursor.epoch + 1)
 
-    def after(self, cursor: Cursor) -> Cursor:
-        """The place after the step at the cursor."""
-        return Cursor(cursor.epoch, min(cursor.delivered + self.global_batch, self.epoch_samples))
+    def after(self, cursor: Cursor, steps: int = 1) -> Cursor:
+        """The place after the step at the cursor, or after several; at most the end of its epoch."""
+        return Cursor(cursor.epoch, min(cursor.delivered + steps * self.global_batch, self.epoch_samples))
+
+    def place(self, cursor: Cursor) -> dict[str, int]:
+        """The cursor as states save it, for any number of ranks and batch size."""
+        return {"epoch": cursor.epoch, "delivered": cursor.delivered}
+
+    def cursor(self, epoch: int, delivered: int) -> Cursor:
+        """The cursor that a state saved."""
+        return Cursor(epoch, delivered)
 
     @cached_property
     def _order(self) -> Callable[[int], Order]:
         """The order of an epoch; two are kept, because the next one is read ahead while one ends."""
-        positions = self.positions or Whole(self.samples, self.shuffle)
-        return lru_cache(maxsize=2)(partial(positions.order, self.seed))
+        return lru_cache(maxsize=2)(partial(self.positions.order, self.seed))
 
 
 def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:

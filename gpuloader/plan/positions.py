@@ -37,10 +37,14 @@ class Positions(Protocol):
         length: how many there are, the same in every epoch.
         fingerprint: identifies the samples and their order; equal for equal samplings.
         repeats: whether a sample can occur twice in an epoch.
+        shuffle: the name of the order; states keep it. A function has "none", weights keep the one that they override.
     """
 
     @property
     def length(self) -> int: ...
+
+    @property
+    def shuffle(self) -> Shuffle: ...
 
     @property
     def fingerprint(self) -> str: ...
@@ -68,7 +72,10 @@ class Whole(_All):
     repeats: ClassVar[bool] = False
 
     length: int
-    shuffle: Shuffle
+    shuffle: Shuffle = "full"
+
+    def __post_init__(self) -> None:
+        make_order(self.shuffle, self.length, seed=0, epoch=0)  # raises for an order that it does not have
 
     @property
     def fingerprint(self) -> str:
@@ -85,6 +92,7 @@ class ByShard(_All):
     """All samples of shards, each once, in the order "shards"; `sizes`, (s,) int64, are the shards' sample counts."""
 
     repeats: ClassVar[bool] = False
+    shuffle: ClassVar[Shuffle] = "shards"
 
     sizes: NDArray[np.int64]
 
@@ -150,6 +158,11 @@ class Remaining:
         return self.positions.repeats
 
     @property
+    def shuffle(self) -> Shuffle:
+        """See `Positions`."""
+        return self.positions.shuffle
+
+    @property
     def length(self) -> int:
         """See `Positions`."""
         return self.positions.length
@@ -187,11 +200,13 @@ class Weighted:
         ids: (n,) int64.
         weights: (n,) float64, not negative.
         replacement: whether a sample can occur twice in an epoch.
+        shuffle: see `Positions`.
     """
 
     ids: NDArray[np.int64]
     weights: NDArray[np.float64]
     replacement: bool
+    shuffle: Shuffle = "full"
 
     @property
     def repeats(self) -> bool:
@@ -333,6 +348,7 @@ class Custom:
     """
 
     repeats = True
+    shuffle: ClassVar[Shuffle] = "none"
 
     def __init__(self, function: Callable[[int], Sequence[int] | NDArray[np.integer]], samples: int) -> None:
         self._function = function

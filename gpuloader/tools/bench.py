@@ -18,7 +18,7 @@ import torch
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.decoding import make_running
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
@@ -83,7 +83,7 @@ def bench(
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
-        data = _data(loaders[0].run, machine)
+        data = _data(run_of(loaders[0]), machine)
         measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -117,13 +117,14 @@ def _measure_device(
 ) -> DeviceFigures:
     cursors: list[Cursor] = []
     on_gpu = loader.device.type == "cuda"
+    run = run_of(loader)
     stages: dict[Stage, Callable[[], Batches]] = {
-        "disk": lambda: _read_from_disk(loader.run, cursors),
-        "read": lambda: _read(loader.run, cycle(cursors)),
-        "gate": lambda: _gate(loader.run, cycle(cursors)),
-        "decode": lambda: run_graph(loader.run, "decode"),
-        "resize": lambda: run_graph(loader.run, "resize"),
-        "pixels": lambda: run_graph(loader.run, "all"),
+        "disk": lambda: _read_from_disk(run, cursors),
+        "read": lambda: _read(run, cycle(cursors)),
+        "gate": lambda: _gate(run, cycle(cursors)),
+        "decode": lambda: run_graph(run, "decode"),
+        "resize": lambda: run_graph(run, "resize"),
+        "pixels": lambda: run_graph(run, "all"),
         "loader": lambda: load_epochs(loader),
     }
     if data.decoded:
@@ -145,11 +146,16 @@ def _measure_device(
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
     setup = Setup(
-        on_gpu, data.fits_in_memory, data.decoded, loader.run.plan.shuffle, loader.run.num_threads, machine.cores
+        on_gpu,
+        data.fits_in_memory,
+        data.decoded,
+        run.plan.positions.shuffle,
+        run.num_threads,
+        machine.cores,
     )
     return DeviceFigures(
         device=str(loader.device),
-        num_threads=loader.run.num_threads,
+        num_threads=run.num_threads,
         stages=tuple(
             StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
             for stage, cost in costs.items()
@@ -165,7 +171,7 @@ def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
         with open_uncached(shard):
             pass
     cursor = Cursor()
-    while run.plan.steps(cursor.delivered):
+    while run.plan.steps_left(cursor):
         cursors.append(cursor)
         yield from _read(run, [cursor])
         cursor = run.plan.after(cursor)

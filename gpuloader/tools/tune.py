@@ -20,7 +20,7 @@ import yaml
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.units import counted
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure
@@ -133,7 +133,8 @@ def tune(
     sizes = tuple(dict.fromkeys([batch_size, *(fitting_batch_size(each, samples) for each in batch_sizes)]))
     for each in reversed(sizes):  # making a loader checks the arguments
         with GPULoader(tar, each, device_id, **arguments) as loader:
-            device, threads, decoder = str(loader.device), loader.run.num_threads, loader.run.decoder
+            run = run_of(loader)
+            device, threads, decoder = str(loader.device), run.num_threads, run.decoder
             if each == batch_size:
                 next(iter(loader), None)  # starts what takes long to start
     started = clock()

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 
@@ -172,7 +172,8 @@ class TrainerLoaders:
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
         state = self._state or loader.state_dict()  # a checkpoint of another data module has no state
-        loader.load_state_dict({**state, "epoch": epoch, "delivered": done * global_batch})
+        plan = run_of(loader).plan
+        loader.load_state_dict({**state, **plan.place(plan.at(epoch, done))})
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.

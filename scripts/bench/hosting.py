@@ -23,6 +23,7 @@ from nvidia.dali import Pipeline, fn
 from nvidia.dali.tensors import TensorCPU
 
 from gpuloader import GPULoader
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines.inputs import make_inputs
@@ -44,7 +45,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="a JSON file")
     arguments = parser.parse_args(command_line)
     with GPULoader(sorted(arguments.shards), arguments.batch, "cpu", preset=arguments.preset) as loader:
-        run = loader.run
+        run = run_of(loader)
         cursors = [Cursor()]
         while len(cursors) < arguments.batches:
             cursors.append(run.plan.at_step(run.plan.after(cursors[-1])))

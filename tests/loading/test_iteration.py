@@ -92,7 +92,7 @@ def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[
 def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards: list[Path]) -> None:
     with single(shards) as loader, ThreadPoolExecutor(1) as other:
         epoch = iter(loader)
-        loader.progress.enter()  # and never left
+        loader._progress.enter()  # and never left
         with pytest.raises(LoaderError, match=SAID):
             other.submit(next, epoch).result()
         assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on

@@ -17,6 +17,7 @@ from making import write_samples
 from scipy import stats
 
 from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Sampling, ShardChangedError, StateError, World
+from gpuloader.loading.loader import run_of
 from gpuloader.plan import Weighted
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -149,7 +150,7 @@ def test_a_loader_gives_the_epochs_that_the_mixed_one_asks_for(shards: list[Path
                 epoch_of_its_own = epoch // 3
             else:
                 epoch_of_its_own = 1000 * epoch + passes if mode.get("stop") == "cycle" else epoch
-            plan = own[name].run.plan
+            plan = run_of(own[name]).plan
             positions = np.arange(4 * step, 4 * step + 4)
             assert ids == plan.ids(epoch_of_its_own, positions).tolist()
 

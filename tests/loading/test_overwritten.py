@@ -14,6 +14,7 @@ from loaders import evaluation
 from making import jpeg, write_shard
 
 from gpuloader import BadImageError, GPULoader
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 
 COUNT = 12
@@ -150,8 +151,8 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
     shard = written(tmp_path / "a.tar", bad)
     new = [bad[0], *images(100, (60, 40))[1:]]
     with evaluation(shard, COUNT, on_error="replace") as loader:
-        draw = type(loader.run.shards).read_images
-        run = loader.run
+        draw = type(run_of(loader).shards).read_images
+        run = run_of(loader)
 
         def reading(shards: Any, samples: Any, *rest: Any) -> Any:  # noqa: ANN401
             if len(samples) == 1 and run.shards.accepted.of(np.array([1])).any():
@@ -159,7 +160,7 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
             return draw(shards, samples, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(loader.run.shards), "read_images", reading)
+            patch.setattr(type(run_of(loader).shards), "read_images", reading)
             list(loader)
         pass_what_was_read(loader)
-        assert loader.run.shards.accepted.of(np.arange(1, COUNT)).tolist() == [[60, 40]] * (COUNT - 1)
+        assert run_of(loader).shards.accepted.of(np.arange(1, COUNT)).tolist() == [[60, 40]] * (COUNT - 1)

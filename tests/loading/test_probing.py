@@ -14,6 +14,7 @@ from nvidia.dali import fn
 from gpuloader import Compose, ConfigError, Decoder, GPULoader
 from gpuloader.loading import probing
 from gpuloader.loading.decoding import make_running
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines.probe import Found
 from gpuloader.transforms import GaussianBlur, RandomResizedCrop
@@ -79,8 +80,8 @@ def test_a_loaders_graph_decodes_as_was_found(shards: list[Path], monkeypatch: p
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
     monkeypatch.setattr(fn.decoders, "image_slice", None)
     with GPULoader(shards, 8, 0) as loader:
-        assert loader.run.decoder == Decoder(loader.run.num_threads, hw_load=1.0, region=False)
-        make_running(loader.run, lambda: ([], loader.run.recipe.drawn_for_none))._build()
+        assert run_of(loader).decoder == Decoder(run_of(loader).num_threads, hw_load=1.0, region=False)
+        make_running(run_of(loader), lambda: ([], run_of(loader).recipe.drawn_for_none))._build()
     [options] = asked
     assert (options["device"], options["hw_decoder_load"]) == ("mixed", 1.0)
 

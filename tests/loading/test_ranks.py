@@ -12,6 +12,7 @@ from warm import Program
 
 from gpuloader import Decoder, World
 from gpuloader.helpers.cores import available_cores
+from gpuloader.loading.loader import run_of
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -61,20 +62,20 @@ def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     with evaluation(shards) as batches:
-        assert batches.run.num_threads == max(1, available_cores() // processes)
+        assert run_of(batches).num_threads == max(1, available_cores() // processes)
     with evaluation(shards, decoder=Decoder(num_threads=3)) as batches:
-        assert batches.run.num_threads == 3
+        assert run_of(batches).num_threads == 3
 
 
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
     script = (
         "import sys; import torch.distributed as dist\n"
         "from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
-        "from gpuloader.helpers.cores import available_cores\n"
+        "from gpuloader.helpers.cores import available_cores; from gpuloader.loading.loader import run_of\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
         "loader = GPULoader(tar, 4, None); loader.close()\n"
-        "assert loader.world.local_world_size == 2 and loader.run.num_threads == max(1, available_cores() // 2)\n"
+        "assert loader.world.local_world_size == 2 and run_of(loader).num_threads == max(1, available_cores() // 2)\n"
         "GPULoader(tar, 4, None, world=World(0, 1), seed=int(rank)).close()\n"  # each for itself
         "try: GPULoader(tar, 4 + int(rank), None, seed=int(rank))\n"
         "except ConfigError as error: print(error)\n"

@@ -26,8 +26,9 @@ from gpuloader import (
     StateError,
     World,
 )
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted
+from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted, Whole
 from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
@@ -43,9 +44,8 @@ def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: 
 
 def sampling(tar: Any, **kwargs: Any) -> Positions:  # noqa: ANN401
     with loader(tar, 1, **kwargs) as batches:
-        assert batches.run.plan.positions is not None
-        assert batches.num_samples == batches.run.plan.positions.length
-        return batches.run.plan.positions
+        assert batches.num_samples == run_of(batches).plan.positions.length
+        return run_of(batches).plan.positions
 
 
 def sources(shards: list[Path]) -> list[dict[str, Any]]:
@@ -253,10 +253,10 @@ def test_keys_go_together_with_weights(shards: list[Path]) -> None:
 
 def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        found = columns(batches.run.shards)
+        found = columns(run_of(batches).shards)
         found["label"][:] = -1  # its own
-        assert batches.run.shards.column("label").tolist() == columns(batches.run.shards)["label"].tolist()
-        found = columns(batches.run.shards)
+        assert run_of(batches).shards.column("label").tolist() == columns(run_of(batches).shards)["label"].tolist()
+        found = columns(run_of(batches).shards)
     sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
     assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)
     assert {name: column.tolist() for name, column in found.items()} == {
@@ -423,7 +423,7 @@ def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path
 
 def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        assert batches.run.plan.positions is None
+        assert isinstance(run_of(batches).plan.positions, Whole)
 
 
 def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
@@ -521,7 +521,7 @@ def test_what_the_plan_never_delivers_may_lack_a_field(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with loader(captioned) as batches:
-        write_quarantine(Path("known.jsonl"), batches.run.shards, dict.fromkeys(LACKING, "known"))
+        write_quarantine(Path("known.jsonl"), run_of(batches).shards, dict.fromkeys(LACKING, "known"))
     with loader(captioned, fields=["txt"], **given) as batches:
         for batch in batches:
             assert batch["txt"] == [f"number {i}" for i in batch["index"].tolist()]
@@ -557,7 +557,7 @@ def test_a_source_that_has_it_nowhere_is_named(captioned: list[Path], shards: li
 
 def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
     with loader(captioned, sampling={"require": ["jpg", "cls"]}) as required, loader(captioned) as batches:
-        assert required.run.plan.positions is None
+        assert isinstance(run_of(required).plan.positions, Whole)
         required.load_state_dict(batches.state_dict())
 
 

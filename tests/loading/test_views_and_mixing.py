@@ -14,7 +14,7 @@ from making import jpeg, write_samples, write_shard
 from running import run_views
 
 from gpuloader import ConfigError, Decoder, GPULoader, LabelError, World
-from gpuloader.plan import Cursor, Draws, Plan, Stream
+from gpuloader.plan import Cursor, Draws, Plan, Stream, Whole
 from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter
 from gpuloader.recipe.crops import RandomHorizontalFlip, RandomResizedCrop
@@ -37,7 +37,7 @@ def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, la
     images = [sample["jpg"] for sample in by_webdataset(shards)]
     with loader(shards, preset={TWO_SIZES: overrides}, output=output) as batches:
         expected = run_views(batches.preset, images)
-        order = Plan(SAMPLES, 8)
+        order = Plan(Whole(SAMPLES), 8)
         cursor, memory_format = Cursor(), torch.channels_last if layout == "channels_last" else torch.contiguous_format
         for batch in batches:
             views, labels = batch if output == "tuple" else (batch["image"], batch["label"])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle
+from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, Whole
 
 WORLDS = (1, 2, 3, 7, 8)
 BATCH = 4
@@ -18,18 +18,20 @@ SIZES = sorted(
 def epoch(plan: Plan, start: Cursor = START) -> list[tuple[list[int], list[bool]]]:
     """The (ids, valid) of each step of the rest of an epoch."""
     steps, cursor = [], start
-    for _ in range(plan.steps(start.delivered)):
+    for _ in range(plan.steps_left(start)):
         batch = plan.batch(cursor)
         steps.append((batch.ids.tolist(), batch.valid.tolist()))
         cursor = plan.after(cursor)
-    assert plan.steps(cursor.delivered) == 0
+    assert plan.steps_left(cursor) == 0
     assert plan.at_step(cursor) == Cursor(start.epoch + 1)
     return steps
 
 
-def world(samples: int, world_size: int, last_batch: LastBatch, **kwargs: object) -> list[Plan]:
+def world(
+    samples: int, world_size: int, last_batch: LastBatch, shuffle: Shuffle = "full", **kwargs: object
+) -> list[Plan]:
     return [
-        Plan(samples, BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
+        Plan(Whole(samples, shuffle), BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
         for rank in range(world_size)
     ]
 
@@ -47,7 +49,7 @@ def world(samples: int, world_size: int, last_batch: LastBatch, **kwargs: object
     ],
 )
 def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]) -> None:
-    plan = Plan(10, 4, rank, 2, shuffle="none", last_batch=last_batch)
+    plan = Plan(Whole(10, "none"), 4, rank, 2, last_batch=last_batch)
     assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
 
 
@@ -90,7 +92,7 @@ def test_partial_splits_the_last_batch_evenly() -> None:
 @pytest.mark.parametrize("shuffle", ["none", "full", "block"])
 def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) -> None:
     def global_batches(world_size: int) -> list[list[int]]:
-        plans = [Plan(100, 24 // world_size, rank, world_size, shuffle, "partial") for rank in range(world_size)]
+        plans = [Plan(Whole(100, shuffle), 24 // world_size, rank, world_size, "partial") for rank in range(world_size)]
         return [[s for ids, _ in step for s in ids] for step in zip(*map(epoch, plans), strict=True)]
 
     assert global_batches(1) == global_batches(2) == global_batches(3) == global_batches(8)
@@ -110,7 +112,7 @@ def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
                 if good
             ]
             assert sorted(before + rest) == list(range(101))
-            if not old[0].steps(cursor.delivered):
+            if not old[0].steps_left(cursor):
                 break
             for plan in old:
                 batch = plan.batch(cursor)
@@ -119,11 +121,11 @@ def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
 
 
 def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None:
-    plan = Plan(100, 10, steps_per_epoch=3)
+    plan = Plan(Whole(100), 10, steps_per_epoch=3)
     first, second = epoch(plan), epoch(plan, Cursor(1))
     assert len(first) == len(second) == 3
     assert first != second
-    assert first == epoch(Plan(100, 10))[:3]
+    assert first == epoch(Plan(Whole(100), 10))[:3]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,6 @@ def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None
         ({"batch_size": 2.5}, "batch_size=2.5: allowed is an integer of at least 1"),
         ({"batch_size": True}, "batch_size=True: allowed is an integer of at least 1"),
         ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial'"),
-        ({"shuffle": "yes"}, "shuffle='yes': allowed are 'none', 'full', 'block'"),
         ({"batch_size": 6, "rank": 1, "world_size": 2}, "10 samples are fewer than one step of 2 rank"),
         ({"steps_per_epoch": 0}, "steps_per_epoch=0: allowed is 1 to 5"),
         ({"steps_per_epoch": 6}, "steps_per_epoch=6: allowed is 1 to 5"),
@@ -141,4 +142,4 @@ def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None
 )
 def test_a_plan_that_cannot_be_meant_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        Plan(**{"samples": 10, "batch_size": 2, **arguments})  # type: ignore[arg-type]
+        Plan(**{"positions": Whole(10), "batch_size": 2, **arguments})  # type: ignore[arg-type]

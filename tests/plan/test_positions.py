@@ -391,7 +391,7 @@ def test_a_function_of_more_than_the_epoch_is_refused() -> None:
 
 
 def plan(sampling: Positions, batch_size: int, **kwargs: Any) -> Plan:  # noqa: ANN401
-    return Plan(sampling.length, batch_size, positions=sampling, **kwargs)
+    return Plan(sampling, batch_size, **kwargs)
 
 
 def global_batches(sampling: Positions, batch_size: int, world_size: int, **kwargs: Any) -> list[list[Any]]:  # noqa: ANN401

@@ -19,6 +19,7 @@ from running import run_views
 from gpuloader import GPULoader
 from gpuloader.loading import delivery, probing
 from gpuloader.loading.blending import mix_together
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import decode_region
@@ -55,7 +56,7 @@ def load_on(device_id: int | None, tar: Any, batch_size: int = 8, **options: Any
     with gpu_graph() if device_id == GPU else nullcontext():
         settings = {"output": "dict", "last_batch": "partial", **options}
         with GPULoader(tar, batch_size, device_id, **settings) as loader:
-            assert loader.run.device_id == device_id
+            assert run_of(loader).device_id == device_id
             yield loader
 
 

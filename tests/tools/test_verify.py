@@ -19,6 +19,7 @@ from serving import Server
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.loading import probing
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import graph, steps
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
@@ -147,13 +148,13 @@ def test_the_loader_is_measured_beside_the_decoder_and_stock_dali(
 
 def test_stock_dali_is_not_measured_on_decoded_shards(shards: list[Path], tmp_path: Path) -> None:
     with GPULoader(write_decoded(tmp_path, shards[:1]), 4, None, label_from=None) as loader:
-        assert why_no_stock(loader.run) == "the images are decoded already"
+        assert why_no_stock(run_of(loader)) == "the images are decoded already"
 
 
 def test_stock_dali_is_not_measured_on_shards_on_stores(shards: list[Path], tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(shards[0].read_bytes())
     with Server(tmp_path) as store, GPULoader(f"{store.url}/a.tar", 4, None) as loader:
-        assert why_no_stock(loader.run) == "it reads no shards on stores"
+        assert why_no_stock(run_of(loader)) == "it reads no shards on stores"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_stock_dali_is_not_measured_on_a_gpu_that_it_could_crash(
     found = Found(tuple("it ends the process" if trial in fails else "" for trial in TRIALS))
     monkeypatch.setattr(speed, "find_decoding", lambda _: found)
     with gpu_graph(), GPULoader(shards, 4, GPU) as loader:
-        assert why_no_stock(loader.run) == reason
+        assert why_no_stock(run_of(loader)) == reason
 
 
 @pytest.mark.parametrize(

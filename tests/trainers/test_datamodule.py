@@ -14,6 +14,7 @@ from loaders import indices
 from trainers import SMALL
 
 from gpuloader import BadImages, ConfigError, GPULoader, LoaderError, StateError
+from gpuloader.loading.loader import run_of
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
 
@@ -28,7 +29,7 @@ def test_without_a_trainer_each_stage_has_its_loader(shards: list[Path]) -> None
     train = data.train_dataloader()
     assert isinstance(train, GPULoader)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    assert (train.device.type, train.world.world_size, train.run.plan.seed) == (device, 1, 3)
+    assert (train.device.type, train.world.world_size, run_of(train).plan.seed) == (device, 1, 3)
     for evaluation in (data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
         assert indices(evaluation) == [list(range(first, first + 8)) for first in range(0, 40, 8)]
     data.teardown("fit")
@@ -98,9 +99,9 @@ def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
     values = {"on_error": {"replace": True, "known": known}, "decoder": {"num_threads": 2}}
     data = TrainerLoaders(shards, shards, batch_size=8, **values, sampling={"steps_per_epoch": 2})
     data.trainer = OnOneDevice()
-    train, val = data.train_dataloader().loader.run, data.val_dataloader().loader.run
-    assert (train.bad_images, train.num_threads, train.plan.steps()) == (BadImages(replace=True, known=known), 2, 2)
-    assert (val.bad_images, val.num_threads, val.plan.steps()) == (BadImages(replace=True), 2, 5)
+    train, val = run_of(data.train_dataloader().loader), run_of(data.val_dataloader().loader)
+    assert (train.bad_images, train.num_threads, train.plan.steps) == (BadImages(replace=True, known=known), 2, 2)
+    assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(replace=True), 2, 5)
     data.teardown("fit")
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from numpy.typing import NDArray
 
 from gpuloader.errors import BadImageError, ConfigError, LabelError
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
@@ -129,13 +129,13 @@ class DataLoader:
 
     def _batches(self, epoch: int) -> Iterator[list[Sample]]:
         """The batches of an epoch; one is made ahead."""
-        plan = self._loader.run.plan
-        decoder = WholeDecoder(plan.batch_size, self._loader.run.num_threads, None)
+        plan = run_of(self._loader).plan
+        decoder = WholeDecoder(plan.batch_size, run_of(self._loader).num_threads, None)
         cursor = Cursor(epoch)
         under_way: deque[Future[list[Sample]]] = deque()
         thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
         try:
-            while plan.steps(cursor.delivered):
+            while plan.steps_left(cursor):
                 under_way.append(thread.submit(self._read, cursor, decoder))
                 cursor = plan.after(cursor)
                 if len(under_way) > 1:
@@ -146,14 +146,14 @@ class DataLoader:
             thread.shutdown(cancel_futures=True)
 
     def _read(self, cursor: Cursor, decoder: WholeDecoder) -> list[Sample]:
-        run = self._loader.run
+        run = run_of(self._loader)
         batch = Reader(run).read(cursor, Arena())
         numbers = batch.ids.tolist()
         labels = None if batch.labels is None else batch.labels.tolist()
         return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.key, numbers), labels)
 
     def _decoded(self, batch: EncodedBatch, decoder: WholeDecoder) -> list[NDArray[Any]]:
-        run = self._loader.run
+        run = run_of(self._loader)
         if run.decoded or not len(batch.ids):
             return list(batch.images)
         images = decoder.decode(batch.images)

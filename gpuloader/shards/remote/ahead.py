@@ -47,10 +47,9 @@ class Need:
     shards_of: ShardsOf
     entries: Mapping[int, Entry]
 
-    def shards(self, epoch: int, start: int, end: int) -> list[int]:
-        """The shards that an epoch's positions need, from `start` to before `end`, in the order of their first use."""
-        positions = np.arange(start, min(end, self.plan.epoch_samples))
-        found, first = np.unique(self.shards_of(self.plan.ids(epoch, positions)), return_index=True)
+    def shards(self, cursor: Cursor, steps: int) -> list[int]:
+        """The shards that the next steps of the cursor's epoch need, in the order of their first use."""
+        found, first = np.unique(self.shards_of(self.plan.coming(cursor, steps)), return_index=True)
         return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
 
     def times_downloaded(self, limit_bytes: int) -> float:
@@ -60,28 +59,28 @@ class Need:
         """
         sizes = {shard: entry.version.size_bytes for shard, entry in self.entries.items()}
         held: OrderedDict[int, int] = OrderedDict()
-        held_bytes = downloaded_bytes = position = full_at = 0
-        end = min(self.plan.epoch_samples, _MOST_COUNTED)
+        held_bytes = downloaded_bytes = step = full_at = 0
+        end = min(self.plan.steps, max(1, _MOST_COUNTED // self.plan.global_batch))
         if (total := sum(sizes.values())) <= limit_bytes:
             return 1.0
-        while position < end:
-            for shard in self.shards(0, position, position + self.chunk_samples):
+        while step < end:
+            for shard in self.shards(self.plan.at(0, step), self.chunk_steps):
                 if shard not in held:
-                    downloaded_bytes += sizes[shard] if 0 < full_at <= position else 0
+                    downloaded_bytes += sizes[shard] if 0 < full_at <= step else 0
                     held_bytes += sizes[shard]
                 held[shard] = sizes[shard]
                 held.move_to_end(shard)
                 while held_bytes > limit_bytes:
                     held_bytes -= held.popitem(last=False)[1]
-                    full_at = full_at or position + self.chunk_samples
-                    end = min(end, full_at + max(full_at, _COUNTED * self.chunk_samples))
-            position += self.chunk_samples
-        return max(1.0, downloaded_bytes / total * self.plan.epoch_samples / max(position - full_at, 1))
+                    full_at = full_at or step + self.chunk_steps
+                    end = min(end, full_at + max(full_at, _COUNTED * self.chunk_steps))
+            step += self.chunk_steps
+        return max(1.0, downloaded_bytes / total * self.plan.steps / max(step - full_at, 1))
 
     @property
-    def chunk_samples(self) -> int:
-        """The positions that are examined together: those of whole steps."""
-        return self.plan.global_batch * max(1, self.plan.steps() // _CHUNKS)
+    def chunk_steps(self) -> int:
+        """The steps that are examined together."""
+        return max(1, self.plan.steps // _CHUNKS)
 
 
 class Ahead:
@@ -97,7 +96,7 @@ class Ahead:
 
     def reach(self, cursor: Cursor) -> None:
         """Requests the shards that are needed next from the step at the cursor on."""
-        if self._chunks and _is_before(cursor, self._chunks[0][0]):
+        if self._chunks and cursor < self._chunks[0][0]:
             return
         entries = self._need.entries
         coming = self._coming(cursor)
@@ -109,14 +108,13 @@ class Ahead:
 
     def _coming(self, cursor: Cursor) -> list[int]:
         """The shards that are needed next and fit into the cache together, in order."""
-        while self._chunks and not _is_before(cursor, self._chunks[0][0]):
+        while self._chunks and cursor >= self._chunks[0][0]:
             self._chunks.popleft()
         next_ = self._chunks[-1][0] if self._chunks else cursor
         while len(self._chunks) < _LOOKED_AHEAD:
-            next_ = self._need.plan.at_step(next_)
-            end = next_.delivered + self._need.chunk_samples
-            shards = self._need.shards(next_.epoch, next_.delivered, end)
-            next_ = Cursor(next_.epoch, end)
+            first = self._need.plan.at_step(next_)
+            shards = self._need.shards(first, self._need.chunk_steps)
+            next_ = self._need.plan.after(first, self._need.chunk_steps)
             self._chunks.append((next_, shards))
         fitting: list[int] = []
         room = self._cache.limit_bytes
@@ -135,7 +133,9 @@ class Ahead:
 def warn_of_repeats(need: Need, limit_bytes: int) -> None:
     """Logs a warning if the order uses more shards at a time than the cache holds."""
     if (times := need.times_downloaded(limit_bytes)) > _OFTEN:
-        by_shard = "" if need.plan.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
+        by_shard = (
+            "" if need.plan.positions.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
+        )
         total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
@@ -145,10 +145,6 @@ def warn_of_repeats(need: Need, limit_bytes: int) -> None:
             total_bytes,
             by_shard,
         )
-
-
-def _is_before(cursor: Cursor, end: Cursor) -> bool:
-    return (cursor.epoch, cursor.delivered) < (end.epoch, end.delivered)
 
 
 def _download(cache: ShardCache, requested: set[int], request: tuple[int, Entry], wanted: Callable[[], bool]) -> None:

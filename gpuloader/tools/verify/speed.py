@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.units import counted
-from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import find_decoding
 from gpuloader.loading.run import Run
@@ -39,14 +39,14 @@ def speed(subject: Subject) -> Looks:
                 yield f"{figures.device}, {stage.title}", partial(Outcome, found)
         yield f"{figures.device}, limit", partial(Outcome, figures.limit)
     with _loader(subject) as loader:
-        run = loader.run
+        run = run_of(loader)
     systems: dict[str, Callable[[GPULoader], Batches]] = {"the loader": load_epochs}
     if not run.decoded:
-        systems["the decoder alone"] = lambda loader: run_graph(loader.run, "decode")
+        systems["the decoder alone"] = lambda loader: run_graph(run_of(loader), "decode")
     if reason := why_no_stock(run):
         yield f"{run.device}, stock DALI", partial(Outcome, f"not measured: {reason}")
     else:
-        systems["stock DALI"] = lambda loader: _run_stock(loader.run)
+        systems["stock DALI"] = lambda loader: _run_stock(run_of(loader))
     counts = thread_counts(available_cores())
     seconds = _THREADS_SHARE * subject.seconds / len(counts) / len(systems)
     for threads in counts:
@@ -114,7 +114,7 @@ def _steps(subject: Subject, seconds: float) -> Outcome:
             started = time.perf_counter()
             next(batches)
             taken.append(time.perf_counter() - started)
-        return Outcome(describe_steps(taken, loader.run.plan.batch_size))
+        return Outcome(describe_steps(taken, run_of(loader).plan.batch_size))
 
 
 def _run_stock(run: Run) -> Batches:

@@ -13,7 +13,7 @@ from making import write_samples
 from numpy.typing import NDArray
 from serving import SOON, Server
 
-from gpuloader.plan import Cursor, Plan, Shuffle
+from gpuloader.plan import Cursor, Plan, Shuffle, Whole
 from gpuloader.plan.positions import ByShard, Subset
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
@@ -36,22 +36,24 @@ def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None
         number: Entry(RemoteShard(f"s3://bucket/{number}.tar"), Version(SHARD_BYTES, ""))
         for number in (range(shards) if on_stores is None else on_stores)
     }
-    positions = ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else None
-    return Need(Plan(shards * SHARD_SAMPLES, batch, shuffle=shuffle, positions=positions), shards_of, entries)
+    positions = (
+        ByShard(np.full(shards, SHARD_SAMPLES)) if shuffle == "shards" else Whole(shards * SHARD_SAMPLES, shuffle)
+    )
+    return Need(Plan(positions, batch), shards_of, entries)
 
 
 def test_shards_come_in_the_order_of_their_first_sample() -> None:
-    assert need(4).shards(0, 150, 350) == [1, 2, 3]
-    assert need(4).shards(0, 350, 900) == [3]  # not beyond the epoch's end
-    assert need(4, on_stores=[2, 0]).shards(0, 150, 350) == [2]
+    assert need(4).shards(Cursor(0, 150), steps=20) == [1, 2, 3]
+    assert need(4).shards(Cursor(0, 350), steps=55) == [3]  # not beyond the epoch's end
+    assert need(4, on_stores=[2, 0]).shards(Cursor(0, 150), steps=20) == [2]
     plan = need(4, "full").plan
     expected = dict.fromkeys(sample // SHARD_SAMPLES for sample in plan.ids(3, np.arange(100, 200)).tolist())
-    assert need(4, "full").shards(3, 100, 200) == list(expected)
+    assert need(4, "full").shards(plan.at(3, step=10), steps=10) == list(expected)
 
 
 def test_a_part_of_the_data_needs_its_own_shards() -> None:
-    plan = Plan(3, 1, positions=Subset(np.array([301, 5, 302]), "none"))
-    assert Need(plan, shards_of, need(4).entries).shards(0, 0, 3) == [3, 0]
+    plan = Plan(Subset(np.array([301, 5, 302]), "none"), 1)
+    assert Need(plan, shards_of, need(4).entries).shards(Cursor(), steps=3) == [3, 0]
 
 
 @pytest.mark.parametrize(
@@ -79,16 +81,16 @@ def downloads(need: Need, room: int) -> int:
     """Those of an epoch, counted, where what was used longest ago goes."""
     held: list[int] = []
     count = 0
-    for start in range(0, need.plan.samples, need.plan.global_batch):
-        for shard in need.shards(0, start, start + need.plan.global_batch):
+    for step in range(need.plan.steps):
+        for shard in need.shards(need.plan.at(0, step), steps=1):
             count += shard not in held
             held = [*[other for other in held if other != shard], shard][-room:]
     return count
 
 
 def test_large_epochs_are_looked_at_in_larger_chunks() -> None:
-    assert need(4).chunk_samples == 10
-    assert need(10_000).chunk_samples == 10 * (1_000_000 // 10 // 1024)
+    assert need(4).chunk_steps == 1
+    assert need(10_000).chunk_steps == 1_000_000 // 10 // 1024
 
 
 # --- downloading
@@ -115,7 +117,7 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
         entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
         size = max(entry.version.size_bytes for entry in entries.values())
         cache = ShardCache(tmp_path / "cache", 3 * size)
-        ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
+        ahead = Ahead(Need(Plan(Whole(24, "none"), 2), lambda samples: samples // 4, entries), cache)
         for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
             ahead.reach(Cursor(0, delivered))
             assert cache.coming == {entries[number].key for number in there}
@@ -134,7 +136,7 @@ def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path]
         entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
         server.fault(served[0].name, "silent")
         cache = ShardCache(tmp_path / "cache", 10**9)
-        ahead = Ahead(Need(Plan(24, 2, shuffle="none"), lambda samples: samples // 4, entries), cache)
+        ahead = Ahead(Need(Plan(Whole(24, "none"), 2), lambda samples: samples // 4, entries), cache)
         ahead.reach(Cursor(0, 0))
         wait_for({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
         started = time.monotonic()
