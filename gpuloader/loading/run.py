@@ -163,12 +163,12 @@ class Run:
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
             "samples": len(self.shards),
-            "labels": None if self.labels is None else self.labels.digest,
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
             "sampling": None if isinstance(positions, Whole) else positions.fingerprint,
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
+            "labels": None if self.labels is None else self.labels.digest,
         }
 
     @cached_property

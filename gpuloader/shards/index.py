@@ -102,15 +102,16 @@ class LeftOut:
     shard: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShardFacts:
     """What the head of an index says of a shard.
 
     Attributes:
         shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
-        counts: the numbers of rows of the columns.
+        extensions: the extensions that the column `component_extension` refers to by number.
         left_out: the first members that are in no sample; `left_out_count` counts all of them.
         data_digest: of its samples.
+        counts: the numbers of rows of the columns.
     """
 
     shard_bytes: int
@@ -123,15 +124,9 @@ class ShardFacts:
 
 
 class Index(ABC):
-    """The samples of one shard or of many, as rows.
-
-    Attributes:
-        extensions: the extensions that the column `component_extension` refers to by number.
-        left_out: the first members that are in no sample.
-    """
+    """The samples of one shard or of many, as rows."""
 
     extensions: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
 
     @abstractmethod
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -206,25 +201,16 @@ class Index(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class ShardIndex(Index):
+class ShardIndex(ShardFacts, Index):
     """The samples of one tar, in its order; see the module's docstring.
 
     Attributes:
-        shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
-        left_out_count: how many members are in no sample.
-        data_digest: of its samples.
         image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
         height, width: (n,) int32 pixels as stored; 0 if the header did not say.
         orientation: (n,) uint8, EXIF's, 0 if it is not known.
         label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
     """
 
-    shard_bytes: int
-    shard_mtime_ns: int
-    extensions: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
-    left_out_count: int
-    data_digest: DataDigest
     image_offset: NDArray[np.int64]
     image_size: NDArray[np.int64]
     height: NDArray[np.int32]
@@ -245,12 +231,6 @@ class ShardIndex(Index):
         values: NDArray[Any] = getattr(self, name)
         return values[start:stop]
 
-    @property
-    def facts(self) -> ShardFacts:
-        """What its head says."""
-        counts = {rows: len(getattr(self, name)) for name, (_, rows) in COLUMNS.items()}
-        return ShardFacts(**{name: getattr(self, name) for name in _FACTS}, counts=counts)
-
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tar's time and the members left out."""
         return self._digest(f"{self.shard_bytes}")
@@ -258,12 +238,12 @@ class ShardIndex(Index):
     def save(self, path: Path) -> None:
         """Writes its file, first beside `path`, then over it in one step."""
         with whole_file(path) as file:
-            write_index(file, [self.facts], [self])
+            write_index(file, [self], [self])
 
     def to_bytes(self) -> bytes:
         """The content of its file; `parse` makes the same index from it."""
         file = io.BytesIO()
-        write_index(file, [self.facts], [self])
+        write_index(file, [self], [self])
         return file.getvalue()
 
     @classmethod
@@ -276,7 +256,7 @@ class ShardIndex(Index):
         """
         stat = shard.stat()
         index = cls.read(path, stat.st_size)
-        check_fresh(index.facts, path, shard, stat)
+        check_fresh(index, path, shard, stat)
         return index
 
     @classmethod
@@ -297,13 +277,8 @@ class ShardIndex(Index):
             IndexFileError: it is damaged, of another version, or of several shards.
         """
         index = SetIndex.parse(data, path)
-        facts = facts_of_one(index.head, path)
-        values: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
-        values |= {name: index.column(name) for name in COLUMNS}
-        return cls(**values)
-
-
-_FACTS = ("shard_bytes", "shard_mtime_ns", "extensions", "left_out", "left_out_count", "data_digest")
+        columns: dict[str, Any] = {name: index.column(name) for name in COLUMNS}
+        return cls(**vars(facts_of_one(index.head, path)), **columns)
 
 
 class SetIndex(Index):
@@ -333,7 +308,7 @@ class SetIndex(Index):
     def of(cls, indexes: Sequence[ShardIndex]) -> SetIndex:
         """Makes one index of several, in memory."""
         file = io.BytesIO()
-        write_index(file, [index.facts for index in indexes], indexes)
+        write_index(file, indexes, indexes)
         return cls.parse(file.getvalue(), "the index of several shards")
 
     @classmethod
@@ -404,7 +379,7 @@ def write_index(
                 part["component_extension"] = numbers[part["component_extension"]]
             for name, rows in _ENDS.items():
                 part[name] = part[name] + before[name]
-                before[name] += index.facts.counts[rows]
+                before[name] += index.counts[rows]
             yield part
 
     try:
@@ -443,7 +418,7 @@ def facts_of_one(head: Head, path: str) -> ShardFacts:
         extensions=tuple(head.facts["extensions"]),
         left_out=tuple(LeftOut(*item) for item in head.facts["left_out"]),
         data_digest=_data_digests(head)[0],
-        counts=head.facts["counts"],
+        counts={rows: head.rows(rows) for _, rows in COLUMNS.values()},
     )
 
 

@@ -39,6 +39,7 @@ from gpuloader.shards.index import (
     read_index_head,
     write_index,
 )
+from gpuloader.shards.index_format import Head
 from gpuloader.shards.scan import scan
 
 INDEX_SUFFIX = ".gpuidx"
@@ -49,15 +50,13 @@ _KEPT_SECONDS = 90 * 24 * 3600
 _log = logging.getLogger("gpuloader")
 
 
-@dataclass(frozen=True)
-class IndexFile:
+@dataclass(frozen=True, eq=False)
+class IndexFile(ShardFacts):
     """The index file of a shard, of which only the head was read: it fits the shard."""
 
     path: Path
     shard: Path
-    facts: ShardFacts
-    file_bytes: int
-    file_digest: bytes
+    head: Head
 
     def load(self) -> ShardIndex:
         """Reads all of it; if it is damaged, the shard is scanned again."""
@@ -145,14 +144,12 @@ def _write_set(path: Path, opened: Sequence[Opened]) -> None:
             if time.time() - old.stat().st_atime > _KEPT_SECONDS:
                 old.unlink()
     with whole_file(path) as file:
-        write_index(file, [each.facts for each in opened], map(_loaded, opened))
+        write_index(file, opened, map(_loaded, opened))
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
     """The size in bytes and the digest of an index file, or of the file that an index in memory would have."""
-    if isinstance(opened, IndexFile):
-        return opened.file_bytes, opened.file_digest
-    head = SetIndex.parse(opened.to_bytes(), "an index").head
+    head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
     return head.file_bytes, head.digest
 
 
@@ -192,7 +189,7 @@ def _open_file(path: Path, shard: Path) -> IndexFile:
         os.close(fd)
     facts = facts_of_one(head, str(path))
     check_fresh(facts, path, shard, stat)
-    return IndexFile(path, shard, facts, file_bytes, head.digest)
+    return IndexFile(**vars(facts), path=path, shard=shard, head=head)
 
 
 def _make(shard: Path) -> ShardIndex:

@@ -193,6 +193,7 @@ class _Gathered:
         renumbered = np.zeros(len(extensions), np.int32)
         renumbered[used] = np.arange(len(used))
         encoded = [keys[sample].encode("utf-8", "surrogateescape") for sample in images[:, 0]]
+        key_bytes = np.frombuffer(b"".join(encoded), np.uint8)
         return ShardIndex(
             shard_bytes=size_bytes,
             shard_mtime_ns=mtime_ns,
@@ -211,7 +212,8 @@ class _Gathered:
             component_extension=renumbered[kept[:, 1]],
             component_offset=kept[:, 2].copy(),
             component_size=kept[:, 3].copy(),
-            key_bytes=np.frombuffer(b"".join(encoded), np.uint8),
+            key_bytes=key_bytes,
+            counts={"samples": len(images), "components": len(kept), "key_bytes": len(key_bytes)},
         )
 
 

@@ -115,10 +115,10 @@ def test_many_indexes_come_in_the_order_of_their_shards(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.tar" for number in (*range(29, -1, -2), *range(0, 29, 2))]
     counts = [*range(29, -1, -2), *range(0, 29, 2)]
     for _ in ("none is there", "all are there"):
-        assert [index.facts.counts["samples"] for index in open_indexes(paths)] == counts
+        assert [index.counts["samples"] for index in open_indexes(paths)] == counts
         for path in paths[::3]:  # and then some are
             index_file(path).unlink()
-    assert [index.facts.counts["samples"] for index in open_indexes(paths)] == counts
+    assert [index.counts["samples"] for index in open_indexes(paths)] == counts
 
 
 def test_a_shard_that_is_no_tar_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
 def test_a_merged_index_names_its_shards_and_comes_back(mixed: list[Path], tmp_path: Path) -> None:
     opened = open_indexes(mixed)
     with (tmp_path / "all.gpuidx").open("w+b") as file:
-        write_index(file, [each.facts for each in opened], (each.load() for each in opened), [p.name for p in mixed])
+        write_index(file, opened, (each.load() for each in opened), [p.name for p in mixed])
     read = SetIndex.map(tmp_path / "all.gpuidx")
     assert read.names == ("0.tar", "1.tar", "2.tar", "3.tar")
     assert read.all_keys() == ["a0", "a1", "a2", "b", "ü"]

@@ -28,7 +28,7 @@ def synthetic_index(keys: Sequence[bytes], shards: int) -> bytes:
     rows = np.arange(len(keys))
     ones = np.ones(len(keys), np.int32)
     all_of_them = ShardIndex(
-        **{name: value for name, value in vars(facts[0]).items() if name != "counts"},
+        **vars(facts[0]),
         image_offset=rows,
         image_size=ones.astype(np.int64),
         height=4 * ones,
