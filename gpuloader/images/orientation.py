@@ -3,7 +3,7 @@
 It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8), which also is what EXIF data are: 1 is
 upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
 
-    JPEG    the first segment APP1 that begins with "Exif", before the first scan
+    JPEG    the first segment APP1 that begins with "Exif", before the frame header
     PNG     the chunk eXIf, if it stands before the pixels
     WebP    the chunk EXIF, if the header announces one
     TIFF    the file itself; also BigTIFF
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from gpuloader.helpers.regular_file import Read
-from gpuloader.images.header import FILL, MAX_SEGMENTS, segments
+from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 
 MAX_CHUNKS = 1000  # of a PNG before its pixels, or a WebP; a picture has about ten
 MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
@@ -71,7 +71,7 @@ def _exif_of_jpeg(read: Read) -> tuple[int, int]:
         if marker == _APP1 and read(len(_EXIF), start) == _EXIF:
             return start + len(_EXIF), end
         left -= end - start if marker == FILL else 1
-        if left <= 0:
+        if marker in FRAMES or left <= 0:
             break
     return 0, 0
 

@@ -43,8 +43,8 @@ class DataDigest(NamedTuple):
         """
         count, value = 0, 0
         for key, height, width in samples:
-            sample = hashlib.blake2b(_SIDES.pack(height, width), digest_size=DIGEST_BYTES)
-            sample.update(key.removeprefix(b"./"))
+            content = _SIDES.pack(height, width) + key.removeprefix(b"./")
+            sample = hashlib.blake2b(content, digest_size=DIGEST_BYTES)
             value = (value * _BASE + int.from_bytes(sample.digest(), "little")) % _PRIME
             count += 1
         return cls(count, value)

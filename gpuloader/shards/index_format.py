@@ -275,9 +275,9 @@ class Columns:
         """
         column, place = self._raw[name], self.head.columns[name]
         stop = place.rows if stop is None else stop
-        first = place.offset - self.head.blocks_at
-        size = place.dtype.itemsize
-        self._check(slice((first + start * size) // BLOCK_BYTES, -(-(first + stop * size) // BLOCK_BYTES)))
+        first, size = place.offset - self.head.blocks_at, place.dtype.itemsize
+        end = first + stop * size if start < stop else 0
+        self._check(slice((first + start * size) // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
         return column[start:stop]
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
