@@ -11,7 +11,8 @@ from gpuloader.helpers.units import counted
 
 
 def index(shards: Shards, as_json: AsJson = False) -> None:
-    """Makes the index of each shard that lacks one, and says what is in the shards.
+    """Makes the index of each shard that lacks one, and says what is in the shards. It names the first 1,000
+    members that are in no sample.
 
     Example: gpuloader index shards/train/
     """

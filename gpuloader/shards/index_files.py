@@ -10,6 +10,7 @@ loader used it for 90 days.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -125,8 +126,7 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
     digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
     path = _cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
     try:
-        if not path.exists():
-            _write_set(path, opened)
+        _write_set(path, opened)
         index = SetIndex.map(path)
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except (IndexFileError, OSError) as error:
@@ -138,13 +138,17 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
 
 
 def _write_set(path: Path, opened: Sequence[Opened]) -> None:
+    """Writes the file if it does not exist; of processes that start together, one does so, and all map its file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):  # another process removes them, too
+    with (path.parent / "set.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
         for old in path.parent.glob(f"set-*{INDEX_SUFFIX}"):
             if time.time() - old.stat().st_atime > _KEPT_SECONDS:
                 old.unlink()
-    with whole_file(path) as file:
-        write_index(file, opened, map(_loaded, opened))
+        with whole_file(path) as file:
+            write_index(file, opened, map(_loaded, opened))
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from forging import BLOCK_BYTES
 from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
-from warm import warm
+from warm import Program, warm
 
 from gpuloader import GPULoader
 from gpuloader.errors import IndexFileError
@@ -148,6 +149,25 @@ def test_without_a_cache_folder_the_index_is_in_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(ShardSet.open(shards)) == 40
     assert "each process has the index of all shards in its own memory" in caplog.text
+
+
+@pytest.mark.usefixtures("mapped")
+def test_processes_that_start_at_once_map_the_same_file(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path / "shards", 60, shards=20)
+    work = (
+        "import os, sys; from pathlib import Path; from gpuloader.shards import index_files, open_indexes, open_set\n"
+        "index_files._MOST_COPIED_BYTES = 0\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "index = open_set(open_indexes([Path(name) for name in sys.argv[1:]]))\n"
+        "print(os.fstat(index._columns._file.fileno()).st_ino, len(index))"
+    )
+    processes = [Program(work, *shards, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    outputs = {process.communicate("go\n", timeout=300)[0] for process in processes}
+    (file,) = set_files()
+    assert outputs == {f"{file.stat().st_ino} 60\n"}
 
 
 # Files that change while they are mapped.
