@@ -32,11 +32,12 @@ from gpuloader.errors import (
     TooManyBadImagesError,
 )
 from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.printable import make_printable
+from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
     from gpuloader.loading.compose import Compose
     from gpuloader.loading.delivery import Batch
+    from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
     from gpuloader.loading.mixed_loader import MixedLoader
     from gpuloader.loading.monitor import WaitMonitor
@@ -58,6 +59,7 @@ __all__ = [
     "DataError",
     "Decoder",
     "DeviceError",
+    "Field",
     "GPULoader",
     "GPULoaderError",
     "IndexFileError",
@@ -67,6 +69,7 @@ __all__ = [
     "LoaderError",
     "MixedLoader",
     "NoSamplesError",
+    "OneOf",
     "PackError",
     "PresetError",
     "RemoteError",
@@ -88,6 +91,8 @@ _LATE = {
     "Decoder": "gpuloader.loading.options",
     "Cache": "gpuloader.loading.options",
     "BadImages": "gpuloader.loading.options",
+    "Field": "gpuloader.loading.fields",
+    "OneOf": "gpuloader.loading.fields",
     "Batch": "gpuloader.loading.delivery",
     "Compose": "gpuloader.loading.compose",
     "GPULoader": "gpuloader.loading.loader",

@@ -3,6 +3,9 @@
 A collator takes one component's bytes for each sample of a batch. It returns a list, or numpy arrays (one, or several
 by name), with a row for each sample. Arrays become tensors on the loader's device. It runs in the reading thread.
 For invalid bytes it raises one of `REFUSALS`, such as ValueError; the loader's error then names the sample.
+
+Those here that parse do so component by component: one that cannot be parsed makes its sample bad, as an image that
+cannot be decoded does. `gpuloader.Field` does the same with a function of yours.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from math import prod
@@ -19,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 __all__ = [
     "REFUSALS",
@@ -69,6 +73,27 @@ def collator_of(extension: str) -> Collator:
     return _BY_EXTENSION.get(_normalize(extension), as_bytes)
 
 
+@dataclass(frozen=True)
+class Parsing:
+    """A collator in two parts.
+
+    Attributes:
+        parse: makes a value of one component; for invalid bytes it raises one of `REFUSALS`.
+        collate: makes of the B values what the collator returns.
+    """
+
+    parse: Callable[[bytes], Any]
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, components: Sequence[bytes]) -> Any:  # noqa: ANN401
+        return self.collate([self.parse(component) for component in components])
+
+
+def in_parts(collator: Collator) -> Parsing:
+    """A collator's parts; one that is not from here parses nothing, and collates the components."""
+    return collator if isinstance(collator, Parsing) else _PARTS.get(id(collator), Parsing(bytes, collator))
+
+
 def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
     """Says which list, array or tensor of a collator's result does not have a row for each sample; None if all have."""
     if isinstance(value, Mapping):
@@ -109,7 +134,7 @@ def as_json(components: Sequence[bytes]) -> list[Any]:
         >>> as_json([b'{"boxes": 2}', b"[]"])
         [{'boxes': 2}, []]
     """
-    return [json.loads(component) for component in components]
+    return in_parts(as_json)(components)
 
 
 @register_collator("txt")
@@ -122,7 +147,7 @@ def as_text(components: Sequence[bytes]) -> list[str]:
         >>> as_text([b"a cat", b"a dog"])
         ['a cat', 'a dog']
     """
-    return [component.decode() for component in components]
+    return in_parts(as_text)(components)
 
 
 @register_collator("cls")
@@ -134,7 +159,7 @@ def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
         >>> as_integers([b"3", b"5"])
         array([3, 5])
     """
-    return np.array([int(component) for component in components], np.int64)
+    return in_parts(as_integers)(components)
 
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
@@ -145,7 +170,7 @@ def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
         >>> as_floats([b"0.5", b"2"])
         array([0.5, 2. ], dtype=float32)
     """
-    return _float32([float(component) for component in components])
+    return in_parts(as_floats)(components)
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
@@ -159,14 +184,21 @@ def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
         >>> as_vectors([b"1 2", b"[3, 4]"]).tolist()
         [[1.0, 2.0], [3.0, 4.0]]
     """
-    texts = [component.decode().strip().removeprefix("[").removesuffix("]").strip() for component in components]
-    vectors = [[float(number) for number in re.split(r"\s*,\s*|\s+", text)] for text in texts]
+    return in_parts(as_vectors)(components)
+
+
+def _vector(component: bytes) -> NDArray[np.float32]:
+    text = component.decode().strip().removeprefix("[").removesuffix("]").strip()
+    return _float32([float(number) for number in re.split(r"\s*,\s*|\s+", text)])
+
+
+def _stack_vectors(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     if len(lengths := sorted({len(vector) for vector in vectors})) > 1:
         raise ValueError(f"vectors of {lengths[:5]} numbers cannot be stacked")
-    return _float32(vectors)
+    return np.stack(vectors)
 
 
-def _float32(values: Sequence[Any]) -> NDArray[np.float32]:
+def _float32(values: float | Sequence[float]) -> NDArray[np.float32]:
     with np.errstate(over="raise"):  # instead of infinity for a number that is too large
         return np.array(values, np.float32)
 
@@ -181,7 +213,7 @@ def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
         >>> [array.shape for array in as_arrays([numpy_dumps(np.zeros(2)), numpy_dumps(np.zeros((3, 4)))])]
         [(2,), (3, 4)]
     """
-    return [_array(component) for component in components]
+    return in_parts(as_arrays)(components)
 
 
 def _array(component: bytes) -> NDArray[Any]:
@@ -208,11 +240,18 @@ def _array(component: bytes) -> NDArray[Any]:
     return np.lib.format.read_array(BytesIO(component), allow_pickle=False)  # not `np.load`: that takes other formats
 
 
-def _numbers(components: Sequence[bytes]) -> list[NDArray[Any]]:
-    arrays = as_arrays(components)
-    if others := sorted({str(array.dtype) for array in arrays if array.dtype.char not in _NUMBERS}):
-        raise ValueError(f"arrays of {others[:5]} cannot become a tensor: use `as_arrays` for this field")
-    return arrays
+def _numbers(component: bytes) -> NDArray[Any]:
+    array = _array(component)
+    if array.dtype.char not in _NUMBERS:
+        raise ValueError(f"an array of {array.dtype} cannot become a tensor: use `as_arrays` for this field")
+    return array
+
+
+def _rows(component: bytes) -> NDArray[Any]:
+    array = _numbers(component)
+    if array.ndim == 0:
+        raise ValueError("an array of shape () cannot be padded: it has no dimension")
+    return array
 
 
 @register_collator("npy")
@@ -229,7 +268,10 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
         >>> stacked([numpy_dumps(np.zeros((3, 4))), numpy_dumps(np.ones((3, 4)))]).shape
         (2, 3, 4)
     """
-    arrays = _numbers(components)
+    return in_parts(stacked)(components)
+
+
+def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len(shapes := sorted({array.shape for array in arrays})) > 1:
         raise ValueError(f"arrays of shapes {shapes[:5]} cannot be stacked: use `padded` or `as_arrays` for this field")
     return np.stack(arrays)
@@ -250,8 +292,11 @@ def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
         >>> batch["values"].shape, batch["lengths"].tolist()
         ((2, 5, 4), [2, 5])
     """
-    arrays = _numbers(components)
-    if any(array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:] for array in arrays):
+    return in_parts(padded)(components)
+
+
+def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    if any(array.shape[1:] != arrays[0].shape[1:] for array in arrays):
         shapes = sorted({array.shape for array in arrays})
         raise ValueError(f"arrays of shapes {shapes[:5]} cannot be padded: they may differ in the first dimension only")
     lengths = np.array([len(array) for array in arrays], np.int64)
@@ -276,8 +321,20 @@ def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
         >>> tokenized(tokenizer, truncation=True)([b"a cat", b"an eel"])["input_ids"].shape
         (2, 1)
     """
-    return partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options})
+    return Parsing(bytes.decode, partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options}))
 
 
-def _tokens(tokenizer: Any, options: Mapping[str, Any], components: Sequence[bytes]) -> dict[str, Any]:  # noqa: ANN401
-    return dict(tokenizer(as_text(components), **options))
+def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:  # noqa: ANN401
+    return dict(tokenizer(texts, **options))
+
+
+_PARTS: dict[int, Parsing] = {  # by id: a collator of yours may not be hashable
+    id(as_json): Parsing(json.loads, list),
+    id(as_text): Parsing(bytes.decode, list),
+    id(as_integers): Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64)),
+    id(as_floats): Parsing(lambda component: _float32(float(component)), partial(np.array, dtype=np.float32)),
+    id(as_vectors): Parsing(_vector, _stack_vectors),
+    id(as_arrays): Parsing(_array, list),
+    id(stacked): Parsing(_numbers, _stack),
+    id(padded): Parsing(_rows, _pad),
+}

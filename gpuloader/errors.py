@@ -16,7 +16,7 @@
         ├── NoSamplesError                shards without one usable sample
         ├── LabelError                    a sample without the label that was asked for
         ├── PackError                     a source of pictures that cannot be packed, or packing that cannot continue
-        ├── BadImageError                 an image that cannot be decoded, with its shard, key and offset
+        ├── BadImageError                 an image that cannot be decoded, or a field beside it that cannot be parsed
         └── TooManyBadImagesError         more bad images than `BadImages` allows
 
 The message of each says what was wrong, what was found, what is allowed and what to do next.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuloader.helpers.printable import as_message, shorten
+from gpuloader.helpers.text import as_message, shorten
 
 __all__ = [
     "BadImageError",
@@ -298,13 +298,13 @@ class PackError(DataError):
 
 
 class BadImageError(DataError):
-    """An image that cannot be decoded.
+    """An image that cannot be decoded, or whose sample has a field that cannot be parsed.
 
     Attributes:
         shard: path of the shard.
         key: the sample's key, as WebDataset names it.
         offset: byte offset of the image in the shard.
-        cause: why it cannot be decoded.
+        cause: why it cannot be decoded or parsed.
 
     Example:
         >>> from gpuloader import BadImageError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from gpuloader.errors import DeviceError
 from gpuloader.helpers.versions import describe_decoder_versions
 from gpuloader.internals.dali import decoder_cause, is_decode_failure
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 GOOD_SIZE = (48, 64)
 """(height, width)."""
 
@@ -19,14 +23,19 @@ GOOD_SIZE = (48, 64)
 @cache
 def good_jpeg() -> NDArray[np.uint8]:
     """A JPEG that any decoder can decode, (bytes,)."""
+    file = io.BytesIO()
+    smooth_picture(0, *GOOD_SIZE).save(file, "JPEG")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def smooth_picture(seed: int, height: int, width: int) -> Image:
+    """A smooth RGB picture with some texture, on which decoders differ little."""
     from PIL import Image  # here, because a normal start does not need it
 
-    height, width = GOOD_SIZE
-    rows, columns = np.mgrid[:height, :width]
-    levels = np.stack([4 * columns, 5 * rows, 2 * (rows + columns)], 2).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(levels).save(file, "JPEG")
-    return np.frombuffer(file.getvalue(), np.uint8)
+    rng = np.random.default_rng(seed)
+    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
 
 
 def machine_error(message: str) -> DeviceError:

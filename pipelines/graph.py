@@ -25,9 +25,9 @@ from gpuloader.pipelines.inputs import Inputs, LastStep, Numbers, ViewInputs, ma
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
-    flip,
     place_on_cpu,
     place_on_gpu,
+    turn,
     view_on_cpu,
     view_on_gpu,
 )
@@ -150,7 +150,7 @@ def _row_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, 
 
 
 def _row_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
-    return flip(place_on_gpu(region, inputs.named, view, preset), inputs.named)[0:1]
+    return turn(place_on_gpu(region, inputs.named, view, preset), inputs.named)[0:1]
 
 
 _VIEWS = {

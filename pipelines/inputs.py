@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gpuloader.recipe import Drawn, DrawnView
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.model import Ints, with_inner
+from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import NEAREST, Op
 from gpuloader.recipe.view import ViewPlan
 from gpuloader.recipe.warps import RandomPerspective
@@ -102,8 +103,7 @@ def make_inputs(
         return Inputs(region, [ViewInputs() for _ in each])
     if device == "cpu":
         return Inputs(region, [ViewInputs(_for_kernels(view, start, last_step)) for view in drawn.views])
-    shared = drawn.region if len(views) > 1 else None
-    placing = [_placing(view, drawn_view, start, shared) for view, drawn_view in each]
+    placing = [_placing(view, drawn_view, drawn.region, len(views) > 1) for view, drawn_view in each]
     if last_step == "resize":
         return Inputs(region, [ViewInputs(named) for named in placing])
     of_steps = iter(_changing(views, drawn.views))
@@ -119,10 +119,11 @@ def make_inputs(
 def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
     """What the CPU's kernels take for a view; only what it uses.
 
-    roi           (n, 4) float64           top, left, bottom, right of what is resized, in the region's pixels; it may
-                                           reach beyond the region
-    placed        (n, 6) int32             that part's height and width after resizing; the row and column in it where
-                                           the output begins; 1 if the rows are reversed; 1 if the columns are
+    roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the region's
+                                           pixels, and of the picture; both may reach beyond the region
+    placed        (n, 11) int32            the window's height and width after resizing; the row and column in it where
+                                           the output begins; 1 if the rows are reversed; 1 if the columns are; top,
+                                           left, bottom, right of what is shown of it; 1 if the output is transposed
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
@@ -130,8 +131,10 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     """
     at, program = drawn.placement, drawn.program
     made: Arrays = {
-        "roi": (at.window - np.tile(region_start, 2)).astype(np.float64),
-        "placed": np.concatenate([at.resized, at.corner, at.mirrored], 1).astype(np.int32),
+        "roi": np.concatenate([at.window, at.part], 1) - np.tile(region_start, 4),
+        "placed": np.concatenate([at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None]], 1).astype(
+            np.int32
+        ),
         "like_output": np.empty((len(region_start), 0, *drawn.shape), np.uint8),
     }
     if last_step == "resize":
@@ -146,47 +149,73 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
 # --- resizing, cropping, padding, flips
 
 
-def _placing(view: ViewPlan, drawn: DrawnView, region_start: Ints, shared: Ints | None) -> Arrays:
-    """What `place_on_gpu` and `flip` take; `shared` is the region if several views share it.
+def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Arrays:
+    """What `place_on_gpu` and `turn` take; `shared` is whether the region is that of several views.
 
     part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared
+    window_...                                     `_padding` of what is resized, if it may show some
     resize_size                    (n, 2) float32  the size after resizing
     resize_start, resize_end       (n, 2) float32  what is resized
-    shift                          (n, 2, 3) float32, with padding_mode "edge": the matrix that moves the image
-    crop_start, crop_shape         (n, 2) int32    the output in the resized image, if padding can show
+    crop_...                                       `_padding` of the output, if it may show some
     vertical, horizontal           (n,) int32      whether it is flipped
+    transposed                     (n,) bool       whether rows and columns are exchanged then
     """
-    at, size = drawn.placement, drawn.placement.shape.astype(np.int32)
-    start, end = (side - region_start for side in (at.window[:, :2], at.window[:, 2:]))
-    resized, corner = at.resized.astype(np.int32), at.corner.astype(np.int32)
-    made: Arrays = {}
-    if shared is not None:
-        first, behind = np.maximum(start, 0), np.minimum(end, shared[:, 2:] - region_start)
-        made |= {"part_start": first.astype(np.int32), "part_end": behind.astype(np.int32)}
-        start, end = start - first, end - first
+    at, made = drawn.placement, Arrays()
+    if shared:
+        picture = at.picture()
+        first = np.clip(picture[:, :2], region[:, :2], region[:, 2:] - 1)
+        behind = np.clip(picture[:, 2:], first + 1, region[:, 2:])
+        made["part_start"] = (first - region[:, :2]).astype(np.int32)
+        made["part_end"] = (behind - region[:, :2]).astype(np.int32)
+        region = np.concatenate([first, behind], 1)
+    origin = region[:, :2]
+    if at.overlapping[0]:
+        made |= _padding("window", at.padding_mode, at.part, region, at.canvas())
+        origin = at.canvas()[:, :2]
 
     # Resize only the part that the output shows; if padding repeats pixels, resize everything.
-    first, behind = np.zeros_like(resized), resized
-    if at.padding_mode == "constant":
-        first = np.clip(corner, 0, resized - 1)
-        behind = np.maximum(np.minimum(corner + size, resized), first + 1)
-    scale = (end - start) / resized
+    output = at.output()
+    first, behind = at.shown[:, :2], at.shown[:, 2:]
+    if not at.repeats:
+        first = np.clip(output[:, :2], first, np.maximum(behind - 1, first))
+        behind = np.maximum(np.minimum(output[:, 2:], behind), first + 1)
+    start, scale = at.window[:, :2] - origin, (at.window[:, 2:] - at.window[:, :2]) / at.resized
     made |= {
         "resize_size": (behind - first).astype(np.float32),
         "resize_start": (start + first * scale).astype(np.float32),
         "resize_end": (start + behind * scale).astype(np.float32),
     }
-
-    if at.padding_mode == "edge":
-        made["shift"] = np.tile(np.eye(2, 3, dtype=np.float32), (len(corner), 1, 1))
-        made["shift"][:, :, 2] = corner[:, ::-1]
-        made["crop_shape"] = size.astype(np.float32)
-    elif at.padding_mode != "constant" or view.pads:
-        before = {"constant": -first, "reflect": resized - 1, "symmetric": resized}[at.padding_mode]
-        made |= {"crop_start": corner + before, "crop_shape": size}
-    for axis in {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}:
+    if at.overlapping[1]:
+        made |= _padding("crop", at.padding_mode, at.shown, np.concatenate([first, behind], 1), output)
+    axes = {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}
+    for axis in {0, 1} if at.oriented else axes:
         made["horizontal" if axis else "vertical"] = at.mirrored[:, axis].astype(np.int32)
+    if at.oriented:
+        made["transposed"] = at.transposed
     return made
+
+
+def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: Ints) -> Arrays:
+    """What `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
+
+    NAME_start     (n, 2) int32       where it begins in the image, or in that and mirrored copies around it
+    NAME_shape     (n, 2) int32       its size; float32 with padding_mode "edge"
+    NAME_shift     (n, 2, 3) float32  instead of the start, with padding_mode "edge": the matrix that moves the image
+
+    Args:
+        picture: where the picture is; it may be empty.
+        image: the part of it that there is.
+        shown: the box.
+    """
+    corner, size, shape = shown[:, :2] - image[:, :2], image[:, 2:] - image[:, :2], shown[:, 2:] - shown[:, :2]
+    if mode == "edge":
+        shift = np.tile(np.eye(2, 3, dtype=np.float32), (len(corner), 1, 1))
+        shift[:, :, 2] = corner[:, ::-1]
+        return {f"{name}_shift": shift, f"{name}_shape": shape.astype(np.float32)}
+    corner = corner + {"constant": 0 * size, "reflect": size - 1, "symmetric": size}[mode]
+    empty = (picture[:, :2] == picture[:, 2:]).any(1, keepdims=True)  # DALI's images are not: begin behind it
+    start = np.where(empty, size, corner)
+    return {f"{name}_start": start.astype(np.int32), f"{name}_shape": shape.astype(np.int32)}
 
 
 # --- steps that change pixels
@@ -230,9 +259,9 @@ def warps_of(view: ViewPlan) -> frozenset[str]:
     """What a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
     inner = list(with_inner(view.pixels))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
-    samplings = {getattr(each, "interpolation", None) for each in inner} - {None}
-    samplings |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}
-    ends = {"nearest" if sampling == "nearest" else "linear" for sampling in samplings}
+    interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
+    interpolations |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}
+    ends = {"nearest" if each == "nearest" else "linear" for each in interpolations}
     filled = any(each.fill for each in inner if hasattr(each, "fill"))
     return frozenset({f"{kind}_{end}" for kind in kinds for end in ends} | ({"fill"} if filled else set()))
 

@@ -9,13 +9,14 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.augment import Rgb, augment
 from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.placement import rgb
+from gpuloader.recipe.placement import Placement, rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -118,7 +119,7 @@ def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, 
     given, mirror = inputs.named, None
     image = place_on_gpu(region, given, view, preset)
     if view.pixels or "vertical" in given:
-        image = flip(image, given)
+        image = turn(image, given)
     else:
         mirror = given.get("horizontal")
     image = run_steps(image, inputs.steps, view.choices)
@@ -137,6 +138,8 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
     how = view.how_placed
     if "part_start" in given:  # DALI's filter would also use pixels that only other views need
         region = fn.slice(region, start=given["part_start"], end=given["part_end"], axes=(0, 1))
+    if how.overlapping[0]:
+        region = _pad(region, given, "window", how)
     image = fn.resize(
         region,
         size=given["resize_size"],
@@ -145,27 +148,36 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
         roi_start=given["resize_start"],
         roi_end=given["resize_end"],
     )
+    return _pad(image, given, "crop", how) if how.overlapping[1] else image
+
+
+def _pad(image: DataNode, given: Nodes, name: str, how: Placement) -> DataNode:
+    """Crops and pads as `inputs` says under this name."""
     if how.padding_mode == "edge":
         # Without a fill value, this repeats the border.
-        return fn.warp_affine(image, matrix=given["shift"], size=given["crop_shape"], interp_type=types.INTERP_NN)
+        matrix, size = given[f"{name}_shift"], given[f"{name}_shape"]
+        return fn.warp_affine(image, matrix=matrix, size=size, interp_type=types.INTERP_NN)
     if how.padding_mode != "constant":
         image = _reflect(image, how.padding_mode)
-    if "crop_start" not in given:
-        return image
     return fn.slice(
         image,
-        start=given["crop_start"],
-        shape=given["crop_shape"],
+        start=given[f"{name}_start"],
+        shape=given[f"{name}_shape"],
         axes=(0, 1),
         out_of_bounds_policy="pad",
         fill_values=[float(round(level)) for level in how.fill],
     )
 
 
-def flip(image: DataNode, given: Nodes) -> DataNode:
-    """Flips an image as `place_on_gpu` leaves it."""
+def turn(image: DataNode, given: Nodes) -> DataNode:
+    """Flips and transposes an image as `place_on_gpu` leaves it."""
     ways = {name: given[name] for name in ("vertical", "horizontal") if name in given}
-    return fn.flip(image, **{"horizontal": 0, **ways}) if ways else image
+    image = fn.flip(image, **{"horizontal": 0, **ways}) if ways else image
+    return change_where(given["transposed"], _transpose, image) if "transposed" in given else image
+
+
+def _transpose(image: DataNode) -> DataNode:
+    return fn.transpose(image, perm=[1, 0, 2], transpose_layout=False)
 
 
 def _reflect(image: DataNode, padding_mode: str) -> DataNode:

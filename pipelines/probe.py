@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
+import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from signal import Signals
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,10 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.errors import DeviceError
-from gpuloader.helpers.child_processes import start_python
+from gpuloader.helpers.child_processes import Child
 from gpuloader.helpers.versions import describe_decoder_versions
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.pipelines.blame import smooth_picture
 from gpuloader.pipelines.graph import Source
 from gpuloader.pipelines.operators import decode_region
 from gpuloader.pipelines.triage import cause_of
@@ -85,9 +86,8 @@ def probe(device_id: int | None) -> Found:
     return decide(*_run(device_id))
 
 
-def decide(said: str, end: str) -> Found:
-    """Returns the result from the lines of the process and its end; raises what `probe` raises."""
-    lines = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+def decide(lines: Sequence[dict[str, Any]], end: str) -> Found:
+    """Returns the result from the answers of the process and its end; raises what `probe` raises."""
     problems = [_problem(line) for line in lines]
     problems += [f"it ends the process ({end})", *["not tried, as the process had ended"] * len(TRIALS)]
     lacking = [line["error"] for line in lines if is_out_of_memory(line.get("error", ""))]
@@ -106,24 +106,21 @@ def _problem(line: dict[str, Any]) -> str:
     return "" if line["levels"] <= _MOST_LEVELS else f"an image is off by {line['levels']:.0f} of 255 levels"
 
 
-def _run(device_id: int | None) -> tuple[str, str]:
-    """Returns what the process writes, and how it ends."""
-    said, status = b"", 0
-
-    def waited(process: subprocess.Popen[bytes]) -> bool:
-        nonlocal said, status
-        said, _ = process.communicate(timeout=MOST_SECONDS)
-        status = process.returncode
-        return False
-
+def _run(device_id: int | None) -> tuple[list[dict[str, Any]], str]:
+    """Returns the answers of the process, and how it ends."""
+    child = Child("tries how the GPU decodes", DeviceError, "-m", __name__, json.dumps(device_id))
+    answers: list[dict[str, Any]] = []
+    ends = time.monotonic() + MOST_SECONDS
     try:
-        errors = start_python("-m", __name__, json.dumps(device_id), is_ready=waited)
-    except subprocess.TimeoutExpired as expired:
-        return (expired.stdout or b"").decode(), f"stopped after {MOST_SECONDS} seconds"
-    assert isinstance(errors, str)
-    errors = errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
-    end = Signals(-status).name if status < 0 else f"exit status {status}"
-    return said.decode(), f"{end}: {errors}" if errors and status > 0 else end
+        child.start()
+        while (answer := child.answer(max(0, ends - time.monotonic()))) is not None:
+            answers.append(answer)
+    except DeviceError:
+        return answers, f"stopped after {MOST_SECONDS} seconds"
+    finally:
+        child.close()
+    errors = child.errors.strip()[-_STDERR_SHOWN_CHARACTERS:]
+    return answers, f"{child.end}: {errors}" if errors and re.match("exit status [1-9]", child.end) else child.end
 
 
 # --- in the process
@@ -142,15 +139,8 @@ def _serve(device_id: int | None) -> None:
 
 
 def _jpeg(number: int) -> NDArray[np.uint8]:
-    """Encodes a smooth picture with some texture."""
-    from PIL import Image  # only in this process: a normal start does not need it
-
-    rng = np.random.default_rng(number)
-    (height, width), sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
-    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
-    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC), np.int16)
-    picture = Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
-    file = io.BytesIO()
+    size, sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
+    picture, file = smooth_picture(number, *size), io.BytesIO()
     if sampling == "gray":
         picture.convert("L").save(file, "JPEG", quality=90)
     else:
@@ -160,7 +150,7 @@ def _jpeg(number: int) -> NDArray[np.uint8]:
 
 def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: int | None) -> float:
     """The largest mean difference of an image from Pillow's result, in levels."""
-    from PIL import Image
+    from PIL import Image  # only in this process
 
     whole = [np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.int16) for image in images]
     rng = np.random.default_rng(0)

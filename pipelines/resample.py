@@ -26,7 +26,7 @@ def resample(
     dtype: str,
     channels_first: bool,
 ) -> DataNode:
-    """Resizes a part of an image, crops, pads and flips the result, and computes scale x + offset.
+    """Crops, pads, resizes, crops, pads, flips and transposes an image, and computes scale x + offset.
 
     Args:
         image: uint8 HWC, RGB, values x in [0, 255].
@@ -41,7 +41,7 @@ def resample(
     return call_kernel(
         "resample",
         ((image, types.UINT8, 3), (roi, types.FLOAT64, 1), (placed, types.INT32, 1)),
-        (*scale, *offset, *filled, antialias, *kinds),
+        (*scale, *offset, *fill, *filled, antialias, *kinds),
         like_output,
         dtype,
         channels_first,

@@ -98,7 +98,6 @@ class FilledSource:
         rows: of the first batch of a pipeline.
 
     Attributes:
-        begins: set this when a pipeline begins.
         rows: the most rows that it adds up to.
     """
 
@@ -106,13 +105,18 @@ class FilledSource:
         self._source = source
         self._least = 2 if hw_load else 1
         self.rows = max(self._least, rows if hw_load else 1)
-        self.begins = True
+        self._begins = True
+
+    def begin(self, batch_size: int) -> int:
+        """Fills the next batch, the first of a new pipeline; returns the batch size that the pipeline needs."""
+        self._begins = True
+        return max(self.rows, batch_size)
 
     def __call__(self) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:
         """Returns a batch of the source, with as many rows as it needs."""
         images, drawn = self._source()
-        rows = self.rows if self.begins else self._least
-        self.begins = False
+        rows = self.rows if self._begins else self._least
+        self._begins = False
         if len(images) >= rows:
             return images, drawn
         again = np.resize(np.arange(len(images)), rows)

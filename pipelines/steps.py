@@ -100,11 +100,11 @@ def _warp(image: DataNode, p: Nodes) -> DataNode:
 
 
 def _warps(image: DataNode, p: Nodes) -> DataNode:
-    for name, sampling in (("nearest", types.INTERP_NN), ("linear", types.INTERP_LINEAR)):
+    for name, interpolation in (("nearest", types.INTERP_NN), ("linear", types.INTERP_LINEAR)):
         if f"affine_{name}" in p:
-            image = fn.warp_affine(image, matrix=p[f"affine_{name}"], interp_type=sampling, fill_value=0.0)
+            image = fn.warp_affine(image, matrix=p[f"affine_{name}"], interp_type=interpolation, fill_value=0.0)
         if f"perspective_{name}" in p:
-            image = fn.experimental.warp_perspective(image, matrix=p[f"perspective_{name}"], interp_type=sampling)
+            image = fn.experimental.warp_perspective(image, matrix=p[f"perspective_{name}"], interp_type=interpolation)
     return image
 
 

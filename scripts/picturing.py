@@ -113,7 +113,7 @@ def recipe(transform: Transform | None) -> Recipe:
     if isinstance(transform, PixelTransform):
         return Recipe((fixed, transform), dtype="uint8")
     if isinstance(transform, PlacingTransform):
-        sized = transform.output_shape(None, 0) is not None
+        sized = transform.output_shape(None) is not None
         return Recipe((transform,) if sized else (fixed, transform), dtype="uint8")
     return Recipe((fixed, transform))
 

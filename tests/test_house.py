@@ -25,15 +25,18 @@ BESIDE = {"conda", "configs/presets", "configs/train", "docs", "scripts", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError GPULoader
+        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError Field GPULoader
         GPULoaderError IndexFileError InstallationError LabelError LabelFrom LoaderError MixedLoader NoSamplesError
-        PackError
+        OneOf PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,
     "gpuloader.collators": """
         REFUSALS Collator as_arrays as_bytes as_floats as_integers as_json as_text as_vectors padded
         register_collator stacked tokenized
+    """,
+    "gpuloader.compat.cellmap": """
+        CellMapDataLoader
     """,
     "gpuloader.compat.turboloader": """
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip
@@ -58,8 +61,26 @@ PUBLIC = {
     "gpuloader.metrics": """
         export_to_opentelemetry export_to_prometheus
     """,
+    "gpuloader.pack": """
+        LeftOutPicture PackResult pack
+    """,
     "gpuloader.pytorch_lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    """,
+    "gpuloader.tools.bench": """
+        bench
+    """,
+    "gpuloader.tools.check": """
+        CheckResult check_shards
+    """,
+    "gpuloader.tools.info": """
+        Info describe_shards
+    """,
+    "gpuloader.tools.show": """
+        Gallery show
+    """,
+    "gpuloader.tools.tune": """
+        TuneResult tune verdict
     """,
     "gpuloader.training": """
         CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
@@ -78,7 +99,7 @@ PUBLIC = {
 }
 
 
-PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.training"}
+PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.pack", "gpuloader.training"}
 BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1} - PUBLIC_ROOMS
 
 

@@ -30,7 +30,7 @@ from gpuloader.cli.show import show
 from gpuloader.cli.tune import tune
 from gpuloader.cli.verify import verify
 from gpuloader.errors import GPULoaderError
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 COMMANDS = (pack, index, info, check, show, presets, bench, tune, doctor, verify, demo)

@@ -19,7 +19,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted, format_bytes
+from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import DeviceFigures
@@ -35,12 +35,7 @@ def bench(
     shuffle: Shuffle = None,
     label_from: LabelFrom = "cls",
     quarantine: Quarantine = None,
-    seconds: Annotated[
-        float, typer.Option(help="How long to measure on each device; the same time again with --train.")
-    ] = 20,
-    train: Annotated[
-        str | None, typer.Option(help="A network to train: small, or a name from torchvision or timm.")
-    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure on each device.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,
     report: Annotated[Path | None, typer.Option(help="A report to write, one HTML file.")] = None,
     as_json: AsJson = False,
@@ -65,7 +60,6 @@ def bench(
         batch_size,
         chosen_device(cpu, device_id),
         seconds=seconds,
-        train=train,
         plot=plot,
         report=report,
         progress=True,
@@ -95,12 +89,5 @@ def _print_device(device: DeviceFigures, batch_size: int) -> None:
         share = "" if figures.cpu_share is None else f"{figures.cpu_share:.0%}"
         rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
         say(f"{figures.title:<34}{rates}{share:>8}")
-    if (training := device.training) is not None:
-        say()
-        say(
-            f"training {training.model}, a step: {training.resident_step_seconds * 1000:,.1f} ms alone, "
-            f"{training.loaded_step_seconds * 1000:,.1f} ms with the loader: {training.overhead:+.1%}, "
-            f"noise {training.noise:.1%}; waiting {training.waiting_share:.1%} of the time"
-        )
     say()
     say(device.limit)

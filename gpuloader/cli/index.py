@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuloader.cli.options import AsJson, Shards
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 
 def index(shards: Shards, as_json: AsJson = False) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Preset, Shards
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted, format_bytes
+from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Info, Spread

@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 
 FOUND_SOMETHING_WRONG = 3
 

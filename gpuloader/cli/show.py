@@ -10,7 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 
 def show(

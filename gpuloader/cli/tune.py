@@ -20,7 +20,7 @@ from gpuloader.cli.options import (
     label_source,
 )
 from gpuloader.cli.printing import print_json, say
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 
 def tune(

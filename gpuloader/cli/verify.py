@@ -10,7 +10,7 @@ import typer
 
 from gpuloader.cli.options import AsJson, Cpu, chosen_device
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.verify import Verification

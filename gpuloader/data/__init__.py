@@ -6,15 +6,14 @@ from gpuloader.data.dataloaders import (
     DataLoaderFactory,
     create_optimized_dataloader,
     ensure_deterministic_dataloader,
+    set_reproducible_training,
+    worker_init_fn,
 )
 from gpuloader.data.device_loader import DeviceLoader
 from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy, create_multi_dataloaders
 from gpuloader.data.module import DataModuleProtocol, UniversalDataModule
-from gpuloader.data.registry import CollatorRegistry, DefaultCollator
-from gpuloader.data.seeding import set_reproducible_training, worker_init_fn
-from gpuloader.data.sizing import calculate_optimal_batch_size, get_optimal_num_workers
-from gpuloader.data.speed import diagnose_dataloader_speed
-from gpuloader.data.task import TaskSpec
+from gpuloader.data.registry import CollatorRegistry, DefaultCollator, TaskSpec
+from gpuloader.data.sizing import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
 from gpuloader.data.text import TextCollator
 from gpuloader.data.vision import VisionCollator
 

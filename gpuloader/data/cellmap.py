@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler, default_collate
 
+from gpuloader.data.dataloaders import worker_init_fn
 from gpuloader.data.device_loader import DeviceLoader
-from gpuloader.data.seeding import worker_init_fn
 from gpuloader.errors import ConfigError
 
 _PREFETCH_FACTOR = 2

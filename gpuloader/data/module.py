@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import IterableDataset, random_split
 
 from gpuloader.data.dataloaders import DataLoaderConfig, DataLoaderFactory
-from gpuloader.data.task import TaskSpec
+from gpuloader.data.registry import TaskSpec
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.world import World
 
 if TYPE_CHECKING:  # they import DALI, which data other than shards does not need

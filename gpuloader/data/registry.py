@@ -1,16 +1,15 @@
-"""Collators, which make a batch from samples, by name and by purpose."""
+"""Collators, which make a batch from samples, by name and by a model's task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import signature
 from threading import Lock
 from typing import Any, TypeAlias
 
 from torch.utils.data import default_collate
 
-from gpuloader.data.task import TaskSpec
 from gpuloader.data.text import TextCollator
 from gpuloader.data.vision import VisionCollator
 from gpuloader.errors import ConfigError
@@ -19,6 +18,38 @@ BatchCollator: TypeAlias = Callable[[Sequence[Any]], Any]
 CollatorFactory: TypeAlias = Callable[..., BatchCollator]
 
 _LANGUAGE_MODELS = {"causal_lm": False, "masked_lm": True}
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task; `CollatorRegistry` chooses a collator by it.
+
+    Attributes:
+        name: for you.
+        modality: "vision", "text", or one with a registered collator; others get torch's `default_collate`.
+        task_type: for text, "causal_lm" or "masked_lm"; otherwise any word.
+        preprocessing_config: arguments of the collator, such as `{"mean": [0.5], "std": [0.5]}`.
+
+    Example:
+        >>> from gpuloader.data import TaskSpec
+        >>> TaskSpec.lm_tiny().task_type
+        'causal_lm'
+    """
+
+    name: str
+    modality: str
+    task_type: str
+    preprocessing_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def vision_tiny(cls) -> TaskSpec:
+        """Classification of images, normalised as for ImageNet."""
+        return cls("vision_tiny", "vision", "classification")
+
+    @classmethod
+    def lm_tiny(cls) -> TaskSpec:
+        """A language model that predicts the next token."""
+        return cls("lm_tiny", "text", "causal_lm")
 
 
 class DefaultCollator:

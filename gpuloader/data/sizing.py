@@ -1,14 +1,17 @@
-"""How many workers, and how large a batch."""
+"""How many workers, how large a batch, and how fast a loader is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
-from gpuloader.errors import DeviceError
+from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.text import counted
 from gpuloader.loading.world import World
 
 _ON_A_CPU = 32
@@ -92,3 +95,50 @@ def _tensors(outputs: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
     elif isinstance(outputs, (Mapping, list, tuple)):
         for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
             yield from _tensors(part)
+
+
+_SLOW_SECONDS = 0.1
+_ADVICE = """\
+Consider:
+- Increasing num_workers
+- Using pin_memory=True (for GPU training)
+- Enabling persistent_workers
+- Increasing prefetch_factor"""
+
+
+def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warmup: int = 3) -> float:
+    """Prints and returns the seconds that a batch takes to load; prints advice if they are more than 0.1.
+
+    All batches are from one epoch, because beginning a new one for each batch would measure the beginning.
+
+    Args:
+        dataloader: torch's, a `GPULoader`, or any other iterable of batches.
+        batches: how many are measured; fewer if the epoch ends earlier.
+        warmup: how many are skipped first, while workers start and caches fill.
+
+    Raises:
+        ConfigError: the epoch has no batches after the warm-up.
+
+    Example:
+        >>> from gpuloader.data import diagnose_dataloader_speed
+        >>> seconds = diagnose_dataloader_speed(range(20))  # doctest: +ELLIPSIS
+        Average batch load time: 0.0...s
+    """
+    epoch = iter(dataloader)
+    passed = sum(1 for _ in islice(epoch, warmup))
+    _wait_for_copies()
+    started = time.perf_counter()
+    measured = sum(1 for _ in islice(epoch, batches))
+    _wait_for_copies()
+    if measured == 0:
+        raise ConfigError(f"an epoch has {counted(passed, 'batch', 'batches')}: it must have more than warmup={warmup}")
+    seconds = (time.perf_counter() - started) / measured
+    print(f"Average batch load time: {seconds:.3f}s")
+    if seconds > _SLOW_SECONDS:
+        print(_ADVICE)
+    return seconds
+
+
+def _wait_for_copies() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

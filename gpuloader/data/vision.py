@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IMAGES = "pixel_values", "image", "img"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.tar_samples import write_sample
+from gpuloader.helpers.whole_files import write_sample
 from gpuloader.shards.class_names import CLASSES_FILE
 
 Floats = NDArray[np.floating]  # float32 throughout

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageDraw
 
 from gpuloader.demo.pictures import CLASSES
+from gpuloader.tools.sheet import Sheet, as_picture, fitting_tile
 
 ROWS, COLUMNS = 4, 6
-GAP, FRAME, TITLE, CAPTION = 14, 4, 44, 26
-RIGHT, WRONG, TEXT = "#1a7f37", "#c62828", "#1d1d1f"
+RIGHT, WRONG = "#1a7f37", "#c62828"
 
 
 def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch.Tensor, picture: Path) -> None:
@@ -23,25 +22,16 @@ def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch
         picture: the file to write.
     """
     right = predicted == truth
-    side, height = images.shape[-1], images.shape[-1] + CAPTION + GAP
-    grid = Image.new("RGB", (GAP + COLUMNS * (side + GAP), TITLE + ROWS * height), "white")
-    canvas = ImageDraw.Draw(grid)
     title = f"Predictions for pictures that the net had not seen: {int(right.sum())} of {len(right)} are right."
     if not right.all():
         title += " Wrong ones come first, in red."
-    canvas.text((GAP, GAP), title, fill=TEXT, font_size=18)
+    sheet = Sheet(fitting_tile(images.shape[2:]), COLUMNS, ROWS, [title])
     for place, number in enumerate(choose_shown(right)):
+        is_right = bool(right[number])
+        caption = [CLASSES[predicted[number]], *([] if is_right else [f"truth: {CLASSES[truth[number]]}"])]
         row, column = divmod(place, COLUMNS)
-        left, top = GAP + column * (side + GAP), TITLE + row * height
-        colour = RIGHT if right[number] else WRONG
-        pixels = (255 * images[number]).round().byte().permute(1, 2, 0).numpy()
-        grid.paste(Image.fromarray(pixels), (left, top))
-        canvas.rectangle((left, top, left + side - 1, top + side - 1), outline=colour, width=FRAME)
-        caption = CLASSES[predicted[number]]
-        if not right[number]:
-            caption += f" (truth: {CLASSES[truth[number]]})"
-        canvas.text((left, top + side + 3), caption, fill=colour, font_size=15)
-    grid.save(picture)
+        sheet.put(row, column, as_picture(images[number]), caption, frame=RIGHT if is_right else WRONG)
+    sheet.image.save(picture)
 
 
 def choose_shown(right: torch.Tensor) -> list[int]:

@@ -15,11 +15,10 @@ from torch import nn
 
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.demo.predictions import draw_predictions
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import StateError
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
-from gpuloader.tools.outputs import check_output
-from gpuloader.tools.small_net import small_net
+from gpuloader.tools.outputs import PICTURES, check_output
 
 TRAIN_FOLDER, VAL_FOLDER = "train", "val"
 TRAIN_PICTURES = 1200
@@ -70,11 +69,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
         StateError: the folder train or val in `folder` has tars already.
     """
-    if picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ConfigError(f"{picture}: allowed is a picture that ends in .png, .jpg or .jpeg")
-    if not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: there is no folder {picture.parent}; name a picture in one that exists")
-    check_output(picture)
+    check_output(picture, PICTURES)
     if tars := sorted(tar for part in (TRAIN_FOLDER, VAL_FOLDER) for tar in (folder / part).glob("*.tar")):
         raise StateError(f"{folder} has tars already, such as {tars[0].relative_to(folder)}: give an empty folder")
     train, val = _make_shards(folder, seed)
@@ -119,6 +114,29 @@ def _half_of_the_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    """A stage from (B, inputs, H, W) to (B, outputs, H / 2 / stride, W / 2 / stride)."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+    )
+
+
+def small_net(classes: int = 10) -> nn.Module:
+    """A network from normalised pictures, (B, 3, 96, 96) float32, to a score for each class, (B, classes) float32."""
+    return nn.Sequential(
+        stage(3, 24, kernel=5, stride=2),
+        stage(24, 64),
+        stage(64, 128),
+        stage(128, 256),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, classes),
+    )
 
 
 def learning_rate(done: float) -> float:

@@ -1,1 +1,1 @@
-"""Small helpers that need nothing else from the library: cores, limits of images, the process for Pillow."""
+"""Small helpers that need nothing else from the library: cores, child processes, late imports, texts."""

@@ -38,8 +38,12 @@ def available_cores() -> int:
 
 def available_memory_bytes() -> int:
     """The memory that this process may use: all of the machine's, or what its control groups allow."""
-    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine_bytes, cgroup_limits().memory_bytes or machine_bytes)
+    return min(machine_memory_bytes(), cgroup_limits().memory_bytes or machine_memory_bytes())
+
+
+def machine_memory_bytes() -> int:
+    """All of the machine's memory, whatever this process may use of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

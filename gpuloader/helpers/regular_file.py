@@ -12,6 +12,8 @@ from typing import TypeAlias
 Read: TypeAlias = Callable[[int, int], bytes]
 """Reads like `os.pread`: (count, offset) -> that many bytes of a file or a part of one, fewer at its end."""
 
+_OTHER_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+
 
 def open_regular(path: Path) -> int:
     """Opens a regular file for reading, and returns its descriptor.
@@ -58,6 +60,3 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"not a regular file but a {_OTHER_KINDS.get(kind, 'device')}", str(path))
-
-
-_OTHER_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}

@@ -1,11 +1,13 @@
-"""Writes files whole or not at all, whoever else writes them and whenever this process ends."""
+"""Writes files whole or not at all, whoever else writes them and whenever this process ends; and samples into tars."""
 
 from __future__ import annotations
 
 import os
+import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +52,14 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
             name = leftover.name[1:].removesuffix(".tmp").rpartition(".")[0]
             if folder / name in ours:
                 leftover.unlink(missing_ok=True)
+
+
+def write_sample(tar: tarfile.TarFile, key: str, components: Mapping[str, bytes]) -> None:
+    """Adds the members KEY.EXTENSION, sorted. The bytes depend on nothing else: times, users and modes are fixed."""
+    for extension, data in sorted(components.items()):
+        member = tarfile.TarInfo(f"{key}.{extension}")
+        member.size, member.mode = len(data), 0o444
+        tar.addfile(member, BytesIO(data))
 
 
 @contextmanager

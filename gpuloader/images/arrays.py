@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.images.limits import MAX_PIXELS, Admitted, cause_in_size
+from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, check_size
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
@@ -28,18 +28,19 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
     return (height, width) if height and width and header_end + 3 * height * width == size_bytes else (0, 0)
 
 
-def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple[int, int] | str:
-    """Returns (height, width) of a decoded image from all of its bytes, or the reason why recipes refuse it."""
+def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Returns (height, width) of a decoded image from all of its bytes; raises Refused if recipes refuse it."""
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):
-        return "not an array of uint8 (height, width, 3) as numpy.save writes it"
-    return cause_in_size(*size, max_pixels) or size
+        raise Refused("not an array of uint8 (height, width, 3) as numpy.save writes it")
+    check_size(*size, max_pixels)
+    return size
 
 
-def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted | str:
-    """Returns the array, (height, width, 3), and its (height, width), or the reason why recipes refuse it."""
+def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
+    """Returns the array, (height, width, 3), and its (height, width); raises Refused if recipes refuse it."""
     size = array_gate(member, max_pixels)
-    return size if isinstance(size, str) else (pixels(member, size), size)
+    return pixels(member, size), size
 
 
 def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

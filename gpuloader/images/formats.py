@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.images.limits import Refused
+
 Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -34,13 +36,13 @@ def image_format(encoded: NDArray[np.uint8]) -> Format | None:
     return None if found is None else cast(Format, found.lastgroup)
 
 
-def cause_in_format(found: Format, formats: Collection[str]) -> str | None:
-    """Why an image of this format is refused if the recipe allows `formats`; None if it is not refused."""
+def check_format(found: Format, formats: Collection[str]) -> None:
+    """Refuses an image of this format if it is none of the recipe's `formats`."""
     if found in formats:
-        return None
+        return
     if found in DEFAULT_FORMATS:
-        return f"an image in the format {found}, but the recipe's `formats` are {', '.join(formats)}"
-    return (
+        raise Refused(f"an image in the format {found}, but the recipe's `formats` are {', '.join(formats)}")
+    raise Refused(
         f"a {_NAMES[found]} image: recipes decode these only if `formats` names {found}; `gpuloader pack` writes them "
         "as PNG"
     )

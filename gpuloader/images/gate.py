@@ -20,20 +20,18 @@ from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.errors import DataError
 from gpuloader.images.by_pillow import decode_by_pillow
-from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, cause_in_format, image_format
-from gpuloader.images.jpeg import cause_in_jpeg
-from gpuloader.images.limits import MAX_PIXELS, Admitted, cause_in_bytes, cause_in_size
-from gpuloader.images.png import cause_in_data, decoder_png
-from gpuloader.images.webp import cause_in_webp
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, check_format, image_format
+from gpuloader.images.jpeg import check_jpeg
+from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, cause_in_bytes, check_size
+from gpuloader.images.png import check_data, decoder_png
+from gpuloader.images.webp import check_webp
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
-_CHECKS = {"jpeg": cause_in_jpeg, "png": cause_in_data}
+_CHECKS = {"jpeg": check_jpeg, "png": check_data}
 
 
-def admit(
-    encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS
-) -> Admitted | str:
-    """Returns the file that DALI gets for an image, and the size; or why the image is refused.
+def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS) -> Admitted:
+    """Returns the file that DALI gets for an image, and the size.
 
     Args:
         encoded: (bytes,) the whole file.
@@ -44,33 +42,32 @@ def admit(
         Pillow decodes, a PNM.
 
     Raises:
+        Refused: DALI must not get the image.
         LoaderError: Pillow's process fails, and the image is not the cause.
     """
     if len(encoded) == 0:
-        return "the file is empty"
+        raise Refused("the file is empty")
     found = image_format(encoded)
     if found is None:
-        return _cause_in_beginning(encoded)
-    if cause := cause_in_format(found, formats) or cause_in_bytes(len(encoded)):
-        return cause
+        raise Refused(_cause_in_beginning(encoded))
+    check_format(found, formats)
+    if cause := cause_in_bytes(len(encoded)):
+        raise Refused(cause)
     if found not in DEFAULT_FORMATS:
         return decode_by_pillow(encoded, max_pixels)
     file = decoder_png(encoded) if found == "png" else encoded
-    if isinstance(file, str):
-        return file
-    if found == "webp" and (cause := cause_in_webp(file)):
-        return cause
+    if found == "webp":
+        check_webp(file)
     try:
         stream = CodeStream(file)
         height, width, dtype, codec = int(stream.height), int(stream.width), stream.dtype, stream.codec_name
     except (RuntimeError, TypeError):  # TypeError if the header has a precision that no dtype has
-        return _cause_in_beginning(encoded)
+        raise Refused(_cause_in_beginning(encoded)) from None
     if codec != found or dtype not in _DTYPES:
-        return f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16"
-    if cause := cause_in_size(height, width, max_pixels):
-        return cause
-    if found in _CHECKS and (cause := _CHECKS[found](file)):
-        return cause
+        raise Refused(f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16")
+    check_size(height, width, max_pixels)
+    if found in _CHECKS:
+        _CHECKS[found](file)
     return file, (height, width)
 
 
@@ -87,11 +84,12 @@ def admit_all(
     """
     files, sizes = [], []
     for number, image in enumerate(images):
-        admitted = admit(np.frombuffer(image, np.uint8), max_pixels, formats)
-        if isinstance(admitted, str):
-            raise DataError(f"image {number} cannot be decoded: {admitted}")
-        files.append(admitted[0])
-        sizes.append(admitted[1])
+        try:
+            file, size = admit(np.frombuffer(image, np.uint8), max_pixels, formats)
+        except Refused as refused:
+            raise DataError(f"image {number} cannot be decoded: {refused.cause}") from None
+        files.append(file)
+        sizes.append(size)
     return files, np.array(sizes, np.int64)
 
 

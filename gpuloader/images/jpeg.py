@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.images.header import FRAMES, MAX_SEGMENTS, SCAN, segments
+from gpuloader.images.limits import Refused
 
 MAX_SCANS = 100
 MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; a photograph has about ten scans
@@ -24,8 +25,8 @@ _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the other 
 _AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman tables begin at 0
 
 
-def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
-    """Why a JPEG, (bytes,) of the whole file, is refused; None if it is not refused.
+def check_jpeg(encoded: NDArray[np.uint8]) -> None:
+    """Refuses a JPEG, (bytes,) of the whole file, that decoders may read differently, or for minutes.
 
     It is refused if it is cut, if decoding would take minutes, or if it uses a table that it does not define. Decoders
     differ on such a table: some raise an error, some use a standard table, some use the previous image's table. They
@@ -37,15 +38,14 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
     defined: set[int] = set()
     for number, (marker, start, end) in enumerate(_all_segments(data)):
         if number == MAX_SEGMENTS:
-            return f"a JPEG of more than {MAX_SEGMENTS:,} segments"
+            raise Refused(f"a JPEG of more than {MAX_SEGMENTS:,} segments")
         if marker == _QUANTISATION_TABLES:
             defined |= _quantisation_tables(data[start:end].tobytes())
         elif marker == _HUFFMAN_TABLES:
             defined |= _huffman_tables(data[start:end].tobytes())
         elif marker in FRAMES:
             content = data[start:end].tobytes()
-            if cause := _cause_in_frame(marker, content):
-                return cause
+            _check_frame(marker, content)
             frame, components, quantisation = marker, content[5], _tables_of_components(content)
             pixels = int.from_bytes(content[1:3], "big") * int.from_bytes(content[3:5], "big")
         elif marker == SCAN:
@@ -54,7 +54,7 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
             for component in scan[1:-3:2]:
                 used |= quantisation.pop(component, set())
             if not used <= defined:
-                return f"a JPEG without the {_name(min(used - defined))}, which it uses"
+                raise Refused(f"a JPEG without the {_name(min(used - defined))}, which it uses")
             if not scans:
                 in_scan = int.from_bytes(
                     scan[:1], "big"
@@ -64,19 +64,18 @@ def cause_in_jpeg(encoded: NDArray[np.uint8]) -> str | None:
             if not several_scans:
                 break
         elif marker == _IMAGE_BEGINS:
-            return "a JPEG with another start-of-image marker"
+            raise Refused("a JPEG with another start-of-image marker")
         elif marker == _IMAGE_ENDS:
             break
     if not scans:
-        return "a JPEG without a scan"
+        raise Refused("a JPEG without a scan")
     # The thumbnail in the header has its own end marker, so only one after the first scan counts.
     if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
-        return "a JPEG that is cut: it has no end-of-image marker"
+        raise Refused("a JPEG that is cut: it has no end-of-image marker")
     if scans > MAX_SCANS:
-        return f"a JPEG of {scans} scans, more than {MAX_SCANS}"
+        raise Refused(f"a JPEG of {scans} scans, more than {MAX_SCANS}")
     if scans * pixels > MAX_PIXELS_TIMES_SCANS:
-        return f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}"
-    return None
+        raise Refused(f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}")
 
 
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
@@ -96,14 +95,13 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
             yield marker, start, position
 
 
-def _cause_in_frame(marker: int, content: bytes) -> str | None:
+def _check_frame(marker: int, content: bytes) -> None:
     if marker not in _SEQUENTIAL and marker not in _PROGRESSIVE:
-        return f"a JPEG with a frame SOF{marker - _FIRST_FRAME}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10"
+        raise Refused(f"a JPEG with a frame SOF{marker - _FIRST_FRAME}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10")
     if len(content) < 6:
-        return "a JPEG with a cut frame header"
+        raise Refused("a JPEG with a cut frame header")
     if content[0] != _SAMPLE_BITS:
-        return f"a JPEG of {content[0]} bits per sample: allowed are {_SAMPLE_BITS}"
-    return None
+        raise Refused(f"a JPEG of {content[0]} bits per sample: allowed are {_SAMPLE_BITS}")
 
 
 def _tables_of_components(frame: bytes) -> dict[int, set[int]]:

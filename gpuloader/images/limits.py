@@ -7,6 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.errors import DataError
+
 MAX_PIXELS = 100_000_000
 DEFAULT_MAX_PIXELS = 50_000_000  # the most that cameras and phones commonly make
 MAX_SIDE = 2**18 - 1  # if the shorter side is resized to the maximum of 8,192, the longer one stays within 32 bits
@@ -16,20 +18,31 @@ Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
 """An image as the graph takes it, a file or an array, and its (height, width) as stored, without EXIF rotation."""
 
 
-def cause_in_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> str | None:
-    """Why an image of this size is refused if the recipe allows `max_pixels`; None if it is not refused."""
+class Refused(DataError):  # noqa: N818 - a verdict
+    """An image, or a component beside it, that is bad: whoever reads the sample replaces it or raises an error.
+
+    Attributes:
+        cause: why, for an error that names the sample.
+    """
+
+    def __init__(self, cause: str, message: str = "") -> None:
+        super().__init__(message or cause)
+        self.cause = cause
+
+
+def check_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> None:
+    """Refuses an image of this size if the recipe allows only `max_pixels`."""
     if height < 1 or width < 1:
-        return f"its header says {width}x{height} pixels"
+        raise Refused(f"its header says {width}x{height} pixels")
     if height * width > MAX_PIXELS:
-        return f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}"
+        raise Refused(f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}")
     if max(height, width) > MAX_SIDE:
-        return f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}"
+        raise Refused(f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}")
     if height * width > max_pixels:
-        return (
+        raise Refused(
             f"its header says {width}x{height} pixels, more than the recipe's {max_pixels:,}: set "
             f"`max_pixels: {height * width}` in it (up to {MAX_PIXELS:,}), or make the image smaller"
         )
-    return None
 
 
 def cause_in_bytes(size_bytes: int) -> str | None:

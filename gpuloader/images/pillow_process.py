@@ -27,7 +27,7 @@ from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from gpuloader.helpers.pipes import write_all
+from gpuloader.helpers.child_processes import write_all
 from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
 from gpuloader.images.tiff import cause_in_tiff
 

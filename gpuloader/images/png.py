@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.images.limits import Refused
+
 MAX_CHUNKS = 100_000
 MOST_EXCESS_BYTES = 1_000_000_000  # that data may unpack to beyond the rows: a decoder takes seconds for these
 
@@ -33,12 +35,14 @@ def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The `decoder_png` of an image, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
     if encoded[:1].tobytes() != _BEGINNING[:1]:
         return encoded
-    file = decoder_png(encoded)
-    return encoded if isinstance(file, str) else file
+    try:
+        return decoder_png(encoded)
+    except Refused:
+        return encoded
 
 
-def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | str:
-    """Returns what a decoder gets of a PNG, (bytes,) of the whole file; or why the PNG is refused.
+def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns what a decoder gets of a PNG, (bytes,) of the whole file.
 
     These are the chunks IHDR, PLTE, tRNS, IDAT and IEND, unchanged; others are left out if they are ancillary. If there
     is nothing to leave out, it is `encoded` itself. A PNG is refused if another chunk is critical, if these chunks are
@@ -46,32 +50,34 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | str:
     """
     data = memoryview(encoded)
     if len(data) < _HEADER_END or data[: len(_BEGINNING)].tobytes() != _BEGINNING:
-        return "a PNG that does not begin with the chunk IHDR"
+        raise Refused("a PNG that does not begin with the chunk IHDR")
     if data[24] not in _BITS or data[25] not in _CHANNELS:
-        return f"a PNG of the colour type {data[25]} with {data[24]} bits"
+        raise Refused(f"a PNG of the colour type {data[25]} with {data[24]} bits")
     kinds: list[str] = []
     ends = [_SIGNATURE_BYTES]
     while not kinds or kinds[-1] != "E":
         position = ends[-1]
         if position + 8 > len(data):
-            return "a PNG that is cut: it has no chunk IEND"
+            raise Refused("a PNG that is cut: it has no chunk IEND")
         length, name = struct.unpack_from(">I4s", data, position)
         end = position + _CHUNK_BYTES + length
         if end > len(data) and (length or name != b"IEND"):  # decoders accept an IEND without its checksum
-            return f"a PNG that ends within its chunk {name!r}, which is said to have {length:,} bytes"
+            raise Refused(f"a PNG that ends within its chunk {name!r}, which is said to have {length:,} bytes")
         if name not in _KINDS and not (name.isalpha() and name[:1].islower()):
-            return f"a PNG with the critical chunk {name!r}, which decoders do not know"
+            raise Refused(f"a PNG with the critical chunk {name!r}, which decoders do not know")
         if len(kinds) == MAX_CHUNKS:
-            return f"a PNG of more than {MAX_CHUNKS:,} chunks"
+            raise Refused(f"a PNG of more than {MAX_CHUNKS:,} chunks")
         kinds.append(_KINDS.get(name, "-"))
         ends.append(end)
     text = "".join(kinds)
     found = _IN_ORDER.fullmatch(text)
     if found is None:
-        return "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other, and IEND, in this order"
+        raise Refused(
+            "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other, and IEND, in this order"
+        )
     first, behind = found.span(1)
     if ends[behind] - ends[first] - _CHUNK_BYTES * (behind - first) > _rows_bytes(data) * 9 // 8 + _SPARE_BYTES:
-        return f"a PNG of {_pixels(data)} with more data than they need"
+        raise Refused(f"a PNG of {_pixels(data)} with more data than they need")
     ends[0] = 0  # the signature belongs to the first part
     parts = [encoded[ends[part.start()] : ends[part.end()]] for part in _NEEDED.finditer(text)]
     if len(parts) > 1:
@@ -79,8 +85,8 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | str:
     return encoded if len(parts[0]) == len(encoded) else parts[0]
 
 
-def cause_in_data(file: NDArray[np.uint8]) -> str | None:
-    """Why a PNG, as `decoder_png` returns it, is refused: its data unpack to gigabytes beyond its rows.
+def check_data(file: NDArray[np.uint8]) -> None:
+    """Refuses a PNG, as `decoder_png` returns it, whose data unpack to gigabytes beyond its rows.
 
     The data are unpacked, and nothing is kept, until the rest of them can no longer do so.
     """
@@ -88,7 +94,7 @@ def cause_in_data(file: NDArray[np.uint8]) -> str | None:
     rows_bytes, left_bytes, unpacked_bytes = _rows_bytes(data), len(data), 0
     most_bytes = rows_bytes + MOST_EXCESS_BYTES
     if left_bytes * _MOST_RATIO <= most_bytes:
-        return None
+        return
     inflate = zlib.decompressobj()
     for piece in _pieces_of_data(data):
         packed: bytes | memoryview = piece
@@ -96,12 +102,11 @@ def cause_in_data(file: NDArray[np.uint8]) -> str | None:
             try:
                 unpacked_bytes += len(inflate.decompress(packed, _STEP_BYTES))
             except zlib.error:  # the decoder stops here, too
-                return None
+                return
             if unpacked_bytes > rows_bytes + _SPARE_BYTES:
-                return f"a PNG of {_pixels(data)} whose data unpack to more than their rows"
+                raise Refused(f"a PNG of {_pixels(data)} whose data unpack to more than their rows")
             left_bytes -= len(packed) - len(inflate.unconsumed_tail)
             packed = inflate.unconsumed_tail
-    return None
 
 
 def _pieces_of_data(data: memoryview) -> Iterator[memoryview]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -13,11 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from gpuloader.collators import Collator, collator_of
+from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, either, similar
+from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value, is_integer
+from gpuloader.loading.fields import Field
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
 
@@ -103,8 +104,8 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
         return _OF_TORCH[unknown]
     if unknown in _OF_A_RECIPE:
         return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
-    near = difflib.get_close_matches(unknown, [*known, *_IN_VALUES], n=1)
-    hint = f"did you mean {_IN_VALUES.get(near[0], near[0])}?" if near else f"allowed are {', '.join(known)}"
+    near = [_IN_VALUES.get(name, name) for name in similar(unknown, [*known, *_IN_VALUES])]
+    hint = f"did you mean {either(near)}?" if near else f"allowed are {', '.join(known)}"
     return f"GPULoader has no such argument; {hint}"
 
 
@@ -145,7 +146,7 @@ def resolve_device(device_id: object, world: World) -> int | None:
 
 def _gpu_number(name: object) -> int:
     number = int(name[5:]) if isinstance(name, str) and name.startswith("cuda:") and name[5:].isdecimal() else name
-    if not is_integer(number, 2**31):
+    if not is_integer(number, 0, 2**31):
         raise ConfigError(
             f'device_id={name!r}: allowed are a GPU\'s number, "cuda:0", "cuda" for the local rank\'s, None or "cpu" '
             f'for the CPU, a torch.device of those, and "auto"'
@@ -199,21 +200,27 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
         )
 
 
-def check_fields(given: Sequence[str] | Mapping[str, Collator], output: object) -> dict[str, Collator]:
-    """Checks a loader's `fields`, and returns the collator of each extension."""
+def resolve_fields(given: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
+    """A loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if given and output == "tuple":
         raise ConfigError(f'fields={list(given)!r} are delivered with output="dict" only')
-    by_extension = given if isinstance(given, Mapping) else dict.fromkeys(given)
-    collators = {}
-    for extension, collator in by_extension.items():
-        if not isinstance(extension, str):
-            raise ConfigError(f"fields: {extension!r} is not an extension: allowed are extensions such as 'json'")
-        name = extension.lower().removeprefix(".")
+    fields: dict[str, Field] = {}
+    for name, made_by in (given if isinstance(given, Mapping) else dict.fromkeys(given)).items():
+        if not isinstance(name, str):
+            raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
+        if not (made_by is None or isinstance(made_by, Field) or callable(made_by)):
+            raise ConfigError(
+                f"fields: {made_by!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
+            )
+        if isinstance(made_by, Field):
+            field = made_by.resolve()
+        else:
+            name = name.lower().removeprefix(".")  # noqa: PLW2901
+            parts = in_parts(made_by or collator_of(name))
+            field = Field(name, parts.parse, parts.collate)
         if name in ENTRIES:
             raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")
-        if not (collator is None or callable(collator)):
-            raise ConfigError(f"fields: {collator!r} for {extension!r}: allowed is a collator, see gpuloader.collators")
-        collators[name] = collator or collator_of(name)
-    return collators
+        fields[name] = field
+    return fields

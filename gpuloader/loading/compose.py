@@ -61,7 +61,7 @@ class Compose(Recipe):
 
         Example:
             >>> from gpuloader import Compose
-            >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes(epoch=0)
+            >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes
             [(160, 160)]
         """
         return cls._of(load_preset(preset, overrides))
@@ -197,8 +197,7 @@ class _Graph:
 
 
 def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # noqa: ANN401
-    source.begins = True
-    return recipe_pipeline(source=source, batch_size=max(source.rows, batch_size), **options)
+    return recipe_pipeline(source=source, batch_size=source.begin(batch_size), **options)
 
 
 def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:

@@ -24,7 +24,7 @@ from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.memory import explain_lack_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
 from gpuloader.plan import Cursor
@@ -41,11 +41,10 @@ def make_running(run: Run, source: Source, last_step: LastStep = "all", views: S
 
 
 def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipeline:
-    source.begins = True
     return recipe_pipeline(
         preset=run.recipe,
         source=source,
-        batch_size=max(source.rows, run.plan.batch_size),
+        batch_size=source.begin(run.plan.batch_size),
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch_queue_depth=run.decoder.prefetch,
@@ -171,7 +170,7 @@ class DecodedBatches:
         The batches after it are only decoded again.
         """
         batch, suspects = self._feed.in_flight[0], self._quarantine.suspects
-        refused = set(batch.ids[list(self._run.find_undecodable(batch.images, batch.drawn, message))].tolist())
+        refused = set(batch.ids[list(find_bad_rows(self._run, batch.images, batch.drawn, message))].tolist())
         asked = suspects if batch is self._again else set()  # other suspects may be newer than this read
         if refused <= asked:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)
@@ -182,7 +181,7 @@ class DecodedBatches:
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
         """The images of a batch without samples."""
         recipe = self._run.recipe
-        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.shapes(epoch))
+        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.at(epoch).shapes)
         return [
             torch.empty(shape, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device) for shape in shapes
         ]

@@ -1,17 +1,31 @@
-"""`Progress`, the place of a loader in its run, and `Iteration`, the iterator that `iter(loader)` returns."""
+"""`Progress`, the place of a loader in its run; `Iteration`, which `iter(loader)` returns; and `loader.sampler`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Generic, Protocol, TypeVar
 
+from torch.utils.data import SequentialSampler
 from typing_extensions import Self
 
 from gpuloader.errors import LoaderError
-from gpuloader.plan import check_epoch
+from gpuloader.plan import Plan, check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)
+
+
+class Closing:
+    """A loader as a context manager, which closes it at the end."""
+
+    def close(self) -> None:
+        """Ends what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Place(Protocol):
@@ -119,3 +133,24 @@ class Iteration(Generic[PlaceT, Item_co]):
             raise
         finally:
             self._progress.inside = {}  # not a call, in which an interrupt could come after the epoch's end
+
+
+class EpochSampler(SequentialSampler):
+    """The part of a sampler that scripts use: its length, and `set_epoch`, which calls the loader's.
+
+    With `overfit_batches`, Lightning turns shuffling off by replacing every sampler of another class, which works only
+    in torch's DataLoader. So this is a `SequentialSampler`, whatever the order is.
+    """
+
+    def __init__(self, plan: Plan, set_epoch: Callable[[int], None]) -> None:
+        super().__init__(range(plan.samples))
+        self._plan = plan
+        self.set_epoch = set_epoch
+
+    def __len__(self) -> int:
+        """The samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
+        return min(self._plan.steps * self._plan.batch_size, -(-self._plan.epoch_samples // self._plan.world_size))
+
+    def __iter__(self) -> Iterator[int]:
+        """Raises LoaderError: the order is inside the loader."""
+        raise LoaderError('the sampler of a GPULoader gives no ids: use output="dict" and read batch["index"]')

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from inspect import unwrap
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 import torch
 from torch.profiler import record_function
-from typing_extensions import Never, Self, TypeVar
+from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
@@ -32,8 +31,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.epoch_sampler import EpochSampler
-from gpuloader.loading.iteration import Iteration, Progress
+from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, Run, resolve_run
@@ -51,7 +49,7 @@ Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
 
 
-class GPULoader(Generic[B_co, Output_co, Fields_co]):
+class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -94,12 +92,12 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
             None that the data has; or a `LabelFrom`, which can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
-            {extension: collator}, with a collator of `gpuloader.collators` or your own function. In a batch without
-            samples, each field is an empty list. Each sample that can be delivered must have these components;
-            `Sampling(require=...)` leaves out those that lack one.
+            {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
+            a `Field` or `OneOf`. In a batch without samples, each field is an empty list. Each sample that can be
+            delivered must have these components; `Sampling(require=...)` leaves out those that lack one.
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
-        on_error: "raise" raises at a bad image; "replace" puts a replacement, drawn by the plan, in its place. A
-            `BadImages` also limits how many may be bad, and lists known bad images.
+        on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
+            drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
@@ -313,14 +311,6 @@ class GPULoader(Generic[B_co, Output_co, Fields_co]):
         if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_batches"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpuloader.helpers.cores import available_memory_bytes
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws
@@ -59,7 +59,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
-    values = sum(3 * prod(shape) for shape in recipe.shapes(epoch=0))
+    values = sum(3 * prod(shape) for shape in recipe.shapes)
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, cycle, islice
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeAlias, get_args
 
 import numpy as np
-from typing_extensions import Self
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
-from gpuloader.loading.iteration import Iteration, Progress
+from gpuloader.loading.iteration import Closing, Iteration, Progress
 from gpuloader.loading.loader import GPULoader, begin_epoch, run_of
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
@@ -29,7 +27,7 @@ _PASSES = 1000
 _AT_ONCE = 1024
 
 
-class MixedLoader(Generic[B_co]):
+class MixedLoader(Closing, Generic[B_co]):
     """Loops over several loaders at once and gives `(name, batch)`.
 
     Each step takes a batch from one of the loaders. Which one depends only on the seed, the epoch and the step, so it
@@ -53,7 +51,7 @@ class MixedLoader(Generic[B_co]):
         ConfigError: loaders, strategy, weights, stop or seed are invalid, or they differ between ranks.
 
     Example:
-        >>> from gpuloader import GPULoader, begin_epoch, run_of, MixedLoader
+        >>> from gpuloader import GPULoader, MixedLoader
         >>> photos = GPULoader("shards/train-0000.tar", 8, "cpu")
         >>> drawings = GPULoader("shards/train-0001.tar", 4, "cpu")
         >>> mixed = MixedLoader({"photos": photos, "drawings": drawings}, stop="longest")
@@ -164,14 +162,6 @@ class MixedLoader(Generic[B_co]):
         """Closes the loaders."""
         for loader in self._epochs.values():
             loader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
         """The next turn of the running epoch; raises StopIteration at its end."""

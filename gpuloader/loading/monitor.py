@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.stats import Stats
@@ -15,6 +15,9 @@ _UNKNOWN_CAUSE = (
     "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; for a MixedLoader, use "
     "a separate WaitMonitor for each of its loaders."
 )
+_BLOCK = ', or use shuffle="block", which reads neighbours together'
+
+Bottleneck: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
 
 
 class _Watched(Protocol):
@@ -144,18 +147,44 @@ def likely_cause(before: Stats, now: Stats) -> str:
     }
     thread = spent["reading_seconds"] + spent["gating_seconds"]
     if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
-        return (
-            "Most of that is spent on delivering batches (labels to the device, mixing): give the loader the GPU that "
-            "trains (device_id), or use larger batches."
-        )
+        return describe_bottleneck("delivery")
     if thread > 0.8 * spent["elapsed_seconds"]:
-        if spent["reading_seconds"] > spent["gating_seconds"]:
-            return (
-                'Reading the shards takes nearly all of the time: put them on a faster disk, or use shuffle="block", '
-                "which reads neighbouring samples together."
-            )
-        return "Labels or fields take nearly all of the time: use fewer `fields`, or take labels from .cls."
-    return (
-        "Decoding is too slow: give it more cores (Decoder(num_threads=...)), let a GPU decode (device_id), or store "
-        "smaller images; a larger Decoder(prefetch=...) only evens out uneven steps."
-    )
+        return describe_bottleneck("read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate")
+    return describe_bottleneck("decode")
+
+
+def describe_bottleneck(
+    bottleneck: Bottleneck,
+    share: str = "",
+    *,
+    stronger: str = "more cores (Decoder(num_threads=...)) or a GPU (device_id)",
+    block: bool = True,
+    decoded: bool = False,
+    on_gpu: bool = False,
+) -> str:
+    """One sentence: what limits, and what to change.
+
+    Args:
+        share: of the time that it takes, in words.
+        stronger: what makes decoding faster.
+        block: whether `shuffle="block"` would help.
+        decoded: whether the shards hold decoded images.
+        on_gpu: whether a GPU decodes.
+    """
+    share = f" ({share})" if share else ""
+    smaller = "smaller images (`gpuloader pack --max-size`)"
+    disk = f"put the shards on a faster disk{_BLOCK if block else ''}"
+    return {
+        "disk": f"Reading from the disk is the bottleneck{share}: {disk}.",
+        "read": f"Reading the images is the bottleneck{share}: {disk}, or store {smaller}"
+        f"{', or encoded images instead of arrays' if decoded else ''}.",
+        "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck{share}: "
+        f"use labels from .cls and fewer `fields`, or spread the work over more processes.",
+        "decode": f"Decoding is the bottleneck{share}: give it {stronger}, or store {smaller} or decoded ones "
+        f"(`gpuloader pack --decoded`).",
+        "resize": f"Resizing and normalising are the bottleneck{share}: give them {stronger}, or store {smaller}.",
+        "pixels": f"The recipe's operations on pixels are the bottleneck{share}: give them {stronger}, "
+        f"or use fewer of them.",
+        "delivery": f"Delivering batches (labels to the device, mixing) is the bottleneck{share}: use larger batches"
+        f"{'' if on_gpu else ', or the GPU that trains (device_id)'}.",
+    }[bottleneck]

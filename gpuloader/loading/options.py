@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.text import did_you_mean
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading.world import World
 from gpuloader.shards import user_path
 
@@ -83,7 +84,7 @@ class LabelFrom:
 
 @dataclass(frozen=True)
 class BadImages:
-    """What happens to images that cannot be decoded.
+    """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
 
     Attributes:
         replace: whether a bad image is replaced by a sample that the plan draws; if False, it raises an error.
@@ -154,7 +155,7 @@ class Decoder:
         if not isinstance(self.region, (bool, np.bool_, type(None))):
             raise ConfigError(f"Decoder(region={self.region!r}): allowed are True, False and None")
         threshold = self.hybrid_huffman_threshold
-        if threshold is not None and not is_integer(threshold, 2**31):
+        if threshold is not None and not is_integer(threshold, 0, 2**31):
             raise ConfigError(
                 f"Decoder(hybrid_huffman_threshold={threshold!r}): allowed is an integer from 0 to 2**31 - 1, or None"
             )
@@ -193,7 +194,7 @@ class Cache:
         _set(self, "max_bytes", as_python_integer(self.max_bytes))
         if not isinstance(self.folder, (str, os.PathLike, type(None))):
             raise ConfigError(f"Cache(folder={self.folder!r}): allowed is the path of a folder, or None")
-        if self.max_bytes is not None and not (is_integer(self.max_bytes, 2**63) and self.max_bytes):
+        if self.max_bytes is not None and not is_integer(self.max_bytes, 1, 2**63):
             raise ConfigError(f"Cache(max_bytes={self.max_bytes!r}): allowed is an integer of at least 1, or None")
 
     @property
@@ -221,9 +222,8 @@ def as_value(kind: type[_Value], name: str, given: object) -> _Value:
         )
     for key in given:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(allowed)}"
-            raise ConfigError(f"{name}: {kind.__name__} has no {key!r}; {hint}")
+            hint = did_you_mean(str(key), allowed)
+            raise ConfigError(f"{name}: {kind.__name__} has no {key!r}{hint}; allowed are {', '.join(allowed)}")
     needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
     if missing := [each for each in needed if each not in given]:
         raise ConfigError(f"{name}={given!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
@@ -235,17 +235,12 @@ def as_python_integer(value: Any) -> Any:  # noqa: ANN401
     return value.item() if isinstance(value, np.integer) else value
 
 
-def is_integer(value: object, end: int) -> TypeGuard[int]:
-    """Whether it is an integer in [0, end)."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
-
-
 def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _check_one_to(most: int, name: str, value: int) -> None:
-    if not is_integer(value, most + 1) or value == 0:
+    if not is_integer(value, 1, most + 1):
         raise ConfigError(f"{name}{value!r}): allowed is an integer from 1 to {most}")
 
 

@@ -1,8 +1,8 @@
 """Makes encoded batches from the plan and the shards: `Reader` makes one, `ReadAhead` has a thread make them ahead.
 
-In each step it gets the plan's sample ids, reads their bytes into an arena, and sends every image through the gate. A
-refused image gets a replacement (or raises, if bad images are errors). Then it adds labels and what the recipe draws.
-The graph needs nothing else.
+In each step it gets the plan's sample ids, reads their bytes into an arena, sends every image through the gate, and
+parses the fields. A refused sample gets a replacement (or raises, if bad images are errors). Then it adds labels and
+what the recipe draws. The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -18,20 +19,28 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.collators import REFUSALS, Collator, wrong_rows
+from gpuloader.collators import REFUSALS, wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.limits import Admitted
+from gpuloader.images.arrays import admit_array
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.png import trimmed
+from gpuloader.loading.fields import MOST_SAID, Field, parse_fields
 from gpuloader.loading.run import Run
+from gpuloader.pipelines import find_undecodable
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
-_MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+_FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
+_DrawnRow: TypeAlias = tuple[Draws, NDArray[np.float64]]
+"""The draws of a row, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
+_GoodRow: TypeAlias = tuple[EncodedImage, tuple[int, int], Mapping[str, Any]]
+"""An image as the graph takes it, its (height, width), and the values of the sample's fields by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +55,8 @@ class EncodedBatch:
         drawn: what the recipe draws for them.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
-        fields: by extension, the value that its collator makes of the b components; empty if b is 0.
-        bad: the planned samples that were found bad here, with the causes.
+        fields: by name, what is made of the b values; empty if b is 0.
+        bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
         arena: the memory behind `images`; free again when the graph is done with the batch.
         reading_seconds: the time for reading the images' bytes.
         gating_seconds: the time for the rest: the plan, the gate, draws, labels, fields.
@@ -70,7 +79,8 @@ class EncodedBatch:
 class Reader:
     """Makes the encoded batch of any step; the result depends only on the arguments.
 
-    An image is bad in an epoch if the gate refuses it, or if the window drawn for it there cannot be decoded.
+    A sample is bad in an epoch if the gate refuses its image, if the window drawn for it there cannot be decoded, or if
+    a field cannot be parsed.
 
     Args:
         suspects: samples that are tried one by one, because decoding failed on them. Further suspects do not change
@@ -106,22 +116,25 @@ class Reader:
         reading_seconds = time.perf_counter() - reading
         accepted = self._run.shards.accepted
         sizes = accepted.of(ids)
+        unseen = (sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))
+        numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(ids), 0))
+        fields: list[Mapping[str, Any]] = [{}] * len(ids)
         refused: dict[int, str] = {}
-        for row in np.flatnonzero((sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))).tolist():
-            sample, image = int(ids[row]), images[row]
-            admitted = self._admit(sample, image, planned.draws.take(slice(row, row + 1)))
-            if isinstance(admitted, str):
-                refused[row] = admitted
+        for row in np.flatnonzero(unseen | bool(self._run.fields)).tolist():
+            sample, image, drawn = int(ids[row]), images[row], (planned.draws.take(slice(row, row + 1)), numbers[row])
+            size = None if unseen[row] else tuple(sizes[row].tolist())
+            try:
+                images[row], sizes[row], fields[row] = self._admit(sample, image, size, drawn, wanted)
+            except Refused as error:
+                refused[row] = error.cause
                 continue
-            if admitted[0] is image and self._run.shards.local:
-                accepted.note(sample, admitted[1])
-            images[row], sizes[row] = admitted
+            if unseen[row] and images[row] is image and self._run.shards.local:
+                accepted.note(sample, tuple(sizes[row].tolist()))
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
-            draws = planned.draws.take(slice(row, row + 1))
-            ids[row], (images[row], sizes[row]) = self._draw_replacement(int(ids[row]), draws, cause, wanted)
+            drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
+            ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
-        # A replacement is augmented with the draws of the sample that it replaces.
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -131,8 +144,8 @@ class Reader:
             mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._collate_field(name, collate, ids, wanted)
-                for name, collate in self._run.fields.items()
+                name: self._collate(name, field, [values[name] for values in fields], ids)
+                for name, field in self._run.fields.items()
                 if len(ids)
             },
             bad=bad,
@@ -148,7 +161,7 @@ class Reader:
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.shapes(planned.draws.epoch)[0])
+        return mix.draw(draw, *self._run.recipe.at(planned.draws.epoch).shapes[0])
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""
@@ -163,53 +176,64 @@ class Reader:
             )
         return labels
 
-    def _admit(self, sample: int, image: EncodedImage, draws: Draws) -> Admitted | str:
-        """Returns the image as the graph takes it, or the reason why it is bad."""
-        known = self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
-        admitted = known or self._run.admit(image)
-        if not known and isinstance(admitted, str) and self._run.shards.discard_if_damaged(sample):
-            raise _DiscardedError
-        if isinstance(admitted, str) or sample not in self._suspects:
-            return admitted
-        # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
-        image, size = admitted
-        drawn = self._run.recipe.draw(draws, np.array([size]))
-        return self._run.find_undecodable([image], drawn).get(0, admitted)
+    def _admit(
+        self, sample: int, image: EncodedImage, size: tuple[int, int] | None, drawn: _DrawnRow, wanted: Wanted
+    ) -> _GoodRow:
+        """Returns the image as the graph takes it, its size, and the sample's fields; raises Refused if it is bad.
 
-    def _draw_replacement(self, sample: int, draws: Draws, cause: str, wanted: Wanted) -> tuple[int, Admitted]:
+        Args:
+            size: of an image that the gate accepted; None asks the gate.
+        """
+        run, (draws, numbers) = self._run, drawn
+        if cause := run.known_bad.get(sample) or run.shards.too_large.get(sample):
+            raise Refused(cause)
+        try:
+            if size is None:
+                image, size = admit_for(run, image)
+            fields = parse_fields(run.fields, partial(self._read_component, sample, wanted), numbers)
+        except Refused:
+            if run.shards.discard_if_damaged(sample):
+                raise _DiscardedError from None
+            raise
+        # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
+        if sample in self._suspects and (bad := find_bad_rows(run, [image], run.recipe.draw(draws, np.array([size])))):
+            raise Refused(bad[0])
+        return image, size, fields
+
+    def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
         """Returns the first good sample among those that the plan draws, from a whole epoch, for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.place(sample), cause)
+        draws, _ = drawn
         uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
-        for candidate in self._run.plan.ids(draws.epoch, positions):
+        for candidate in self._run.plan.ids(draws.epoch, positions).tolist():
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
-            admitted = self._admit(int(candidate), image, draws)
-            if not isinstance(admitted, str):
-                return int(candidate), admitted
+            with suppress(Refused):
+                return candidate, self._admit(candidate, image, None, drawn, wanted)
         raise TooManyBadImagesError(
             f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
             f"drawn to replace it: repair the shards"
         )
 
-    def _collate_field(self, extension: str, collate: Collator, ids: NDArray[np.int64], wanted: Wanted) -> Any:  # noqa: ANN401
-        components = [self._read_component(int(sample), extension, wanted) for sample in ids]
+    def _collate(self, name: str, field: Field, values: list[Any], ids: NDArray[np.int64]) -> Any:  # noqa: ANN401
+        assert field.collate is not None
         try:
-            value = collate(components)
+            collated = field.collate(values)
         except REFUSALS as error:
-            for sample, component in zip(ids, components):
+            for sample, value in zip(ids, values):
                 try:
-                    collate([component])
+                    field.collate([value])
                 except REFUSALS as its_error:
-                    name = self._component_name(int(sample), extension)
-                    raise DataError(f"{name}: {its_error!s:.{_MOST_SAID}}") from its_error
-            name = self._component_name(int(ids[0]), extension)
-            raise DataError(f"the batch that begins with {name}: {error!s:.{_MOST_SAID}}") from error
-        if wrong := wrong_rows(extension, value, len(components)):
+                    component = self._component_name(int(sample), field.extension)
+                    raise DataError(f"{component}: {its_error!s:.{MOST_SAID}}") from its_error
+            component = self._component_name(int(ids[0]), field.extension)
+            raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
+        if wrong := wrong_rows(name, collated, len(values)):
             raise DataError(wrong)
-        return value
+        return collated
 
-    def _read_component(self, sample: int, extension: str, wanted: Wanted) -> bytes:
+    def _read_component(self, sample: int, wanted: Wanted, extension: str) -> bytes:
         data = self._run.shards.read_component(sample, extension, wanted)
         if data is None:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
@@ -218,6 +242,23 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         place = self._run.shards.place(sample)
         return f"the .{extension} component of {place.key!r} in {place.shard}"
+
+
+def admit_for(run: Run, image: EncodedImage) -> Admitted:
+    """Returns a stored image as the run's graph takes it; raises Refused if the recipe refuses to decode it."""
+    if run.decoded:
+        return admit_array(image, run.recipe.max_pixels)
+    return admit(image, run.recipe.max_pixels, run.recipe.formats)
+
+
+def find_bad_rows(run: Run, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:
+    """Finds the rows that cannot be decoded, with the causes, of encoded images and what is drawn for them.
+
+    Args:
+        message: DALI's error, if they failed as a batch.
+    """
+    options = run.decoder.graph_options
+    return find_undecodable(run.recipe, images, drawn, run.device_id, run.num_threads, **options, message=message)
 
 
 class _DiscardedError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,9 @@ from typing import Any
 
 import torch
 
-from gpuloader.collators import Collator
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.units import counted
-from gpuloader.images.arrays import admit_array
-from gpuloader.images.gate import admit
-from gpuloader.images.limits import Admitted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -33,23 +29,24 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import (
-    check_fields,
     output_names,
     resolve_bad_images,
     resolve_device,
+    resolve_fields,
     resolve_label_from,
     resolve_shuffle,
     warn_of_places,
 )
+from gpuloader.loading.fields import Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import check_for_gpu, find_undecodable, read_cached
+from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted, Whole
-from gpuloader.recipe import Drawn, Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import EncodedImage, Labels, ShardSet, make_labels, read_quarantine
+from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
+from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
 
 _GPU_THREADS = 8
 
@@ -84,7 +81,7 @@ class Run:
         shards: the data.
         recipe: how an image becomes a tensor.
         labels: the samples' labels, or None.
-        fields: the collator of each extension that is delivered beside the image.
+        fields: what is delivered beside the image, by name.
         names: maps each entry to its name in a batch; None for a tuple.
         bad_images: what happens to bad images.
         known_bad: samples that are always replaced, with the causes; their bytes are not checked.
@@ -94,8 +91,9 @@ class Run:
 
     Example:
         >>> from gpuloader import GPULoader
-        >>> run = GPULoader("shards/", 8, "cpu", preset="imagenet_eval").run
-        >>> run.plan.steps, run.recipe.shapes(epoch=0), run.device
+        >>> from gpuloader.loading.loader import run_of
+        >>> run = run_of(GPULoader("shards/", 8, "cpu", preset="imagenet_eval"))
+        >>> run.plan.steps, run.recipe.shapes, run.device
         (5, [(224, 224)], device(type='cpu'))
     """
 
@@ -103,7 +101,7 @@ class Run:
     shards: ShardSet
     recipe: Recipe
     labels: Labels | None = None
-    fields: Mapping[str, Collator] = field(default_factory=dict)
+    fields: Mapping[str, Field] = field(default_factory=dict)
     names: Mapping[str, str] | None = None
     bad_images: BadImages = field(default_factory=BadImages)
     known_bad: Mapping[int, str] = field(default_factory=dict)
@@ -137,23 +135,6 @@ class Run:
     def num_threads(self) -> int:
         """The number of decoding threads."""
         return self.decoder.num_threads or 1
-
-    def admit(self, image: EncodedImage) -> Admitted | str:
-        """Returns a stored image as the graph takes it, or the reason why the recipe refuses to decode it."""
-        if self.decoded:
-            return admit_array(image, self.recipe.max_pixels)
-        return admit(image, self.recipe.max_pixels, self.recipe.formats)
-
-    def find_undecodable(self, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:
-        """The rows that cannot be decoded, with the causes, for encoded images and what is drawn for them.
-
-        Args:
-            message: DALI's error, if they failed as a batch.
-        """
-        options = self.decoder.graph_options
-        return find_undecodable(
-            self.recipe, images, drawn, self.device_id, self.num_threads, **options, message=message
-        )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -223,10 +204,10 @@ def resolve_run(
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     kept = as_value(Cache, "cache", {} if cache is None else cache)
-    collators = check_fields(fields, output)
-    names = output_names(output, tuple(collators))
+    beside = resolve_fields(fields, output)
+    names = output_names(output, tuple(beside))
     if here.local_rank == 0:
-        warn_of_places(tuple(collators))
+        warn_of_places(tuple(beside))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
@@ -237,7 +218,7 @@ def resolve_run(
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
-    check_components(shards, collators, positions, known_bad)
+    check_components(shards, dict.fromkeys(each.extension for each in beside.values()), positions, known_bad)
     plan = Plan(
         positions,
         batch_size=as_python_integer(batch_size),
@@ -249,7 +230,7 @@ def resolve_run(
     )
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
-    run = Run(plan, shards, recipe, labels, collators, names, bad_images, known_bad, decoding, device, here, name)
+    run = Run(plan, shards, recipe, labels, beside, names, bad_images, known_bad, decoding, device, here, name)
     if here.world_size > 1:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 import re
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, did_you_mean, similar
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
@@ -30,7 +29,6 @@ Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
 _MOST_EXTENSIONS = 20  # that an error lists
-_MOST_COMPARED = 1000  # extensions with a wrong one, to find the nearest
 _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
@@ -178,9 +176,8 @@ def columns(shards: ShardSet) -> Columns:
 
 class _Columns(dict[str, NDArray[Any]]):
     def __missing__(self, name: object) -> NDArray[Any]:
-        near = difflib.get_close_matches(str(name), self, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"subset: the index has no column {name!r}: allowed are {', '.join(self)}{meant}")
+        hint = did_you_mean(str(name), self)
+        raise ConfigError(f"subset: the index has no column {name!r}{hint}: allowed are {', '.join(self)}")
 
 
 def _mixture(
@@ -198,10 +195,9 @@ def _mixture(
 def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
     """Checks that some sample has a component with that extension."""
     if extension not in shards.extensions:
-        near = difflib.get_close_matches(extension, shards.extensions[:_MOST_COMPARED], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(extension, shards.extensions)
         raise ConfigError(
-            f"{argument}: no sample has a .{extension} component: the data has {_dotted(shards.extensions)}{hint}"
+            f"{argument}: no sample has a .{extension} component{hint}: the data has {_dotted(shards.extensions)}"
         )
 
 
@@ -341,7 +337,7 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
         problem = "two classes have the same name" if names else "the names of the classes are not known"
         raise ConfigError(f"weights: {problem}: give {{label: weight}}, or label_from=LabelFrom(..., classes=[...])")
     if unknown := [key for key in weights if isinstance(key, str) and key not in labels]:
-        near = difflib.get_close_matches(unknown[0], labels, n=3) or list(labels)[:3]
+        near = similar(unknown[0], labels, 3) or list(labels)[:3]
         raise ConfigError(
             f"weights: {_list(unknown)} is none of {counted(len(labels), 'class', 'classes')}: "
             f"did you mean one of {_list(near)}?"

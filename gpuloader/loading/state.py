@@ -9,8 +9,8 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuloader.errors import StateError, describe
-from gpuloader.helpers.units import counted
-from gpuloader.loading.options import is_integer
+from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
@@ -91,10 +91,10 @@ def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int])
     The end of the last epoch is also a valid place; no batch comes after it.
     """
     epoch, done = state["epoch"], state[unit]
-    if not is_integer(epoch, EPOCHS + 1):
+    if not is_integer(epoch, 0, EPOCHS + 1):
         raise StateError(f"the state's epoch is {describe(epoch)}: allowed is an integer in [0, 2**32]")
     end = most(epoch) if epoch < EPOCHS else 0
-    if not is_integer(done, end + 1):
+    if not is_integer(done, 0, end + 1):
         raise StateError(f"the state has {unit}={describe(done)} in epoch {epoch}: allowed is an integer in [0, {end}]")
     return epoch, done
 
@@ -103,7 +103,10 @@ def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN
     """Returns the bad images of a state's list of pairs, as sample id -> cause."""
     pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
     if not all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[0], samples) and isinstance(pair[1], str)
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and is_integer(pair[0], 0, samples)
+        and isinstance(pair[1], str)
         for pair in pairs
     ):
         raise StateError(f"the state's quarantine is not a list of [sample, cause] with samples among the {samples}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from gpuloader.shards import CacheStats
 
+_NOT_SUMMED = ("ready_batches", "cache", "bad", "last")
+
 
 @dataclass(frozen=True, repr=False)
 class Stats:
@@ -69,6 +71,3 @@ class Stats:
         """Adds the stats of one more batch."""
         sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}
         return Stats(**sums, ready_batches=step.ready_batches, last=step)
-
-
-_NOT_SUMMED = ("ready_batches", "cache", "bad", "last")

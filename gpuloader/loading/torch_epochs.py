@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuloader.errors import StateError, describe
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading.world import World
 from gpuloader.plan import EPOCHS
 
@@ -54,7 +55,7 @@ class TorchEpochs:
         if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
             raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
         for name in ("epoch", "given"):
-            if type(state[name]) is not int or not 0 <= state[name] <= EPOCHS:
+            if not is_integer(state[name], 0, EPOCHS + 1):
                 raise StateError(
                     f"the state's {name} is {describe(state[name])}: allowed is an integer in [0, {EPOCHS}]"
                 )

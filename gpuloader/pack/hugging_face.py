@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, read_picture
+from gpuloader.images.limits import Refused
+from gpuloader.pack.records import Sample, Source, fingerprint, read_picture
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RowRecord:
         image = row.pop(self.rows.image)
         row.pop(self.rows.label)
         if image is None:
-            raise BadPictureError("the row has no image")
+            raise Refused("the row has no image")
         fields = {"cls": b"%d" % self.label}
         if row:
             try:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.pack.records import BadPictureError, Sample, Source, fingerprint, labelled_files, read_picture
+from gpuloader.images.limits import Refused
+from gpuloader.pack.records import Sample, Source, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -93,7 +94,7 @@ class ItemRecord:
         except (OSError, SyntaxError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of the disk; Pillow's errors about an image have no number
-            raise BadPictureError(f"its dataset cannot decode it: {error}") from None
+            raise Refused(f"its dataset cannot decode it: {error}") from None
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise PackError(f"{self.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
         image, label = item

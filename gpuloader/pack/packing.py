@@ -13,7 +13,7 @@ from typing import Any
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering

@@ -13,19 +13,18 @@ from PIL import Image, UnidentifiedImageError
 from gpuloader.errors import ConfigError
 from gpuloader.images.arrays import array_gate, pixels
 from gpuloader.images.by_pillow import decode_by_pillow
-from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, Format, image_format
-from gpuloader.images.jpeg import cause_in_jpeg
-from gpuloader.images.limits import MAX_PIXELS, cause_in_size
+from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, image_format
+from gpuloader.images.jpeg import check_jpeg
+from gpuloader.images.limits import MAX_PIXELS, Refused, check_size
 from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
-from gpuloader.images.png import cause_in_data, decoder_png
-from gpuloader.images.webp import cause_in_webp
-from gpuloader.pack.records import BadPictureError
+from gpuloader.images.png import check_data, decoder_png
+from gpuloader.images.webp import check_webp
 from gpuloader.shards.index import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
 
 _EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
-_CHECKS = {"jpeg": cause_in_jpeg, "png": cause_in_data, "webp": cause_in_webp}
+_CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
 _ORIENTATION = 0x0112
 
 
@@ -70,7 +69,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
 
     Raises:
-        BadPictureError: it does not decode fully, or the loader would refuse it.
+        Refused: it does not decode fully, or the loader would refuse it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
@@ -78,7 +77,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         try:
             plain = as_8_bits(picture)
         except ValueError as error:
-            raise BadPictureError(str(error)) from None
+            raise Refused(str(error)) from None
         limit = rendering.decoded or rendering.max_size
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
@@ -94,43 +93,30 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
 def _decode(data: bytes, extension: str | None) -> Image.Image:
     """The picture as stored, without EXIF rotation."""
     if not data:
-        raise BadPictureError("the file is empty")
+        raise Refused("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
-        size = array_gate(encoded)
-        if isinstance(size, str):
-            raise BadPictureError(size)
-        return Image.fromarray(pixels(encoded, size))
+        return Image.fromarray(pixels(encoded, array_gate(encoded)))
     found = image_format(encoded)
     if found is None:
-        raise BadPictureError(_cause_in_header(data))
-    file = _decoder_file(found, encoded)
-    if isinstance(file, str):
-        raise BadPictureError(file)
+        raise Refused(_cause_in_header(data))
+    if found in DEFAULT_FORMATS:
+        file = decoder_png(encoded) if found == "png" else encoded
+    else:
+        file, _ = decode_by_pillow(encoded, MAX_PIXELS)
     try:
         picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP", "PPM"))
-        cause = cause_in_size(picture.height, picture.width)
-        if cause is None and found in _CHECKS:
-            cause = _CHECKS[found](file)
-        if cause is None:
-            picture.load()
-    except MemoryError:
+        check_size(picture.height, picture.width)
+        if found in _CHECKS:
+            _CHECKS[found](file)
+        picture.load()
+    except (MemoryError, Refused):
         raise
     except UnidentifiedImageError:
-        raise BadPictureError(_cause_in_header(data)) from None
+        raise Refused(_cause_in_header(data)) from None
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
-        raise BadPictureError(f"Pillow cannot decode it: {error or type(error).__name__}") from None
-    if cause is not None:
-        raise BadPictureError(cause)
+        raise Refused(f"Pillow cannot decode it: {error or type(error).__name__}") from None
     return picture
-
-
-def _decoder_file(found: Format, encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | str:
-    """What DALI would get of a file, (bytes,), or why it is refused."""
-    if found not in DEFAULT_FORMATS:
-        decoded = decode_by_pillow(encoded, MAX_PIXELS)
-        return decoded if isinstance(decoded, str) else decoded[0]
-    return decoder_png(encoded) if found == "png" else encoded
 
 
 def _cause_in_header(data: bytes) -> str:

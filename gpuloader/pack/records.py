@@ -13,7 +13,8 @@ from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
@@ -53,12 +54,8 @@ class Record(Protocol):
         """Reads it.
 
         Raises:
-            BadPictureError: it is not a picture.
+            Refused: it is not a picture; it is left out.
         """
-
-
-class BadPictureError(Exception):
-    """A picture that cannot be decoded, for the reason in the message; it is left out."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ def number_labels(
 ) -> tuple[list[int], tuple[str, ...] | None]:
     """Labels as numbers, and the names of the numbers."""
     names = None if classes is None else tuple(classes)
-    numbers = [label for label in labels if isinstance(label, int) and not isinstance(label, bool)]
+    numbers = [label for label in labels if is_integer(label)]
     if len(numbers) == len(labels):
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.tar_samples import write_sample
-from gpuloader.helpers.whole_files import OtherWriterError, whole_file
+from gpuloader.helpers.whole_files import OtherWriterError, whole_file, write_sample
+from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
-from gpuloader.pack.records import BadPictureError, Record, Sample
+from gpuloader.pack.records import Record, Sample
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 
@@ -65,8 +65,8 @@ def write_shard(task: ShardTask) -> int:
                 try:
                     with _naming(record.name):
                         members = _members(record.read(), task.rendering, record.name)
-                except BadPictureError as error:
-                    left_out.append(LeftOutPicture(record.name, key, str(error)))
+                except Refused as refused:
+                    left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
         write_left_out(task.left_out, left_out)

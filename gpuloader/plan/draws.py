@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 
 _MASK = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -56,6 +57,7 @@ class Stream(IntEnum):
     AUG_MIX = 23
     MIX = 24
     SAMPLING = 25
+    FIELD = 26
     NONE = 63
 
 
@@ -158,6 +160,6 @@ def check_epoch(epoch: int) -> int:
 
 
 def _check(name: str, value: int, bits: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 2**bits:
+    if not is_integer(value.item() if isinstance(value, np.integer) else value, 0, 2**bits):
         raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
     return int(value)

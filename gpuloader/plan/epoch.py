@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
 from gpuloader.plan.draws import Draws, check_seed
 from gpuloader.plan.order import Order
 from gpuloader.plan.positions import Positions
@@ -83,7 +84,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+        if not is_integer(self.batch_size, 1):
             raise ConfigError(f"batch_size={self.batch_size!r}: allowed is an integer of at least 1")
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
@@ -97,8 +98,7 @@ class Plan:
                 f'Use a smaller batch_size, or last_batch="pad" or "partial"'
             )
         steps = self.steps_per_epoch
-        integer = isinstance(steps, int) and not isinstance(steps, bool)
-        if steps is not None and not (integer and 1 <= steps <= natural):
+        if steps is not None and not is_integer(steps, 1, natural + 1):
             raise ConfigError(
                 f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
                 f"{counted(self.samples, 'sample')}, or None for all of them"

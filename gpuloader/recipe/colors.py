@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Factor, Number, Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Factor, Ints, Number, Pair, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, sometimes, step
 
@@ -95,7 +95,7 @@ class ColorJitter(PixelTransform):
     def steps(self) -> int:
         return len(self._on())
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """k is the number of operations.
 
         Columns: four numbers, by which brightness, contrast, saturation and hue are sorted; then their parameters.
@@ -129,7 +129,7 @@ class Grayscale(PixelTransform):
     def random(self) -> bool:
         return False
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return step(Op.GRAYSCALE, draw.samples)
 
@@ -150,7 +150,7 @@ class RandomGrayscale(_Sometimes):
 
     p: Probability = 0.1
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
 
@@ -197,13 +197,15 @@ class GaussianBlur(PixelTransform):
     def _bounds(self) -> Pair:
         return (self.sigma, self.sigma) if isinstance(self.sigma, (int, float)) else self.sigma
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step.
 
         Raises:
             ConfigError: the kernel is too large for the image.
         """
-        if self.kernel_size // 2 >= min(height, width):
+        too_small = sizes[sizes.min(axis=1) <= self.kernel_size // 2]
+        if len(too_small):
+            height, width = too_small[0]
             raise ConfigError(
                 f"GaussianBlur's kernel_size {self.kernel_size} does not fit into images of {height} x {width} pixels: "
                 f"allowed is up to {2 * min(height, width) - 1}"
@@ -238,7 +240,7 @@ class RandomSolarize(_Sometimes):
             )
         return self
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
 
@@ -260,7 +262,7 @@ class RandomPosterize(_Sometimes):
     bits: Annotated[int, Field(ge=0, le=8)]
     p: Probability = 0.5
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
 
@@ -281,7 +283,7 @@ class RandomEqualize(_Sometimes):
 
     p: Probability = 0.5
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
 
@@ -302,7 +304,7 @@ class RandomAutocontrast(_Sometimes):
 
     p: Probability = 0.5
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
 
@@ -324,7 +326,7 @@ class RandomAdjustSharpness(_Sometimes):
     sharpness_factor: Factor
     p: Probability = 0.5
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
 
@@ -345,6 +347,6 @@ class RandomInvert(_Sometimes):
 
     p: Probability = 0.5
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         return sometimes(step(Op.INVERT, draw.samples), draw(1)[:, 0], self.p)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -72,15 +71,15 @@ class Resize(PlacingTransform):
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        size = at_epoch(self.size, draw.draws.epoch)
+        size = at_epoch(self.size, 0)
         if isinstance(size, tuple):
             shape = np.broadcast_to(np.array(size, np.int64), at.shape.shape)
         else:
             shape = resized_shorter(at.shape, size, self.max_size)
         return at.resize(shape, self.interpolation, self.antialias)
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        size = at_epoch(self.size, epoch)
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        size = at_epoch(self.size, 0)
         return size if isinstance(size, tuple) else None
 
 
@@ -118,23 +117,21 @@ class RandomResizedCrop(PlacingTransform):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         windows = random_windows(draw, at.shape, self.scale, self.ratio)
-        start = np.where(at.mirrored, at.shape - windows[:, :2] - windows[:, 2:], windows[:, :2])
-        at = replace(at, window=np.concatenate([start, start + windows[:, 2:]], 1))
-        shape = np.broadcast_to(np.array(sides(self.size, draw.draws.epoch), np.int64), at.shape.shape)
-        return at.resize(shape, self.interpolation, self.antialias)
+        size = np.full_like(at.shape, sides(self.size))
+        return at.resized_crop(windows[:, :2], windows[:, 2:], size, self.interpolation, self.antialias)
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        return sides(self.size, epoch)
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        return sides(self.size)
 
 
 class _Crop(PlacingTransform):
     size: Size
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        return sides(self.size, epoch)
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        return sides(self.size)
 
-    def _shape(self, draw: Draw) -> Ints:
-        return np.array([sides(self.size, draw.draws.epoch)], np.int64)
+    def _shape(self) -> Ints:
+        return np.array([sides(self.size)], np.int64)
 
 
 @part
@@ -152,7 +149,7 @@ class CenterCrop(_Crop):
     size: Size
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        shape = self._shape(draw)
+        shape = self._shape()
         # As in torchvision, half the difference is rounded to even when cropping, and down when padding.
         start = np.where(shape > at.shape, -((shape - at.shape) // 2), np.rint((at.shape - shape) / 2).astype(np.int64))
         return at.crop(start, shape)
@@ -203,7 +200,7 @@ class RandomCrop(_Crop):
     def place(self, at: Placement, draw: Draw) -> Placement:
         if self.pads:  # otherwise the padding of an earlier `Pad` stays
             at = _pad(at, self.padding, self.fill, self.padding_mode)
-        shape = self._shape(draw)
+        shape = self._shape()
         lacking = np.maximum(shape - at.shape, 0)
         room = at.shape + 2 * lacking - shape
         start = np.floor(draw(2) * (room + 1)).astype(np.int64) - lacking
@@ -233,7 +230,7 @@ class Pad(PlacingTransform):
     def place(self, at: Placement, draw: Draw) -> Placement:
         return _pad(at, self.padding, self.fill, self.padding_mode)
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
+    def output_shape(self, before: Shape | None) -> Shape | None:
         left, top, right, bottom = _four(self.padding)
         return None if before is None else (before[0] + top + bottom, before[1] + left + right)
 
@@ -297,7 +294,7 @@ class CornerCrop(_Crop):
     corner: Corner
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        shape = self._shape(draw)
+        shape = self._shape()
         at_end = np.array([["bottom" in self.corner, "right" in self.corner]])
         return at.crop(np.where(at_end, at.shape - shape, 0), shape)
 
@@ -391,7 +388,7 @@ def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
 def _pad(at: Placement, padding: Padding, fill: Fill, mode: PaddingMode) -> Placement:
     left, top, right, bottom = _four(padding)
     before, after = np.array([[top, left]]), np.array([[bottom, right]])
-    return replace(at.crop(-before, at.shape + before + after), fill=rgb(fill), padding_mode=mode)
+    return at.pad(before, after, mode, rgb(fill))
 
 
 def _four(padding: Padding) -> tuple[int, int, int, int]:

@@ -34,7 +34,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
     Op.BLUR: ("sigma", "kernel_size"),
     Op.MIX_ADD: ("share",),
 }
-_SAMPLINGS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
+_INTERPOLATIONS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
 _DIGITS = 4
 
 
@@ -110,9 +110,10 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
     if isinstance(transform, RandomHorizontalFlip):
         return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
     if isinstance(transform, Resize):
-        return Step(name, "resize", dict(zip(("height", "width"), after.resized[0].tolist())))
+        return Step(name, "resize", dict(zip(("height", "width"), after.shape[0].tolist())))
     if isinstance(transform, RandomResizedCrop):
-        top, left, bottom, right = after.window[0].tolist()
+        window = after.window[0].round(_DIGITS)
+        top, left, bottom, right = (window.astype(int) if (window % 1 == 0).all() else window).tolist()
         return Step(name, "crop", dict(zip(_BOX, (top, left, bottom - top, right - left))))
     box = [*(after.corner - before.corner)[0].tolist(), *after.shape[0].tolist()]
     return Step(name, "pad" if isinstance(transform, Pad) else "crop", dict(zip(_BOX, box)))
@@ -124,7 +125,7 @@ def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Pa
         warp = dict(
             _affine(matrix / matrix[2, 2], height, width) if _is_affine(matrix) else _corners(matrix, height, width)
         )
-        return {**warp, "interpolation": _SAMPLINGS[int(row[9])]}
+        return {**warp, "interpolation": _INTERPOLATIONS[int(row[9])]}
     return {name: _round(value) for name, value in zip(_NAMES.get(op, ()), row)}
 
 

@@ -65,8 +65,13 @@ class PixelTransform(Transform, ABC):
         return 1
 
     @abstractmethod
-    def program(self, draw: Draw, height: int, width: int) -> Program:
-        """The steps for images of height x width, drawn for each sample."""
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        """Draws the steps of each sample.
+
+        Args:
+            draw: the numbers of n samples.
+            sizes: the images' heights and widths, (n, 2); or (1, 2) if all have the same.
+        """
 
 
 def check_transforms(transforms: Sequence[Transform]) -> None:

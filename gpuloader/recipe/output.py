@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import Ints, Number, Pair, Probability, Transform, Triple, check_range
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
@@ -82,20 +82,22 @@ class RandomErasing(Transform):
     def random(self) -> bool:
         return self.p > 0
 
-    def draw(self, draw: Draw, height: int, width: int) -> NDArray[np.int32]:
-        """Returns (n, 6): the rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
+    def draw(self, draw: Draw, sizes: Ints) -> NDArray[np.int32]:
+        """Draws (n, 6): the rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
 
-        Ten rectangles are drawn, and the first that is smaller than the image is used. If none is, nothing is erased.
+        `sizes` are the images', as in `PixelTransform.program`. Ten rectangles are drawn, and the first that is smaller
+        than the image is used. If none is, nothing is erased.
         """
         uniform = draw(5 + 2 * ATTEMPTS)
         places, areas, ratios = uniform[:, 3:5], uniform[:, 5 : 5 + ATTEMPTS], uniform[:, 5 + ATTEMPTS :]
-        area = height * width * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
+        sizes = sizes[:, None]
+        area = sizes.prod(2) * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
         low, high = np.log(self.ratio)
         ratio = np.exp(low + ratios * (high - low))
         boxes = np.rint(np.sqrt(np.stack([area * ratio, area / ratio], 2)))  # (n, ATTEMPTS, 2)
-        fits = (boxes < (height, width)).all(2)
+        fits = (boxes < sizes).all(2)
         box = boxes[np.arange(draw.samples), fits.argmax(1)]
-        start = np.floor(places * ((height, width) - box + 1))
+        start = np.floor(places * (sizes[:, 0] - box + 1))
         box, key = np.concatenate([start, box], 1), (uniform[:, 1:3] * 2**32).astype(np.uint32)
         erased = fits.any(1) & (uniform[:, 0] < self.p)
         return np.concatenate([np.where(erased[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)

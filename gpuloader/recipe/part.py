@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 from typing_extensions import dataclass_transform
 
 from gpuloader.errors import PresetError, describe
+from gpuloader.helpers.text import did_you_mean
 from gpuloader.recipe.model import Transform
 
 Made = TypeVar("Made")
@@ -81,17 +81,6 @@ def first_lines(problems: Sequence[str]) -> list[str]:
     """A line for each of the first problems, and how many more there are."""
     more = len(problems) - _MOST_PROBLEMS
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
-
-
-def did_you_mean(name: str, allowed: Sequence[str]) -> str:
-    """A hint: the right names that begin with the wrong one, or the most similar one; "" if no name is similar."""
-    near = [each for each in allowed if each.startswith(f"{name}_")] or difflib.get_close_matches(name, allowed, n=1)
-    return f" (did you mean {either(near)}?)" if near else ""
-
-
-def either(names: Sequence[str]) -> str:
-    """Names as alternatives: "a, b or c"."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: str) -> None:

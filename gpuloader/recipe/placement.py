@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,10 @@ from gpuloader.plan import Draw
 from gpuloader.recipe.model import Fill, Ints, ResizeFilter, Transform, kept_as
 
 Shape: TypeAlias = tuple[int, int]
+Points: TypeAlias = NDArray[np.floating]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
+
+Values = TypeVar("Values", Ints, NDArray[np.float64], NDArray[np.bool_])
 
 SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 """How far a filter reaches to each side, in pixels of the coarser of the two images."""
@@ -30,64 +33,203 @@ SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 class Placement:
     """Where the pixels of n samples come from; rows first, then columns.
 
+    A window of the image is resized, and the output is cut out of the result. Both may reach beyond the picture:
+
+        image             window                     output
+        +-------------+   +-----------+              +-----------+
+        | part +----+ |   | +----+    |   resized    |  +-----+  |   mirrored,
+        |      |    | | > | |part|    | > with one > |  |shown|  | > transposed
+        |      +----+ |   | +----+    |   filter     |  +-----+  |
+        +-------------+   +-----------+              +-----------+
+
+    The methods add an operation to those before. A second resizing joins the first one: its window is that of the first
+    one's image that its own image came from.
+
     Attributes:
-        window: (n, 4) int64 top, left, bottom, right of the part of the image that is resized.
-        resized: (n, 2) int64, that part's size after resizing.
-        corner: (n, 2) int64, where the output begins in the resized part; outside of that part is padding.
-        shape: (n, 2) int64, the output's size.
-        mirrored: (n, 2) bool, whether the output's rows and its columns are reversed.
+        part: (n, 4) int64 top, left, bottom, right of the picture in the image; the window's rest is padding.
+        window: (n, 4) float64 top, left, bottom, right of what is resized, in the image's pixels.
+        resized: (n, 2) int64, the window's size after resizing.
+        shown: (n, 4) int64 top, left, bottom, right of what is left of the resized window; the rest is padding.
+        corner: (n, 2) int64, where the output begins in the resized window.
+        shape: (n, 2) int64, the output's size, along its own axes; all else is along the image's.
+        mirrored: (n, 2) bool, whether rows and columns are reversed.
+        transposed: (n,) bool, whether rows and columns are exchanged, after all else.
         interpolation, antialias: how it is resized.
         padding_mode, fill: what the padding shows; the fill in levels of 0 to 255, for "constant".
+        padded: whether an operation has said what the padding shows.
+        overlapping: whether the window, and whether the output, may reach beyond the picture.
+        oriented: whether rows and columns may be exchanged.
     """
 
-    window: Ints
+    part: Ints
+    window: NDArray[np.float64]
     resized: Ints
+    shown: Ints
     corner: Ints
     shape: Ints
     mirrored: NDArray[np.bool_]
+    transposed: NDArray[np.bool_]
     interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
     padding_mode: PaddingMode = "constant"
     fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    padded: bool = False
+    overlapping: tuple[bool, bool] = (False, False)
+    oriented: bool = False
 
     @classmethod
     def whole(cls, sizes: Ints) -> Placement:
-        """The placement of unchanged images with these heights and widths, (n, 2)."""
+        """Places unchanged images of these heights and widths, (n, 2)."""
         zero = np.zeros_like(sizes)
-        return cls(np.concatenate([zero, sizes], 1), sizes, zero, sizes, zero.astype(bool))
+        all_of_it = np.concatenate([zero, sizes], 1)
+        flipped = zero.astype(bool)
+        return cls(all_of_it, all_of_it.astype(np.float64), sizes, all_of_it, zero, sizes, flipped, flipped[:, 0])
 
     def take(self, rows: Sequence[int] | Ints) -> Placement:
-        """The placement of some of the samples, in that order."""
-        window, resized, corner = self.window[rows], self.resized[rows], self.corner[rows]
-        shape, mirrored = self.shape[rows], self.mirrored[rows]
-        return replace(self, window=window, resized=resized, corner=corner, shape=shape, mirrored=mirrored)
+        """Takes some of the samples, in that order."""
+        arrays: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return replace(self, **{name: array[rows] for name, array in arrays.items()})
 
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
-        """Resizes all of the output to a shape. No resizing, cropping or padding may have come before."""
-        return replace(self, resized=shape, shape=shape, interpolation=interpolation, antialias=antialias)
+        """Resizes all of the output to a shape, (n, 2)."""
+        origin, scale = self._origin_and_scale()
+        start, resized, part = origin + scale * self.corner, self._turn(shape), self.part
+        if self.padded:
+            part = _overlap(part, np.rint(np.tile(origin, 2) + np.tile(scale, 2) * self.shown).astype(np.int64))
+        return replace(
+            self,
+            part=part,
+            window=np.concatenate([start, start + scale * self._turn(self.shape)], 1),
+            resized=resized,
+            shown=np.concatenate([np.zeros_like(resized), resized], 1),
+            corner=np.zeros_like(self.corner),
+            shape=shape,
+            interpolation=interpolation,
+            antialias=antialias,
+            overlapping=(any(self.overlapping), False),
+        )
 
     def crop(self, start: Ints, shape: Ints) -> Placement:
         """Crops the output, or extends it: `start`, (n, 2), may be negative."""
-        offset = np.where(self.mirrored, self.shape - start - shape, start)
-        return replace(self, corner=self.corner + offset, shape=np.broadcast_to(shape, self.shape.shape))
+        return replace(self._cut(start, shape), overlapping=(self.overlapping[0], True))
+
+    def resized_crop(
+        self, start: Ints, shape: Ints, size: Ints, interpolation: ResizeFilter, antialias: bool
+    ) -> Placement:
+        """Crops within the output, and resizes that to a size, (n, 2)."""
+        return self._cut(start, shape).resize(size, interpolation, antialias)
+
+    def pad(self, before: Ints, after: Ints, padding_mode: PaddingMode, fill: tuple[float, float, float]) -> Placement:
+        """Adds rows and columns to the output, (n, 2) each.
+
+        Raises:
+            ValueError: it was padded before in another way, or in a way that repeats pixels.
+        """
+        if self.padded and (padding_mode, self.padding_mode, fill) != ("constant", "constant", self.fill):
+            raise ValueError(
+                f"padded twice, {self.padding_mode!r} with fill {self.fill} and {padding_mode!r} with fill {fill}: "
+                f"allowed are several paddings that are all 'constant' with one fill, or a single one"
+            )
+        cut = replace(
+            self, shown=_overlap(self.shown, self.output()), padding_mode=padding_mode, fill=fill, padded=True
+        )
+        return cut.crop(-before, self.shape + before + after)
 
     def flip(self, axis: int, flipped: NDArray[np.bool_]) -> Placement:
         """Reverses rows (0) or columns (1) where `flipped`, (n,)."""
-        mirrored = self.mirrored.copy()
-        mirrored[:, axis] ^= flipped
-        return replace(self, mirrored=mirrored)
+        flips = np.zeros_like(self.mirrored)
+        flips[:, axis] = flipped
+        return replace(self, mirrored=self.mirrored ^ self._turn(flips))
+
+    def transpose(self, transposed: NDArray[np.bool_]) -> Placement:
+        """Exchanges rows and columns where `transposed`, (n,)."""
+        shape = np.where(transposed[:, None], self.shape[:, ::-1], self.shape)
+        return replace(self, shape=shape, transposed=self.transposed ^ transposed, oriented=True)
+
+    def orient(self, orientations: Ints) -> Placement:
+        """Turns pictures upright, as their EXIF orientations, (n,) of 1 to 8, say; others leave them as they are."""
+        at = self.transpose((orientations >= 5) & (orientations <= 8))
+        return at.flip(0, np.isin(orientations, (3, 4, 7, 8))).flip(1, np.isin(orientations, (2, 3, 6, 7)))
+
+    def to_output(self, points: Points) -> Points:
+        """Maps points of the image, (n, k, 2) x and y in pixels from its top left corner, to points of the output."""
+        origin, scale = (each[:, None] for each in self._origin_and_scale())
+        moved = (points[..., ::-1] - origin) / scale - self.corner[:, None]
+        moved = np.where(self.mirrored[:, None], self._turn(self.shape)[:, None] - moved, moved)
+        return np.where(self.transposed[:, None, None], moved, moved[..., ::-1])
+
+    def to_image(self, points: Points) -> Points:
+        """Maps points of the output to points of the image; the inverse of `to_output`."""
+        origin, scale = (each[:, None] for each in self._origin_and_scale())
+        moved = np.where(self.transposed[:, None, None], points, points[..., ::-1])
+        moved = np.where(self.mirrored[:, None], self._turn(self.shape)[:, None] - moved, moved)
+        return (origin + scale * (moved + self.corner[:, None]))[..., ::-1]
 
     def needed(self) -> Ints:
-        """(n, 4) int64 top, left, bottom, right of the pixels of the image that the output depends on."""
-        start, end = self.window[:, :2], self.window[:, 2:]
-        scale = (end - start) / self.resized
-        first, last = np.zeros_like(self.resized), self.resized
-        if self.padding_mode == "constant":
-            first, last = (np.clip(side, 0, self.resized) for side in (self.corner, self.corner + self.shape))
+        """Computes (n, 4) int64 top, left, bottom, right of the pixels of the image that the output depends on."""
+        picture = self.picture()
+        if self.repeats_before:
+            return picture
+        start, scale = self._origin_and_scale()
+        first, last = _halves(self.shown)
+        if not self.repeats and self.overlapping[1]:
+            first, last = (np.clip(side, first, last) for side in _halves(self.output()))
         reach = SUPPORT[self.interpolation] * (np.maximum(scale, 1) if self.antialias else 1) + 1
-        low = np.clip(np.floor(start + scale * first - reach), start, end - 1)
-        high = np.clip(np.ceil(start + scale * last + reach), low + 1, end)
+        least, most = picture[:, :2], np.maximum(picture[:, 2:], picture[:, :2] + 1)
+        low = np.minimum(np.maximum(np.floor(start + scale * first - reach), least), most - 1)
+        high = np.minimum(np.maximum(np.ceil(start + scale * last + reach), low + 1), most)
         return np.concatenate([low, high], 1).astype(np.int64)
+
+    def canvas(self) -> Ints:
+        """Computes (n, 4) int64 top, left, bottom, right of the image's pixels that the window touches."""
+        start, end = _halves(self.window)
+        return np.concatenate([np.floor(start), np.ceil(end)], 1).astype(np.int64)
+
+    def picture(self) -> Ints:
+        """Computes (n, 4) int64 top, left, bottom, right of the part's pixels that the window may show."""
+        if self.repeats_before:
+            return self.part
+        return _overlap(self.part, self.canvas()) if self.overlapping[0] else self.canvas()
+
+    def output(self) -> Ints:
+        """Computes (n, 4) int64 top, left, bottom, right of the output in the resized window."""
+        return np.concatenate([self.corner, self.corner + self._turn(self.shape)], 1)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether padding repeats pixels of the picture."""
+        return self.padding_mode != "constant"
+
+    @property
+    def repeats_before(self) -> bool:
+        """Whether what is resized may repeat pixels, from anywhere in the picture."""
+        return self.repeats and self.overlapping[0]
+
+    def _cut(self, start: Ints, shape: Ints) -> Placement:
+        shape = np.broadcast_to(shape, self.shape.shape) if len(shape) != len(self.shape) else shape
+        first, room = self._turn(start), self._turn(self.shape - start - shape)
+        return replace(self, corner=self.corner + np.where(self.mirrored, room, first), shape=shape)
+
+    def _turn(self, values: Values) -> Values:
+        """Converts (n, 2) between the output's axes and the image's."""
+        return np.where(self.transposed[:, None], values[:, ::-1], values) if self.oriented else values
+
+    def _origin_and_scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The window's start, and the pixels of the image in one of the resized window, (n, 2) each."""
+        start, end = _halves(self.window)
+        return start, (end - start) / self.resized
+
+
+def _halves(boxes: Values) -> tuple[Values, Values]:
+    """Starts and ends of boxes."""
+    return boxes[:, :2], boxes[:, 2:]
+
+
+def _overlap(boxes: Ints, others: Ints) -> Ints:
+    """The parts of boxes, (n, 4), that lie in others; one that is empty begins at a pixel of its box."""
+    low, high = np.maximum(boxes, others)[:, :2], np.minimum(boxes, others)[:, 2:]
+    start = np.minimum(low, np.maximum(boxes[:, 2:] - 1, boxes[:, :2]))
+    return np.concatenate([start, np.where(low < high, high, start)], 1)
 
 
 class PlacingTransform(Transform, ABC):
@@ -97,8 +239,8 @@ class PlacingTransform(Transform, ABC):
     def place(self, at: Placement, draw: Draw) -> Placement:
         """The placement after this operation, drawn for each sample."""
 
-    def output_shape(self, before: Shape | None, epoch: int) -> Shape | None:
-        """(height, width) after it, or None if that depends on the image; `before` is the shape before it."""
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        """Returns (height, width) after it, or None if that depends on the image; `before` is the shape before it."""
         return before
 
 
@@ -120,19 +262,22 @@ def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
 
 Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
 Size: TypeAlias = Side | Annotated[Sequence[int], kept_as(tuple[Side, Side])] | Schedule
-"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30."""
+"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30.
+
+Transforms take those of epoch 0; `Recipe.at` gives them those of another.
+"""
 
 
 def at_epoch(size: Size, epoch: int) -> int | Shape:
-    """The size in an epoch; in a schedule, the one that began last."""
+    """Returns the size in an epoch: of sizes by epoch, the one that began last."""
     if isinstance(size, dict):
         return size[max(start for start in size if start <= epoch)]
     return size if isinstance(size, int) else (size[0], size[1])
 
 
-def sides(size: Size, epoch: int) -> Shape:
-    """(height, width) of a size in an epoch; one number is a square."""
-    now = at_epoch(size, epoch)
+def sides(size: Size) -> Shape:
+    """Returns (height, width) of a size; one number is a square."""
+    now = at_epoch(size, 0)
     return (now, now) if isinstance(now, int) else now
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, InstanceOf, model_validator
 
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
 from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
 from gpuloader.recipe.part import part
-from gpuloader.recipe.program import Op, Program, chain, choose, sometimes, step
-from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, rotation, shear, translate, warp
+from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, choose, sometimes, step
+from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotation, shear, translate, warp
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ OPERATIONS = {
 }
 
 
-def operation(name: str, argument: Floats, height: int, width: int, sampling: ArrayLike, fill: Fill | None) -> Program:
+def operation(name: str, argument: Floats, sizes: Ints, interpolation: ArrayLike, fill: Fill | None) -> Program:
     """One step for each argument, (n,), of an operation by its name in the papers.
 
     The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
@@ -54,15 +54,15 @@ def operation(name: str, argument: Floats, height: int, width: int, sampling: Ar
     """
     match name:
         case "ShearX":
-            return warp(shear(argument, 0), sampling, fill)
+            return warp(shear(argument, 0), interpolation, fill)
         case "ShearY":
-            return warp(shear(0, argument), sampling, fill)
+            return warp(shear(0, argument), interpolation, fill)
         case "TranslateX":
-            return warp(translate(argument, 0), sampling, fill)
+            return warp(translate(argument, 0), interpolation, fill)
         case "TranslateY":
-            return warp(translate(0, argument), sampling, fill)
+            return warp(translate(0, argument), interpolation, fill)
         case "Rotate":
-            return warp(rotation(argument, (width / 2, height / 2)), sampling, fill)
+            return warp(rotation(argument, middle(sizes)), interpolation, fill)
         case _:
             return step(OPERATIONS[name], len(argument), argument)
 
@@ -142,30 +142,41 @@ PARTIAL_MIX_SPACE = Space((*_WARPS, *_TABLES), 0.3, lambda size: size / 3.0, 30.
 class Table:
     """All steps of a space: row ((operation * bins) + magnitude) * 2 + sign, 1 for negative; the last does nothing."""
 
-    steps: Program
+    space: Space
     bins: int
+    interpolation: Interpolation
+    fill: Fill | None
 
     def rows(self, operations: Ints, magnitudes: Ints, negative: NDArray[np.bool_]) -> Ints:
         """The rows of operations by their place in the space, of magnitudes and of signs."""
         return (operations * self.bins + magnitudes) * 2 + negative
 
-    def program(self, rows: Ints, choices: tuple[frozenset[Op], ...]) -> Program:
-        """The steps of the rows, (n, k); -1 does nothing."""
-        return Program(self.steps.ops[rows, 0], self.steps.parameters[rows, 0], choices)
+    def program(self, rows: Ints, sizes: Ints, choices: tuple[frozenset[Op], ...]) -> Program:
+        """Takes the steps of the rows, (n, k), for images of these sizes; -1 does nothing."""
+        if len(sizes) == 1:
+            steps = all_steps(self, *sizes[0].tolist())
+            return Program(steps.ops[rows, 0], steps.parameters[rows, 0], choices)
+        made = Program(np.empty(rows.shape, np.int32), np.empty((*rows.shape, PARAMETERS), np.float32), choices)
+        for size in {*map(tuple, sizes.tolist())}:
+            same, steps = (sizes == size).all(1), all_steps(self, *size)
+            made.ops[same], made.parameters[same] = steps.ops[rows[same], 0], steps.parameters[rows[same], 0]
+        return made
 
 
 @lru_cache(maxsize=64)
-def table(space: Space, bins: int, height: int, width: int, interpolation: Interpolation, fill: Fill | None) -> Table:
-    """A space's steps for images of a size."""
+def all_steps(table: Table, height: int, width: int) -> Program:
+    """Makes all steps of a table for images of a size, one a row."""
+    sizes, interpolation = np.array([[height, width]]), INTERPOLATIONS[table.interpolation]
     parts = [
         operation(
-            name, space.arguments(name, bins, height, width).ravel(), height, width, INTERPOLATIONS[interpolation], fill
+            name, table.space.arguments(name, table.bins, height, width).ravel(), sizes, interpolation, table.fill
         )
-        for name in space.names
+        for name in table.space.names
     ]
     parts.append(step(Op.IDENTITY, 1))
-    ops, parameters = (np.concatenate([getattr(part, field) for part in parts]) for field in ("ops", "parameters"))
-    return Table(Program(ops, parameters, ()), bins)
+    return Program(
+        np.concatenate([part.ops for part in parts]), np.concatenate([part.parameters for part in parts]), ()
+    )
 
 
 def _ops(names: tuple[str, ...]) -> frozenset[Op]:
@@ -202,10 +213,10 @@ class AutoAugment(PixelTransform):
     def steps(self) -> int:
         return 2
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """Two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
         policies, names = POLICIES[self.policy], AUTO_SPACE.names
-        steps = table(AUTO_SPACE, 10, height, width, self.interpolation, self.fill)
+        steps = Table(AUTO_SPACE, 10, self.interpolation, self.fill)
         operations = np.array([[names.index(name) for name, _, _ in pair] for pair in policies])
         magnitudes = np.array([[magnitude or 0 for _, _, magnitude in pair] for pair in policies])
         probabilities = np.array([[p for _, p, _ in pair] for pair in policies])
@@ -216,7 +227,7 @@ class AutoAugment(PixelTransform):
         choices = tuple(
             frozenset({OPERATIONS[name] for name, p, _ in trials if p > 0}) | {Op.IDENTITY} for trials in zip(*policies)
         )
-        return steps.program(np.where(applied, rows, -1), choices)
+        return steps.program(np.where(applied, rows, -1), sizes, choices)
 
 
 @part
@@ -256,13 +267,13 @@ class RandAugment(PixelTransform):
     def steps(self) -> int:
         return self.num_ops
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """`num_ops` steps. Columns for each: the operation, the sign."""
-        steps = table(RAND_SPACE, self.num_magnitude_bins, height, width, self.interpolation, self.fill)
+        steps = Table(RAND_SPACE, self.num_magnitude_bins, self.interpolation, self.fill)
         uniform = draw(2 * self.num_ops).reshape(draw.samples, self.num_ops, 2)
         operations = _below(len(RAND_SPACE.names), uniform[..., 0])
         rows = steps.rows(operations, np.full_like(operations, self.magnitude), uniform[..., 1] < 0.5)
-        return steps.program(rows, (_ops(RAND_SPACE.names),) * self.num_ops)
+        return steps.program(rows, sizes, (_ops(RAND_SPACE.names),) * self.num_ops)
 
 
 @part
@@ -286,13 +297,13 @@ class TrivialAugmentWide(PixelTransform):
     interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step. Columns: the operation, the magnitude, the sign."""
-        steps = table(WIDE_SPACE, self.num_magnitude_bins, height, width, self.interpolation, self.fill)
+        steps = Table(WIDE_SPACE, self.num_magnitude_bins, self.interpolation, self.fill)
         uniform = draw(3)
         operations, magnitudes = _below(len(WIDE_SPACE.names), uniform[:, 0]), _below(steps.bins, uniform[:, 1])
         rows = steps.rows(operations, magnitudes, uniform[:, 2] < 0.5)
-        return steps.program(rows[:, None], (_ops(WIDE_SPACE.names),))
+        return steps.program(rows[:, None], sizes, (_ops(WIDE_SPACE.names),))
 
 
 @part
@@ -332,14 +343,14 @@ class AugMix(PixelTransform):
     def steps(self) -> int:
         return 3 + self.mixture_width * (self._depth + 1)
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """3 + `mixture_width` (depth + 1) steps; the depth is 3 if it is drawn.
 
         Columns: two for the image's weight; for each chain its depth, and for each of its operations the operation, the
         magnitude and the sign; then those of the chains' weights.
         """
         space = MIX_SPACE if self.all_ops else PARTIAL_MIX_SPACE
-        steps = table(space, 10, height, width, self.interpolation, self.fill)
+        steps = Table(space, 10, self.interpolation, self.fill)
         n, chains, depth = draw.samples, self.mixture_width, self._depth
         in_chains = 2 + chains * (1 + 3 * depth)
         columns = gamma_columns(self.alpha)
@@ -360,7 +371,7 @@ class AugMix(PixelTransform):
             choices = (ops, ops | {Op.IDENTITY}, ops | {Op.IDENTITY})
         parts = [step(Op.MIX_BEGIN, n), step(Op.MIX_ADD, n, image_weight)]
         for number in range(chains):
-            parts += [steps.program(rows[:, number], choices), step(Op.MIX_ADD, n, weights[:, number])]
+            parts += [steps.program(rows[:, number], sizes, choices), step(Op.MIX_ADD, n, weights[:, number])]
         return chain([*parts, step(Op.MIX_END, n)], n)
 
 
@@ -402,10 +413,10 @@ class RandomApply(PixelTransform):
     def random(self) -> bool:
         return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """The steps of the transforms."""
         own, *draws = draw.split(1 + len(self.transforms))
-        parts = [transform.program(part, height, width) for transform, part in zip(self.transforms, draws)]
+        parts = [transform.program(part, sizes) for transform, part in zip(self.transforms, draws)]
         return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
 
 
@@ -451,12 +462,12 @@ class RandomChoice(PixelTransform):
     def _weights(self) -> Sequence[float]:
         return self.p or (1.0,) * len(self.transforms)
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """The steps of the longest transform."""
         weights = np.array(self._weights)
         own, *draws = draw.split(1 + len(self.transforms))
         programs = [
-            transform.program(part, height, width)
+            transform.program(part, sizes)
             for transform, part, weight in zip(self.transforms, draws, weights)
             if weight > 0
         ]

@@ -10,14 +10,13 @@ from typing import Any, TypeGuard
 import yaml
 
 from gpuloader.errors import PresetError, describe
+from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe import colors, crops, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import (
     NOT_NEEDED,
     OF_THE_LOADER,
-    did_you_mean,
-    either,
     first_lines,
     key_name,
     make_part,

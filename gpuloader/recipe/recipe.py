@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, InstanceOf, model_validator
+from typing_extensions import Self
 
+from gpuloader.errors import PresetError
 from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, Format
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS, MAX_PIXELS
 from gpuloader.plan import Draws, LastBatch, Shuffle
@@ -20,7 +23,7 @@ from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.part import part
-from gpuloader.recipe.placement import Shape
+from gpuloader.recipe.placement import Shape, at_epoch
 from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
@@ -107,6 +110,8 @@ class Recipe:
             raise ValueError("give either `transforms`, or `views` with their own transforms")
         self._check_count()
         views = self.each_view
+        for epoch in self._starts:
+            self._made_for(epoch, None)
         if (steps := sum(view.steps for view in views)) > MAX_STEPS:
             raise ValueError(f"{steps} steps that change pixels, in all views: allowed are up to {MAX_STEPS}")
         if self.dtype == "uint8" and any(view.normalize or view.erasing for view in views):
@@ -185,9 +190,58 @@ class Recipe:
             left_out |= {"formats"}
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
-    def shapes(self, epoch: int) -> list[Shape]:
-        """(height, width) of each view's output in an epoch."""
-        return [view.shape(epoch) for view in self.each_view]
+    @property
+    def shapes(self) -> list[Shape]:
+        """(height, width) of each view's output; those of epoch 0, if sizes depend on the epoch."""
+        return [view.shape for view in self.each_view]
+
+    def at(self, epoch: int, shape: Shape | None = None) -> Self:
+        """Returns the recipe as it is in an epoch, without sizes by epoch.
+
+        Args:
+            epoch: from 0 on.
+            shape: (height, width) of the output, in place of the recipe's own: the size of its last crop or `Resize`.
+
+        Raises:
+            PresetError: no size of the recipe decides its output's, or it has `View`s, which may differ in size.
+
+        Example:
+            >>> from gpuloader import Compose
+            >>> from gpuloader.transforms import RandomResizedCrop
+            >>> compose = Compose([RandomResizedCrop({0: 128, 30: 224})])
+            >>> compose.at(epoch=40).shapes, compose.at(epoch=0, shape=(96, 160)).shapes
+            ([(224, 224)], [(96, 160)])
+        """
+        if shape is None and not self._starts:
+            return self
+        key = max((start for start in self._starts if start <= epoch), default=0), shape
+        if key not in self._made:
+            self._made[key] = self._made_for(*key)
+        return self._made[key]
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, Shape | None], Self]:
+        """What `at` returned: a run asks for it at every batch."""
+        return {}
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        """The epochs in which a size changes."""
+        sizes = [getattr(each, "size", None) for view in self._views for each in view.transforms]
+        return tuple(sorted({start for size in sizes if isinstance(size, dict) for start in size}))
+
+    def _made_for(self, epoch: int, shape: Shape | None) -> Self:
+        if isinstance(self.views, int):
+            made = replace(self, transforms=_sized(self.transforms, epoch, shape))
+        else:
+            views = [View(_sized(view.transforms, epoch, None), view.count) for view in self.views]
+            made = replace(self, views=views)
+        if shape is not None and set(made.shapes) != {shape}:
+            raise PresetError(
+                f"shape {shape} cannot replace the recipe's {made.shapes[0]}: allowed are recipes without `View`s, "
+                f"which end with RandomResizedCrop, with a crop, or with Resize to [height, width]"
+            )
+        return made
 
     @cached_property
     def drawn_for_none(self) -> Drawn:
@@ -196,7 +250,18 @@ class Recipe:
 
     def draw(self, draws: Draws, sizes: Ints) -> Drawn:
         """Draws all that depends on random numbers, for images of these heights and widths, (n, 2) int64."""
-        return Drawn.of([view.draw(draws, sizes) for view in self.each_view])
+        return Drawn.of([view.draw(draws, sizes) for view in self.at(draws.epoch).each_view])
+
+
+def _sized(transforms: Sequence[Transform], epoch: int, shape: Shape | None) -> list[Transform]:
+    """Gives transforms their sizes of an epoch, and the last that has a size the shape, if there is one."""
+    made: list[Any] = list(transforms)
+    sized = [number for number, each in enumerate(made) if hasattr(each, "size")]
+    for number in sized:
+        size = shape if shape is not None and number == sized[-1] else at_epoch(made[number].size, epoch)
+        if size != made[number].size:
+            made[number] = replace(made[number], size=size)
+    return made
 
 
 def _digest(values: dict[str, Any]) -> str:

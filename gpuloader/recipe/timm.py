@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
-from gpuloader.recipe.model import Factor, Fill, PixelTransform, Probability
+from gpuloader.recipe.model import Factor, Fill, Ints, PixelTransform, Probability
 from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
@@ -75,42 +74,43 @@ class TimmRandAugment(PixelTransform):
     def steps(self) -> int:
         return self.num_ops
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """`num_ops` steps.
 
         Columns for each: the operation, whether it is applied, two for the magnitude, the sign, the interpolation.
         """
         n, k = draw.samples, self.num_ops
-        which, applied, radius, angle, sign, sampling = draw(6 * k).reshape(n * k, 6).T
+        which, applied, radius, angle, sign, interpolation = draw(6 * k).reshape(n * k, 6).T
         chosen = np.where(applied < self.prob, (which * len(OPERATION_NAMES)).astype(np.int64), -1)
         level = np.clip(self.magnitude + self.magnitude_std * normal(radius, angle), 0, self.magnitude_max) / 10
         sign = np.where(sign < 0.5, -1.0, 1.0)
         if self.interpolation == "random":
-            sampling = np.where(sampling < 0.5, BILINEAR, BICUBIC)
+            interpolation = np.where(interpolation < 0.5, BILINEAR, BICUBIC)
         else:
-            sampling = np.full(n * k, INTERPOLATIONS[self.interpolation])
+            interpolation = np.full(n * k, INTERPOLATIONS[self.interpolation])
         ops = np.full(n * k, Op.IDENTITY, np.int32)
         parameters = np.zeros((n * k, PARAMETERS), np.float32)
         for number, name in enumerate(OPERATION_NAMES):
             rows = np.flatnonzero(chosen == number)
-            argument = self.argument(name, level[rows], sign[rows], height, width)
-            part = operation(name, argument, height, width, sampling[rows], self.fill)
+            size = sizes if len(sizes) == 1 else sizes[rows // k]
+            argument = self.argument(name, level[rows], sign[rows], size)
+            part = operation(name, argument, size, interpolation[rows], self.fill)
             ops[rows], parameters[rows] = part.ops[:, 0], part.parameters[:, 0]
         names = frozenset(OPERATIONS[name] for name in OPERATION_NAMES) if self.prob > 0 else frozenset()
         choices = names | {Op.IDENTITY} if self.prob < 1 else names
         return Program(ops.reshape(n, k), parameters.reshape(n, k, PARAMETERS), (choices,) * k)
 
-    def argument(self, name: str, level: Floats, sign: NDArray[np.float64], height: int, width: int) -> Floats:
-        """`operation`'s arguments for levels, (n,), in tenths of the magnitude, and signs that are 1 or -1."""
+    def argument(self, name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
+        """Computes `operation`'s arguments for levels, (n,), in tenths of the magnitude, and signs that are 1 or -1."""
         match name:
             case "Rotate":
                 return sign * level * 30
             case "ShearX" | "ShearY":
                 return sign * level * 0.3
             case "TranslateX":
-                return sign * level * 0.45 * width
+                return sign * level * 0.45 * sizes[:, 1]
             case "TranslateY":
-                return sign * level * 0.45 * height
+                return sign * level * 0.45 * sizes[:, 0]
             case "Color" | "Contrast" | "Brightness" | "Sharpness":
                 return np.maximum(0.1, 1 + sign * level * 0.9) if self.increasing else level * 1.8 + 0.1
             case "Posterize":
@@ -149,12 +149,12 @@ class ThreeAugment(PixelTransform):
     def steps(self) -> int:
         return 4 if self.color_jitter else 1
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step, and the three of the jitter where it is not 0."""
         transforms = (
             RandomChoice((Grayscale(), RandomSolarize(128, p=1), GaussianBlur(13, (0.1, 2.0)))),
             ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter),
         )
         draws = draw.split(len(transforms))
-        parts = [transform.program(part, height, width) for transform, part in zip(transforms, draws)]
+        parts = [transform.program(part, sizes) for transform, part in zip(transforms, draws)]
         return chain(parts, draw.samples)

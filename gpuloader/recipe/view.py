@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    CornerCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-)
+from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.drawn import DrawnView
-from gpuloader.recipe.model import Ints, PixelTransform, Transform
+from gpuloader.recipe.model import MAX_TRANSFORMS, Ints, PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
 from gpuloader.recipe.warps import mirror, warp
+
+Changing: TypeAlias = PixelTransform | RandomHorizontalFlip
 
 
 class ViewPlan:
@@ -47,58 +42,38 @@ class ViewPlan:
 
     def __init__(self, transforms: Sequence[Transform], number: int) -> None:
         # The same object may occur several times; each occurrence draws its own numbers.
-        self._transforms = transforms = [copy(each) for each in transforms]
+        self._transforms = [copy(each) for each in transforms]
         self.number = number
-        placing = next(
-            (n for n, each in enumerate(transforms) if not isinstance(each, PlacingTransform)), len(transforms)
-        )
-        self.placing = [each for each in transforms[:placing] if isinstance(each, PlacingTransform)]
-        behind = transforms[placing:]
-        self.pixels = [each for each in behind if isinstance(each, (PixelTransform, RandomHorizontalFlip))]
-        self.normalize = next((each for each in behind if isinstance(each, Normalize)), None)
-        self.erasing = next((each for each in behind if isinstance(each, RandomErasing)), None)
+        left = deque(self._transforms)
+        self.placing: list[PlacingTransform] = _take(left, PlacingTransform)
+        self.pixels: list[Changing] = _take(left, PixelTransform, RandomHorizontalFlip)
+        self.normalize: Normalize | None = next(iter(_take(left, Normalize, most=1)), None)
+        self.erasing: RandomErasing | None = next(iter(_take(left, RandomErasing, most=1)), None)
+        if left:
+            raise ValueError(
+                f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
+                f"then what changes pixels, then Normalize once, then RandomErasing once"
+            )
         streams = [each.stream for each in transforms]
         self._occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)]
-        self._check()
-        self._check_sides()
-
-    def _check(self) -> None:
-        in_order = [*self.placing, *self.pixels, *(each for each in (self.normalize, self.erasing) if each is not None)]
-        for wanted, each in zip_longest(in_order, self._transforms):
-            if each is not wanted:
-                raise ValueError(
-                    f"{_name(each)} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
-                    f"then what changes pixels, then Normalize once, then RandomErasing once"
-                )
         if max(self._occurrences, default=0) >= OCCURRENCES:
             raise ValueError(f"a view may have {OCCURRENCES} transforms of one kind; this has more")
-        names = [_name(each) for each in self.placing]
-        resizing = [n for n, each in enumerate(self.placing) if isinstance(each, (Resize, RandomResizedCrop))]
-        cutting = [n for n, each in enumerate(self.placing) if isinstance(each, _CROPS)]
-        padding = [
-            n
-            for n, each in enumerate(self.placing)
-            if isinstance(each, Pad) or (isinstance(each, RandomCrop) and each.pads)
-        ]
-        if len(resizing) > 1 or len(cutting) > 1 or len(padding) > 1:
+        self._check_placing()
+
+    def _check_placing(self) -> None:
+        names = ", ".join(map(_name, self.placing))
+        try:
+            self._place(_NO_DRAWS, np.zeros((0, 2), np.int64))
+        except ValueError as error:
+            raise ValueError(f"{names}: {error}") from None
+        if self._shape is None:
             raise ValueError(
-                f"{', '.join(names)}: allowed are one resize, one crop and one padding; fold them into one"
-            )
-        if resizing and min([*cutting, *padding, resizing[0]]) < resizing[0]:
-            raise ValueError(f"{', '.join(names)}: {names[resizing[0]]} must come before cropping and padding")
-        if cutting and padding and cutting[0] < padding[0]:
-            raise ValueError(f"{', '.join(names)}: padding must come before the crop")
-        if self._shape(0) is None:
-            raise ValueError(
-                f"{', '.join(names) or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
+                f"{names or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
                 f"take RandomResizedCrop, or Resize to [height, width]"
             )
-
-    def _check_sides(self) -> None:
-        sizes = [size for each in self.placing if isinstance(size := getattr(each, "size", None), dict)]
-        for height, width in (self.shape(epoch) for epoch in {0}.union(*sizes)):
-            if max(height, width) > MAX_SIDE:
-                raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
+        if max(self._shape) > MAX_SIDE:
+            height, width = self._shape
+            raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
 
     @cached_property
     def steps(self) -> int:
@@ -118,7 +93,7 @@ class ViewPlan:
     @cached_property
     def of_none(self) -> DrawnView:
         """The draw of no samples: it has what all samples share."""
-        return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
+        return self.draw(_NO_DRAWS, np.zeros((0, 2), np.int64))
 
     @property
     def random(self) -> bool:
@@ -131,30 +106,30 @@ class ViewPlan:
         return not self.pixels and self.erasing is None
 
     @property
-    def pads(self) -> bool:
-        """Whether the output can show pixels outside of the image."""
-        return any(isinstance(each, (Pad, *_CROPS)) for each in self.placing)
-
-    def shape(self, epoch: int) -> Shape:
-        """(height, width) of the output in an epoch."""
-        shape = self._shape(epoch)
-        assert shape is not None
-        return shape
+    def shape(self) -> Shape:
+        """(height, width) of the output."""
+        assert self._shape is not None
+        return self._shape
 
     def draw(self, draws: Draws, sizes: Ints) -> DrawnView:
         """Draws for images of these heights and widths, (n, 2)."""
-        shape = self.shape(draws.epoch)
+        placements = self._place(draws, sizes)
+        size = np.array([self.shape])
+        programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
+        erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
+        return DrawnView(self.shape, placements, chain(programs, len(draws.ids)), erased)
+
+    def _place(self, draws: Draws, sizes: Ints) -> tuple[Placement, ...]:
         placements = [Placement.whole(sizes)]
         for transform in self.placing:
             placements.append(transform.place(placements[-1], self._draw(transform, draws)))
-        programs = [_program(transform, self._draw(transform, draws), *shape) for transform in self.pixels]
-        erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), *shape)
-        return DrawnView(shape, tuple(placements), chain(programs, len(draws.ids)), erased)
+        return tuple(placements)
 
-    def _shape(self, epoch: int) -> Shape | None:
+    @cached_property
+    def _shape(self) -> Shape | None:
         shape = None
         for transform in self.placing:
-            shape = transform.output_shape(shape, epoch)
+            shape = transform.output_shape(shape)
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
@@ -162,20 +137,28 @@ class ViewPlan:
         return draws.of(transform.stream, occurrence, self.number)
 
 
-def steps_of(transform: PixelTransform | RandomHorizontalFlip) -> int:
+def steps_of(transform: Changing) -> int:
     """How many steps a transform has in a view's program."""
     return transform.steps if isinstance(transform, PixelTransform) else 1
 
 
-def _program(transform: PixelTransform | RandomHorizontalFlip, draw: Draw, height: int, width: int) -> Program:
+def _program(transform: Changing, draw: Draw, sizes: Ints) -> Program:
     if isinstance(transform, PixelTransform):
-        return transform.program(draw, height, width)
+        return transform.program(draw, sizes)
     horizontal = np.full(draw.samples, transform.axis == 1)
-    flip = warp(mirror(horizontal, ~horizontal, height, width), NEAREST, None)
+    flip = warp(mirror(horizontal, ~horizontal, sizes), NEAREST, None)
     return sometimes(flip, draw(1)[:, 0], transform.p)
 
 
-_CROPS = (CenterCrop, RandomCrop, CornerCrop)
+_NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))
+
+
+def _take(left: deque[Transform], *kinds: type[Any], most: int = MAX_TRANSFORMS) -> list[Any]:
+    """Takes transforms from the front, while they are of these kinds."""
+    taken: list[Any] = []
+    while left and isinstance(left[0], kinds) and len(taken) < most:
+        taken.append(left.popleft())
+    return taken
 
 
 def _name(transform: Transform) -> str:

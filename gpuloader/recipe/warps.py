@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Number, Pair, PixelTransform, Probability, check_range, kept_as
+from gpuloader.recipe.model import Fill, Ints, Number, Pair, PixelTransform, Probability, check_range, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
@@ -26,28 +26,32 @@ Four: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Numbe
 INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
 
-def warp(matrices: Matrices, sampling: ArrayLike, fill: Fill | None) -> Program:
+def warp(matrices: Matrices, interpolation: ArrayLike, fill: Fill | None) -> Program:
     """One step that moves pixels.
 
     Args:
         matrices: (n, 3, 3).
-        sampling: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
+        interpolation: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
         fill: the level outside of the image, one for all channels or one for each; None is black, see `program`.
     """
-    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, sampling, *rgb(fill or 0.0), fill is not None)
+    return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, interpolation, *rgb(fill or 0.0), fill is not None)
 
 
-def rotation(degrees: ArrayLike, center: Pair) -> Matrices:
-    """Turns the picture counter-clockwise about a point (x, y) in pixels."""
+Point: TypeAlias = Sequence[ArrayLike]
+"""x and y in pixels: numbers, or (n,)."""
+
+
+def rotation(degrees: ArrayLike, center: Point) -> Matrices:
+    """Turns the picture counter-clockwise about a point."""
     return affine(-np.asarray(degrees), (0, 0), 1.0, (0, 0), center)
 
 
 def affine(
     degrees: ArrayLike,
-    translate: tuple[ArrayLike, ArrayLike],
+    translate: Point,
     scale: ArrayLike,
     shear: tuple[ArrayLike, ArrayLike],
-    center: Pair,
+    center: Point,
 ) -> Matrices:
     """Shears, scales, turns (clockwise, about a point) and moves the picture; torchvision's `affine`.
 
@@ -57,9 +61,7 @@ def affine(
 
     Args:
         degrees, scale: numbers, or (n,).
-        translate: x and y in pixels.
         shear: along x and y in degrees.
-        center: x and y of the point in pixels.
     """
     angle, shear_x, shear_y = np.radians(degrees), np.radians(shear[0]), np.radians(shear[1])
     a = np.cos(angle - shear_y) / np.cos(shear_y)
@@ -81,13 +83,14 @@ def translate(x: ArrayLike, y: ArrayLike) -> Matrices:
     return _matrices(1, 0, np.negative(x), 0, 1, np.negative(y))
 
 
-def mirror(horizontal: ArrayLike, vertical: ArrayLike, height: int, width: int) -> Matrices:
-    """Flips the picture left to right where `horizontal`, and upside down where `vertical`."""
+def mirror(horizontal: ArrayLike, vertical: ArrayLike, sizes: Ints) -> Matrices:
+    """Flips pictures of these sizes, as in `PixelTransform.program`, left to right and upside down where it is true."""
+    height, width = sizes.T
     x, y = np.where(horizontal, -1, 1), np.where(vertical, -1, 1)
     return _matrices(x, 0, np.where(horizontal, width, 0), 0, y, np.where(vertical, height, 0))
 
 
-def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matrices:
+def perspective(corners: NDArray[np.float64], sizes: Ints) -> Matrices:
     """Moves the picture's corner pixels to other places, with what torchvision's `_get_perspective_coeffs` solves for.
 
     With the corners P as (x, y, 1) and [A B C] a determinant, Q = ([P1 P2 P3] P0, [P0 P2 P3] P1, ...) are multiples of
@@ -97,7 +100,7 @@ def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matric
     Args:
         corners: (n, 4, 2) integers: x and y in pixels of the new top left, top right, bottom right and bottom left.
             If three of a sample's are on one line, there is no such map, and its picture stays unchanged.
-        height, width: of the picture in pixels.
+        sizes: of the pictures, as in `PixelTransform.program`.
     """
     points = np.concatenate([corners, np.ones((len(corners), 4, 1))], 2)
     triangles = points[:, [1, 0, 0, 0]] * np.cross(points[:, [2, 2, 1, 1]], points[:, [3, 3, 3, 2]])
@@ -107,10 +110,16 @@ def perspective(corners: NDArray[np.float64], height: int, width: int) -> Matric
         np.stack([bottom_left, top_left, top_right - top_left], 1),
         np.stack([top_left, top_right, bottom_left - top_left], 1),
     )
-    matrices = rows * np.array([width - 1, height - 1, 1])[:, None]
+    reach = np.stack([sizes[:, 1] - 1, sizes[:, 0] - 1, np.ones(len(sizes), np.int64)], 1)
+    matrices = rows * reach[:, :, None]
     last = matrices[:, 2:, 2:]
     matrices = matrices / np.where(last == 0, 1, last)
     return np.where((determinants != 0).all(axis=1, keepdims=True), matrices, np.eye(3))
+
+
+def middle(sizes: Ints) -> Point:
+    """The middle of pictures of these sizes, as in `PixelTransform.program`."""
+    return sizes[:, 1] / 2, sizes[:, 0] / 2
 
 
 def _matrices(*rows: ArrayLike) -> Matrices:
@@ -170,12 +179,11 @@ class RandomRotation(PixelTransform):
         low, high = _spread(self.degrees)
         return low < high
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step."""
         low, high = _spread(self.degrees)
         degrees = _between(draw(1)[:, 0], low, high)
-        matrices = rotation(degrees, self.center or (width / 2, height / 2))
-        return warp(matrices, INTERPOLATIONS[self.interpolation], self.fill)
+        return warp(rotation(degrees, self.center or middle(sizes)), INTERPOLATIONS[self.interpolation], self.fill)
 
 
 @part
@@ -227,9 +235,9 @@ class RandomAffine(PixelTransform):
         bounds = (*_spread(self.degrees), *(self.scale or (1.0, 1.0)), *_spread(self.shear or 0.0))
         return bounds[::2] != bounds[1::2] or any(self.translate or ())
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step. Columns: degrees, move along x and y, scale, shear along x and y."""
-        uniform = draw(6).T
+        uniform, (height, width) = draw(6).T, sizes.T
         low, high = _spread(self.degrees)
         x, y = self.translate or (0.0, 0.0)
         least, most = self.scale or (1.0, 1.0)
@@ -242,9 +250,12 @@ class RandomAffine(PixelTransform):
             ),
             _between(uniform[3], least, most),
             (_between(uniform[4], shears[0], shears[1]), _between(uniform[5], shears[2], shears[3])),
-            self.center or (width / 2, height / 2),
+            self.center or middle(sizes),
         )
         return warp(matrices, INTERPOLATIONS[self.interpolation], self.fill)
+
+
+_CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 
 @part
@@ -278,13 +289,12 @@ class RandomPerspective(PixelTransform):
     def random(self) -> bool:
         return self.p > 0
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         """One step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""
         uniform = draw(9)
-        reach_x = int(self.distortion_scale * (width // 2)) + 1
-        reach_y = int(self.distortion_scale * (height // 2)) + 1
-        right, bottom = width - reach_x, height - reach_y
-        inwards = np.floor(uniform[:, 1:].reshape(-1, 4, 2) * (reach_x, reach_y))
-        corners = inwards + np.array([(0, 0), (right, 0), (right, bottom), (0, bottom)])
-        warped = warp(perspective(corners, height, width), INTERPOLATIONS[self.interpolation], self.fill)
+        most = sizes[:, None, ::-1]  # x before y
+        reach = (self.distortion_scale * (most // 2)).astype(np.int64) + 1
+        inwards = np.floor(uniform[:, 1:].reshape(-1, 4, 2) * reach)
+        corners = inwards + (most - reach) * _CORNERS
+        warped = warp(perspective(corners, sizes), INTERPOLATIONS[self.interpolation], self.fill)
         return sometimes(warped, uniform[:, 0], self.p)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -17,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
+from gpuloader.helpers.text import similar
+from gpuloader.helpers.values import is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
@@ -30,7 +31,6 @@ _ALLOWED = (
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _LACKING = "lack a label: they have no .{} component"
 _LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
-_COMPARED = 100  # characters of an unknown name: it may be of any length
 _KEY_SHOWN = 200
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
@@ -243,7 +243,7 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
     searched, label = _under(name, parsed)
     if isinstance(label, str) and named:
         return label
-    if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
+    if not is_integer(label, -(2**63), 2**63):
         found = (
             f"its keys are {describe(sorted(searched), 500)}"
             if isinstance(searched, dict)
@@ -357,7 +357,7 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
-    near = difflib.get_close_matches(names[0][:_COMPARED], listed, n=3)
+    near = similar(names[0], listed, 3)
     those = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
     return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {those}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import shlex
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
+from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
@@ -191,7 +191,7 @@ def _hint_for_glob(path: Path) -> str:
     if not folder.is_dir():
         return f"; {folder} is no folder{_hint(folder)}"
     names = sorted(other.name for other in folder.iterdir() if not _is_index(other.name))
-    if near := difflib.get_close_matches(path.relative_to(folder).parts[0], names, n=3):
+    if near := similar(path.relative_to(folder).parts[0], names, 3):
         return f"; similar names are {', '.join(sorted(near))}"
     shards = [name for name in names if name.endswith(".tar")]
     return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
@@ -205,5 +205,5 @@ def _folders_with_tars(folder: Path) -> str:
 def _hint(path: Path) -> str:
     if not path.parent.is_dir():
         return f" (there is no folder {path.parent} either)"
-    near = difflib.get_close_matches(path.name, [other.name for other in path.parent.iterdir()], n=3)
+    near = similar(path.name, (other.name for other in path.parent.iterdir()), 3)
     return f"; similar names are {', '.join(sorted(near))}" if near else f"; the folder {path.parent} has no such name"

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
-from gpuloader.helpers.printable import shorten
 from gpuloader.helpers.regular_file import Read, open_regular
+from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
 from gpuloader.images.header import image_size
 from gpuloader.images.orientation import image_orientation

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
 from gpuloader.helpers.regular_file import check_regular
-from gpuloader.images.limits import MAX_ENCODED_BYTES, cause_in_bytes
+from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
 from gpuloader.plan import Plan
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex
@@ -334,14 +334,16 @@ class ShardSet:
         """Reads a sample's component; None if it has none with that extension. Raises the errors of `read_images`.
 
         Raises:
-            DataError: it exceeds the number of bytes allowed for an image.
+            Refused: it exceeds the number of bytes allowed for an image.
         """
         shard, _ = self._locate(sample)
         place = self.index.component(sample, extension)
         if place is None:
             return None
         if cause := cause_in_bytes(place[1]):
-            raise DataError(f"the .{extension} component of {self.key(sample)!r} in {self.shards[shard]}: {cause}")
+            component = f"the .{extension} component"
+            message = f"{component} of {self.key(sample)!r} in {self.shards[shard]}: {cause}"
+            raise Refused(f"{component} beside it: {cause}", message)
         view = np.empty(place[1], np.uint8)
         with self._lock:
             if shard in self._entries:

@@ -19,7 +19,7 @@ from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.decoding import make_running
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep, UndecodableError
@@ -33,71 +33,8 @@ from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import Batches, as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
-from gpuloader.tools.training_step import prepare_training
 
-
-def bench(
-    tar: Sources,
-    batch_size: int | None = None,
-    device_id: int | Literal["auto"] | None = "auto",
-    *,
-    seconds: float = 20.0,
-    train: str | None = None,
-    plot: str | Path | None = None,
-    report: str | Path | None = None,
-    progress: bool = False,
-    **arguments: Any,  # noqa: ANN401 - those of GPULoader
-) -> BenchResult:
-    """Measures each stage of loading for a short time, and says which one limits.
-
-    Args:
-        tar: as for `GPULoader`.
-        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
-        device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
-        seconds: for all stages of a device together, without starting and warming up; the same again with `train`.
-        train: a network whose training step is measured with and without the loader: "small", or a name that
-            torchvision or timm knows.
-        plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
-        report: a page with all results to write, one .html file.
-        progress: show the progress on stderr.
-        arguments: further arguments of `GPULoader`. By default the last batch is padded.
-
-    Raises:
-        ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
-            installed.
-        BadImageError: an image is bad: name the bad images in `on_error=BadImages(known=...)`.
-    """
-    if not seconds > 0:
-        raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
-    for path in (plot, report):
-        if path is not None:
-            check_output(path)
-    if plot is not None:
-        check_plotting(Path(plot))
-    arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
-    machine = this_machine()
-    devices: list[int | Literal["auto"] | None] = [None]
-    if device_id is not None and (machine.gpus or device_id != "auto"):
-        devices.append(device_id)
-    batch_size = fitting_batch_size(batch_size, count_samples(tar, None, arguments))
-    with ExitStack() as stack:
-        # All of them first, so that an invalid argument is reported before anything is measured.
-        loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
-        data = _data(run_of(loaders[0]), machine)
-        measured = [_measure_device(loader, data, machine, seconds, train, progress) for loader in loaders]
-    result = BenchResult(
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        machine=machine,
-        data=data,
-        settings={"tar": as_yaml(tar), "batch_size": batch_size, **as_yaml(arguments), "seconds": seconds},
-        devices=tuple(measured),
-    )
-    if plot is not None:
-        draw_plot(result, Path(plot))
-    if report is not None:
-        Path(report).write_text(report_page(result), encoding="utf-8")
-    return result
-
+__all__ = ["bench"]
 
 _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
@@ -112,8 +49,67 @@ _TITLES: Mapping[Stage, str] = {
 }
 
 
+def bench(
+    tar: Sources,
+    batch_size: int | None = None,
+    device_id: int | Literal["auto"] | None = "auto",
+    *,
+    seconds: float = 20.0,
+    plot: str | Path | None = None,
+    report: str | Path | None = None,
+    progress: bool = False,
+    **arguments: Any,  # noqa: ANN401 - those of GPULoader
+) -> BenchResult:
+    """Measures each stage of loading for a short time, and says which one limits.
+
+    Args:
+        tar: as for `GPULoader`.
+        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
+        device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
+        seconds: for all stages of a device together, without starting and warming up.
+        plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
+        report: a page with all results to write, one .html file.
+        progress: show the progress on stderr.
+        arguments: further arguments of `GPULoader`. By default the last batch is padded.
+
+    Raises:
+        ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
+            installed.
+        BadImageError: an image is bad: name the bad images in `on_error=BadImages(known=...)`.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
+    if plot is not None:
+        check_plotting(Path(plot))
+    if report is not None:
+        check_output(report)
+    arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
+    machine = this_machine()
+    devices: list[int | Literal["auto"] | None] = [None]
+    if device_id is not None and (machine.gpus or device_id != "auto"):
+        devices.append(device_id)
+    batch_size = fitting_batch_size(batch_size, count_samples(tar, None, arguments))
+    with ExitStack() as stack:
+        # All of them first, so that an invalid argument is reported before anything is measured.
+        loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
+        data = _data(run_of(loaders[0]), machine)
+        measured = [_measure_device(loader, data, machine, seconds, progress) for loader in loaders]
+    result = BenchResult(
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        data=data,
+        settings={"tar": as_yaml(tar), "batch_size": batch_size, **as_yaml(arguments), "seconds": seconds},
+        devices=tuple(measured),
+    )
+    if plot is not None:
+        draw_plot(result, Path(plot))
+    if report is not None:
+        Path(report).write_text(report_page(result), encoding="utf-8")
+    return result
+
+
 def _measure_device(
-    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, train: str | None, progress: bool
+    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, progress: bool
 ) -> DeviceFigures:
     cursors: list[Cursor] = []
     on_gpu = loader.device.type == "cuda"
@@ -131,17 +127,12 @@ def _measure_device(
         del stages["decode"]
     if not on_gpu and all(view.in_one_pass for view in loader.preset.each_view):
         del stages["pixels"]
-    train_for = None if train is None else prepare_training(loader, train)
     costs: dict[Stage, Cost] = {}
-    training = None
     with progress_bar(progress) as bar:
-        task = bar.add_task(f"measuring, {loader.device}", total=len(stages) + (train_for is not None))
+        task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
         for stage, work in stages.items():
             with closing(work()) as batches:
                 costs[stage] = measure(batches, seconds / len(stages), warm_up=stage != "disk")
-            bar.advance(task)
-        if train_for is not None:
-            training = train_for(seconds)
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
@@ -160,8 +151,7 @@ def _measure_device(
             StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
             for stage, cost in costs.items()
         ),
-        training=training,
-        limit=what_limits(costs, setup, *(() if training is None else (training.overhead, training.noise))),
+        limit=what_limits(costs, setup),
     )
 
 
@@ -216,7 +206,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in run.find_undecodable(batch.images, batch.drawn, message).items():
+    for row, cause in find_bad_rows(run, batch.images, batch.drawn, message).items():
         return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
     return RuntimeError(message)
 

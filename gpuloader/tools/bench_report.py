@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted, format_bytes
+from gpuloader.helpers.text import counted, format_bytes
 from gpuloader.tools.bench_result import BenchResult, DeviceFigures
+from gpuloader.tools.outputs import check_output
 
 _BAR, _LABELS, _WIDTH = 22, 250, 720
 _AXIS = "seconds for 1,000 images, each stage with all stages before it (less is better)"
@@ -37,7 +38,6 @@ def report_page(result: BenchResult) -> str:
             f'<p class="limit">{escape(device.limit)}</p>',
             _bars(device),
             _stage_table(device),
-            _training(device),
         ]
     data, machine = result.data, result.machine
     parts += [
@@ -60,7 +60,7 @@ def report_page(result: BenchResult) -> str:
         '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>"
     )
-    body = "\n".join(part for part in parts if part)
+    body = "\n".join(parts)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
 
 
@@ -75,17 +75,13 @@ def caching_note(result: BenchResult) -> str:
     return f"The shards ({data}) do not fit into memory ({memory}): every epoch reads from the disk."
 
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-
 def check_plotting(picture: Path) -> None:
-    """Checks that matplotlib is installed, and that the picture's name ends in a supported format.
+    """Checks that the picture can be written, in a format of matplotlib, and that this is installed.
 
     Raises:
         ConfigError: one of these is not so.
     """
-    if picture.suffix.lower() not in PLOT_SUFFIXES:
-        raise ConfigError(f"plot={str(picture)!r}: allowed is a file that ends in {', '.join(PLOT_SUFFIXES)}")
+    check_output(picture, (".png", ".svg", ".pdf"))
     if find_spec("matplotlib") is None:
         raise ConfigError("a plot needs matplotlib, which is not installed: pip install 'gpuloader[plot]'")
 
@@ -139,20 +135,6 @@ def _stage_table(device: DeviceFigures) -> str:
     ]
     titles = "".join(f'<th scope="col" class="{"number" if n else ""}">{title}</th>' for n, title in enumerate(head))
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-
-
-def _training(device: DeviceFigures) -> str:
-    if (training := device.training) is None:
-        return ""
-    return _table(
-        [
-            ("training step", training.model),
-            ("with a batch already on the device", f"{training.resident_step_seconds * 1000:,.1f} ms"),
-            ("with the loader", f"{training.loaded_step_seconds * 1000:,.1f} ms"),
-            ("overhead", f"{training.overhead:+.1%}, noise {training.noise:.1%}"),
-            ("waiting for data", f"{training.waiting_share:.1%} of the time"),
-        ]
-    )
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from gpuloader.tools.limits import Stage
 from gpuloader.tools.machine import Machine
-from gpuloader.tools.training_step import TrainingFigures
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,12 @@ class DeviceFigures:
         num_threads: the number of threads that decode.
         stages: in order; there is no "decode" if the images are decoded already, and no "pixels" if the CPU does all
             work after the decoder in one pass.
-        training: the overhead on a training step, if it was asked for.
         limit: one sentence: what limits, and what to change.
     """
 
     device: str
     num_threads: int
     stages: tuple[StageFigures, ...]
-    training: TrainingFigures | None
     limit: str
 
 

@@ -39,6 +39,8 @@ from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
 
+__all__ = ["CheckResult", "check_shards"]
+
 _IMAGES_PER_THREAD = 16
 _READ_BYTES = 64 << 20
 _SCANNING_THREADS = 8
@@ -183,6 +185,11 @@ def check_shards(
     elif quarantine is not None:
         Path(quarantine).write_text("")  # no shard can be read, so there is nothing to leave out
     bad_rows = [[row for row, sample in enumerate(shard.samples) if sample in bad] for shard in shards]
+    repaired = [
+        _repair(shard, rows, copies[shard.path])
+        for shard, rows in zip(shards, bad_rows)
+        if copies and (rows or shard.damage or shard.index.left_out_count)
+    ]
     return CheckResult(
         shards=len(shards),
         samples=shards[-1].samples.stop,
@@ -205,11 +212,7 @@ def check_shards(
         ),
         stray_count=sum(shard.index.left_out_count for shard in shards),
         lacking=_lacking(shards),
-        repaired=tuple(
-            _repair(shard, rows, copies[shard.path])
-            for shard, rows in zip(shards, bad_rows)
-            if copies and (rows or shard.damage or shard.index.left_out_count)
-        ),
+        repaired=tuple(repaired),
     )
 
 

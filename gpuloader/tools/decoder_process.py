@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from signal import Signals
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DeviceError, LoaderError
-from gpuloader.helpers.child_processes import end, start_python
-from gpuloader.helpers.pipes import write_all
+from gpuloader.helpers.child_processes import Child
 from gpuloader.images.arrays import array_gate
+from gpuloader.images.limits import Refused
 from gpuloader.internals.dali import is_cuda_failure
 
 _DECODED_PIXELS = 64 << 20
@@ -40,10 +39,9 @@ class Decoding:
     """
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
-        self._settings = json.dumps([batch_size, num_threads, device_id])
-        self._process: subprocess.Popen[bytes] | None = None
+        settings = json.dumps([batch_size, num_threads, device_id])
+        self._child = Child("decodes", LoaderError, "-m", __name__, settings)
         self._ends = 0
-        self._end = ""
 
     def bad(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
         """The rows that cannot be decoded, with the cause.
@@ -66,63 +64,29 @@ class Decoding:
 
     def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
         """The process's answer; None if the images ended the process."""
-        process = self._process = self._process or self._begin()
-        answer = _ask_process(process, images)
+        answer = self._child.ask([len(image) for image in images], *images)
         if answer is None:
-            self._end = _end(process.wait())
-            self.__exit__()
             self._ends += 1
             if self._ends > MOST_ENDS:
                 raise LoaderError(
                     f"decoding ended its process {self._ends} times in a row ({self._end}): the cause is the "
                     f"installation or the machine, not the images; see `gpuloader doctor`"
                 )
-        else:
-            self._ends = 0
-        return answer
+            return None
+        if "error" in answer:
+            raise LoaderError(*answer["error"].splitlines())
+        self._ends = 0
+        return {int(row): cause for row, cause in answer["bad"].items()}
+
+    @property
+    def _end(self) -> str:
+        return "an error of CUDA" if self._child.end == f"exit status {_CUDA_FAILED}" else self._child.end
 
     def __enter__(self) -> Decoding:
         return self
 
     def __exit__(self, *_: object) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process)
-
-    def _begin(self) -> subprocess.Popen[bytes]:
-        process = start_python("-m", __name__, self._settings, is_ready=lambda process: _answer(process) is not None)
-        if isinstance(process, str):
-            raise LoaderError("the process that decodes did not start:", *process.splitlines())
-        return process
-
-
-def _ask_process(process: subprocess.Popen[bytes], images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
-    assert process.stdin is not None
-    try:
-        write_all(process.stdin.fileno(), json.dumps([len(image) for image in images]).encode() + b"\n")
-        for image in images:
-            write_all(process.stdin.fileno(), image)
-    except BrokenPipeError:
-        return None
-    return _answer(process)
-
-
-def _answer(process: subprocess.Popen[bytes]) -> dict[int, str] | None:
-    """The process's answer; None if the process ended."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line.endswith(b"\n"):
-        return None
-    answer = json.loads(line)
-    if "error" in answer:
-        raise LoaderError(*answer["error"].splitlines())
-    return {int(row): cause for row, cause in answer["bad"].items()}
-
-
-def _end(status: int) -> str:
-    if status == _CUDA_FAILED:
-        return "an error of CUDA"
-    return Signals(-status).name if status < 0 else f"exit status {status}"
+        self._child.close()
 
 
 def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
@@ -142,10 +106,16 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
     from gpuloader.pipelines import WholeDecoder
 
     def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        encoded = [row for row, image in enumerate(images) if isinstance(array_gate(image), str)]
-        admitted = [(row, admit(images[row])) for row in encoded]
-        causes = {row: cause for row, cause in admitted if isinstance(cause, str)}
-        good = [(row, *image) for row, image in admitted if not isinstance(image, str)]
+        causes: dict[int, str] = {}
+        good: list[tuple[int, NDArray[np.uint8], tuple[int, int]]] = []
+        for row, image in enumerate(images):
+            with suppress(Refused):
+                array_gate(image)
+                continue
+            try:
+                good.append((row, *admit(image)))
+            except Refused as refused:
+                causes[row] = refused.cause
         for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
             failures = decoder.failures([good[place][1] for place in run])
             causes |= {good[run[place]][0]: cause for place, cause in failures.items()}

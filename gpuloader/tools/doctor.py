@@ -23,8 +23,8 @@ from typing import Any, Literal
 import platformdirs
 
 from gpuloader.errors import ConfigError, DeviceError, InstallationError
-from gpuloader.helpers.cores import cgroup_limits, usable_cores
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
+from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
@@ -38,6 +38,14 @@ _FEW_SHARED_BYTES = 1e9
 _FEW_FILES = 1024
 _SLOW_BYTES_PER_SECOND = 100e6
 _SLOW_READS_PER_SECOND = 500.0
+_REPAIR_DRIVER = "restart the machine, or install its driver again: without it, loaders run on the CPU"
+_HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
+_MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
+_LAUNCHERS = (
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
-        memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cgroup_limits().memory_bytes),
+        memory(machine_memory_bytes(), cgroup_limits().memory_bytes),
         _shared_memory(),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         _kernels(),
@@ -127,9 +135,6 @@ def _driver() -> tuple[Nvidia | None, list[Finding]]:
         return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _REPAIR_DRIVER)]
     findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
     return nvidia, findings + [Finding(f"GPU {number}", gpu) for number, gpu in enumerate(nvidia.gpus)]
-
-
-_REPAIR_DRIVER = "restart the machine, or install its driver again: without it, loaders run on the CPU"
 
 
 def parse_nvidia_smi(text: str) -> Nvidia:
@@ -236,9 +241,6 @@ def _jpeg_engines() -> str:
         return f"unknown: {error}"
 
 
-_HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
-
-
 def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
     """The engines that nvJPEG reports for the backend that uses them, as nvImageCodec asks it."""
     handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
@@ -313,9 +315,6 @@ def _shared_memory() -> Finding:
     )
 
 
-_MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
-
-
 def open_files(limit: int) -> Finding:
     """The limit on open files, -1 for none."""
     if 0 <= limit < _FEW_FILES:
@@ -369,13 +368,6 @@ def processes(environ: Mapping[str, str]) -> Finding:
     except (ConfigError, ValueError) as error:
         return Finding("processes", found, "failure", f"correct how the processes are launched: {error}")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")
-
-
-_LAUNCHERS = (
-    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("MPI", "PMI_RANK", "PMI_SIZE"),
-)
 
 
 # --- the shards

@@ -14,6 +14,8 @@ from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, Tar, find_class_names, find_labels, make_labels, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
+__all__ = ["Info", "describe_shards"]
+
 _BINS = 8
 
 

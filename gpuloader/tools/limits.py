@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
+
 Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
 
-Limit: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery", "training"]
 
 _READER_IS_BUSY = 0.8
-_SMALL_OVERHEAD = 0.05
 _MUCH_NOISE = 0.2
 _NAMES: Mapping[Stage, str] = {
     "read": "reading",
@@ -65,7 +65,7 @@ def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
     return {stage: share / (sum(added) or 1.0) for stage, share in zip(chain, added)}
 
 
-def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Limit, float]:
+def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, float]:
     """What limits the loader, and its share of the loader's time.
 
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
@@ -108,40 +108,24 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
     return None
 
 
-def advice(limit: Limit, share: float, setup: Setup) -> str:
+def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
     """One sentence: what limits, and what to change."""
-    part = f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}"
     more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
     stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
     if setup.on_gpu:
         stronger = "larger batches and other thread counts (`gpuloader tune`)"
-    smaller = "smaller images (`gpuloader pack --max-size`)"
-    block = ', or use shuffle="block", which reads neighbours together' if setup.shuffle == "full" else ""
-    encoded = ", or encoded images instead of arrays" if setup.decoded else ""
-    return {
-        "disk": f"Reading from the disk is the bottleneck ({part}): put the shards on a faster disk{block}.",
-        "read": f"Copying the images out of the page cache is the bottleneck ({part}): store {smaller}{encoded}.",
-        "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck ({part}): "
-        f"use labels from .cls and fewer `fields`, or spread the work over more processes.",
-        "decode": f"Decoding is the bottleneck ({part}): give it {stronger}, or store {smaller} or decoded ones "
-        f"(`gpuloader pack --decoded`).",
-        "resize": f"Resizing and normalising are the bottleneck ({part}): give them {stronger}, or store {smaller}.",
-        "pixels": f"The recipe's operations on pixels are the bottleneck ({part}): give them {stronger}, "
-        f"or use fewer of them.",
-        "delivery": f"Delivering batches (labels to the device, mixing) is the bottleneck ({part}): use larger batches"
-        f"{'' if setup.on_gpu else ', or a GPU'}.",
-        "training": f"The model is the bottleneck; the loader makes a step {max(0.0, share):.1%} longer. A faster "
-        f"loader would change almost nothing.",
-    }[limit]
+    return describe_bottleneck(
+        limit,
+        f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}",
+        stronger=stronger,
+        block=setup.shuffle == "full" and limit == "disk",
+        decoded=setup.decoded,
+        on_gpu=setup.on_gpu,
+    )
 
 
-def what_limits(costs: Mapping[Stage, Cost], setup: Setup, overhead: float | None = None, noise: float = 0.0) -> str:
-    """The advice; it is for a training if the loader's `overhead` on a step is known and above the noise.
-
-    If the measurements contradict each other, it names no stage.
-    """
-    if overhead is not None and overhead < _SMALL_OVERHEAD and noise < _MUCH_NOISE:
-        return advice("training", overhead, setup)
+def what_limits(costs: Mapping[Stage, Cost], setup: Setup) -> str:
+    """The advice; if the measurements contradict each other, it names no stage."""
     if found := contradiction(costs, setup):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from gpuloader.helpers.cores import available_cores, cgroup_limits
-from gpuloader.helpers.units import format_bytes
+from gpuloader.helpers.cores import available_cores, available_memory_bytes
+from gpuloader.helpers.text import format_bytes
 from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
 
 _PACKAGES = ("gpuloader", *DALI_BUILDS, "torch", "numpy")
@@ -49,18 +48,11 @@ def this_machine() -> Machine:
     return Machine(
         cpu=names[0] if names else platform.machine(),
         cores=available_cores(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=available_memory_bytes(),
         system=f"{platform.system()} {platform.release()}",
         gpus=tuple(torch.cuda.get_device_name(gpu) for gpu in gpus),
         versions={"python": sys.version.split()[0], **installed_versions(_PACKAGES)},
     )
-
-
-def _memory_bytes() -> int:
-    """All memory, or the container's limit."""
-    built_in = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = cgroup_limits().memory_bytes
-    return built_in if limit is None else min(built_in, limit)
 
 
 def _lines(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources

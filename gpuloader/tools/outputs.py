@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.text import either
+
+PICTURES = (".png", ".jpg", ".jpeg")
 
 
-def check_output(path: str | Path) -> None:
-    """Checks that a file can be written.
+def check_output(path: str | Path, suffixes: Sequence[str] = ()) -> None:
+    """Checks that a file can be written; its name must end in one of the suffixes, if there are any.
 
     Raises:
-        ConfigError: the folder is missing, the path is a folder or a device, or you have no right to write there.
+        ConfigError: the name ends in something else, the folder is missing, the path is a folder or a device, or you
+            have no right to write there.
     """
     file = Path(path)
+    if suffixes and file.suffix.lower() not in suffixes:
+        raise ConfigError(f"{file}: allowed is a file that ends in {either(suffixes)}")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}; name a file in one that exists")
     if file.exists() and not file.is_file():

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.shards import Tar

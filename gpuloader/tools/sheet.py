@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 from gpuloader.transforms import Normalize
 
 Picture: TypeAlias = Image.Image

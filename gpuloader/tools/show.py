@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.helpers.printable import printable
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import MAX_PIXELS
+from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
@@ -38,6 +37,8 @@ from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
+
+__all__ = ["Gallery", "show"]
 
 Device: TypeAlias = "int | Literal['auto'] | None"
 
@@ -215,9 +216,12 @@ class Gallery:
     def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
         """The file, or the array if it is decoded already; and its (height, width)."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
-        admitted = self._shards.too_large.get(sample) or (admit_array if self._shards.decoded else admit)(view)
-        if isinstance(admitted, str):
-            raise BadImageError(*self._shards.place(sample), admitted)
+        try:
+            if cause := self._shards.too_large.get(sample):
+                raise Refused(cause)
+            admitted = admit_array(view) if self._shards.decoded else admit(view)
+        except Refused as refused:
+            raise BadImageError(*self._shards.place(sample), refused.cause) from None
         return admitted[0] if self._shards.decoded else view.tobytes(), admitted[1]
 
     def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
@@ -265,7 +269,7 @@ def show(
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
-    sides = [side for epoch in range(versions) for shape in compose.shapes(epoch) for side in shape]
+    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 from gpuloader.plan import check_seed
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Tar, resolve_shards
 from gpuloader.shards.remote.urls import remote_protocol
-from gpuloader.tools.outputs import check_output
+from gpuloader.tools.outputs import PICTURES, check_output
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
 MOST_IMAGES = 1000
 
 
@@ -41,11 +41,9 @@ def check_picture(picture: Path, samples: int | Sequence[int | str], versions: i
     Raises:
         ConfigError: an argument is invalid, or the file cannot be written.
     """
-    if picture.suffix.lower() not in SUFFIXES or not picture.parent.is_dir():
-        raise ConfigError(f"{picture}: allowed is a file that ends in {', '.join(SUFFIXES)}, in a folder that exists")
-    check_output(picture)
+    check_output(picture, PICTURES)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
-        if not isinstance(number, int) or not least <= number <= MOST_IMAGES:
+        if not is_integer(number, least, MOST_IMAGES + 1):
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {MOST_IMAGES}")
     if isinstance(samples, (str, bool)) or not samples or (isinstance(samples, int) and samples < 0):
         raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")

@@ -19,12 +19,14 @@ import yaml
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure
 from gpuloader.tools.outputs import check_output
+
+__all__ = ["TuneResult", "tune", "verdict"]
 
 REPEATS = 3
 LEAST_GAIN = 0.02

@@ -2,9 +2,8 @@
 
 from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.training.checkpoints import CheckpointManager
-from gpuloader.training.configs import GenericTrainerConfig, PerformanceConfig, TrainingConfig
 from gpuloader.training.hooks import DataLoaderProfilingHook, HookManager, TrainerHooks
-from gpuloader.training.trainer import GenericTrainer
+from gpuloader.training.trainer import GenericTrainer, GenericTrainerConfig, PerformanceConfig, TrainingConfig
 
 __all__ = [
     "CheckpointManager",

@@ -109,12 +109,7 @@ class DataLoaderProfilingHook(TrainerHooks):
         self._ended: float | None = None
 
     def on_train_batch_start(
-        self,
-        trainer: GenericTrainer,
-        batch: Any,  # noqa: ANN401
-        batch_idx: int,
-        dataloader_idx: int,
-        dataloader_name: str,
+        self, trainer: GenericTrainer, batch: object, batch_idx: int, dataloader_idx: int, dataloader_name: str
     ) -> None:
         if self._ended is None:
             return
@@ -125,15 +120,7 @@ class DataLoaderProfilingHook(TrainerHooks):
         if batch_idx % self._every_batches == 0:
             print(f"Avg load time (last {self._every_batches}): {_mean(self.batch_load_times[-self._every_batches :])}")
 
-    def on_train_batch_end(
-        self,
-        trainer: GenericTrainer,
-        batch: Any,  # noqa: ANN401
-        batch_idx: int,
-        dataloader_idx: int,
-        dataloader_name: str,
-        metrics: dict[str, Any],
-    ) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
         self._ended = time.perf_counter()
 
     def on_epoch_end(self, trainer: GenericTrainer, epoch: int) -> None:

@@ -1,8 +1,9 @@
-"""`GenericTrainer`: the loop over several loaders."""
+"""`GenericTrainer`: the loop over several loaders; and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -10,13 +11,72 @@ from torch.nn.functional import cross_entropy
 
 from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.units import counted
+from gpuloader.helpers.text import counted
 from gpuloader.loading.mixed_loader import MixedLoader
-from gpuloader.training.configs import GenericTrainerConfig
 from gpuloader.training.hooks import HookManager
 
 Step: TypeAlias = Callable[["GenericTrainer", Any, int, int, str], Mapping[str, Any]]
 """(trainer, batch, its number in the epoch, its loader's number, its loader's name) -> metrics, with the "loss"."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The numbers of a run.
+
+    Example:
+        >>> from gpuloader.training import TrainingConfig
+        >>> TrainingConfig(batch_size=64).epochs
+        10
+    """
+
+    batch_size: int = 32
+    epochs: int = 10
+    learning_rate: float = 5e-5
+    random_seed: int = 42
+
+
+@dataclass(frozen=True)
+class PerformanceConfig:
+    """How a step is computed, and settings for making loaders.
+
+    Attributes:
+        use_amp: use float16 where it is enough, on a GPU, with a GradScaler.
+        gradient_accumulation_steps: the number of batches for one step of the optimizers.
+        dataloader_num_workers: for your code that makes the loaders, like the next three.
+        pin_memory: whether batches are copied to the GPU without waiting.
+        persistent_workers: whether workers stay from epoch to epoch.
+        prefetch_factor: the number of batches that each worker makes ahead.
+
+    Example:
+        >>> from gpuloader.training import PerformanceConfig
+        >>> PerformanceConfig(use_amp=False, gradient_accumulation_steps=4).pin_memory
+        True
+    """
+
+    use_amp: bool = True
+    gradient_accumulation_steps: int = 1
+    dataloader_num_workers: int = 4
+    pin_memory: bool = True
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+
+
+@dataclass(frozen=True)
+class GenericTrainerConfig:
+    """The settings of a `GenericTrainer` for its loaders and its steps.
+
+    Example:
+        >>> from gpuloader.training import GenericTrainerConfig, PerformanceConfig
+        >>> config = GenericTrainerConfig(performance=PerformanceConfig(use_amp=False))
+        >>> config.val_loader_config.sampling_strategy.value
+        'sequential'
+    """
+
+    train_loader_config: MultiDataLoaderConfig = field(default_factory=MultiDataLoaderConfig)
+    val_loader_config: MultiDataLoaderConfig = field(
+        default_factory=lambda: MultiDataLoaderConfig(SamplingStrategy.SEQUENTIAL)
+    )
+    performance: PerformanceConfig = field(default_factory=PerformanceConfig)
 
 
 class GenericTrainer:

@@ -1,4 +1,4 @@
-// Resizes, crops, pads, flips, normalises and lays out in one pass over the image.
+// Crops, pads, resizes, crops, pads, flips, transposes, normalises and lays out in one pass over the image.
 //
 // The filters are those of PIL and torch: widened by the scale if `antialias` is on, cut off at the image's border, and
 // their weights then normalised again. (DALI's resize repeats the border instead, and differs by up to a few levels.)
@@ -18,14 +18,27 @@ enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
 
 // The settings of pipelines/resample.py.
 struct resampling {
-  float scale[3], offset[3], fill[3], antialias, filter, padding, channels_first, dtype;
+  float scale[3], offset[3], level[3], fill[3], antialias, filter, padding, channels_first, dtype;
 };
 
-// For each output pixel along one axis: the first source pixel, the number of pixels, and their weights, with sum 1.
+// What is done along one axis, in pixels of the image: `start` to `end` is resized to `resized` pixels. The picture is
+// `picture_start` to `picture_end`, and of the resized pixels `shown_start` to `shown_end` are left; padding is outside
+// of both. The output has `size` pixels, from `corner` on.
+struct axis {
+  double start, end;
+  int64_t begin, behind; // of the pixels that the window touches
+  int64_t picture_start, picture_end, image_size, resized, shown_start, shown_end, corner, size;
+  int mirror;
+};
+
+// For each output pixel along one axis: the first source pixel, the number of pixels, and their weights. These and the
+// share of the padding's fill have the sum 1.
 struct taps {
   int64_t *first, *count;
   float *weights; // `most` for each pixel; 0 after its count
+  float *filled;
   int64_t most, least_count;
+  int blends; // whether any pixel has weights and a share of fill
 };
 
 // A filter's weight at a distance of x pixels, within its support. The cubic filter is Keys' with a = -1/2, as in PIL
@@ -42,14 +55,17 @@ static double weigh_distance(enum filter filter, int antialias, double x) {
   return x < 3 ? 3 * sin(M_PI * x) * sin(M_PI * x / 3) / ((M_PI * x) * (M_PI * x)) : 0;
 }
 
-// The pixel of a line of `size` that is repeated at a place outside of the line; -1 for none.
-static int64_t find_unpadded(int64_t place, int64_t size, enum padding padding) {
-  if (0 <= place && place < size) return place;
-  if (padding == CONSTANT) return -1;
-  if (padding == EDGE || size == 1) return place < 0 ? 0 : size - 1;
+enum { NOWHERE = INT64_MIN };
+
+// The pixel from `start` to `end` that is repeated at a place outside of them.
+static inline int64_t find_unpadded(int64_t place, int64_t start, int64_t end, enum padding padding) {
+  int64_t size = end - start;
+  if (start <= place && place < end) return place;
+  if (padding == CONSTANT || size < 1) return NOWHERE;
+  if (padding == EDGE || size == 1) return place < start ? start : end - 1;
   int64_t period = padding == SYMMETRIC ? 2 * size : 2 * size - 2;
-  place = ((place % period) + period) % period;
-  return place < size ? place : period - place - (padding == SYMMETRIC);
+  place = ((place - start) % period + period) % period;
+  return start + (place < size ? place : period - place - (padding == SYMMETRIC));
 }
 
 static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
@@ -57,54 +73,85 @@ static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < most ? value : most;
 }
 
-// `start` to `end` is resized to `resized` pixels; the output has `size` of them, from `corner` on. Padding has no
-// taps, and pixels outside of `start` to `end` have no weight.
-static struct taps make_taps(double start, double end, int64_t source_size, int64_t resized, int64_t corner,
-                             int64_t size, int mirror, const struct resampling *how) {
+// Where a tap finds its pixel in the image, which has all pixels of the picture that have a weight.
+static inline int64_t find_source(const struct axis *axis, int64_t tap, enum padding padding) {
+  tap = clamp(tap, axis->begin, axis->behind - 1); // as torch does without antialiasing
+  int64_t place = find_unpadded(tap, axis->picture_start, axis->picture_end, padding);
+  return place == NOWHERE ? NOWHERE : clamp(place, 0, axis->image_size - 1);
+}
+
+// Padding behind resizing has no taps, and pixels outside of `start` to `end` have no weight.
+static struct taps make_taps(const struct axis *axis, const struct resampling *how) {
   int antialias = how->antialias != 0;
   enum filter filter = (enum filter)how->filter;
-  int64_t begin = clamp((int64_t)start, 0, INT64_MAX), behind = clamp((int64_t)end, INT64_MIN, source_size);
-  double scale = (end - start) / resized;
+  enum padding padding = (enum padding)how->padding;
+  int64_t begin = axis->begin, behind = axis->behind, size = axis->size;
+  double start = axis->start, scale = (axis->end - start) / axis->resized;
   double support = filter == LANCZOS ? 3 : filter == BICUBIC ? 2 : 1;
   double stretch = antialias ? fmax(scale, 1) : 1, reach = support * stretch;
   int64_t room = 2 * (int64_t)ceil(reach) + 1;
-  struct taps taps = {take(size, sizeof(int64_t)), take(size, sizeof(int64_t)), take(size * room, sizeof(float)), 1,
-                      INT64_MAX};
+  struct taps taps = {take(size, sizeof(int64_t)),
+                      take(size, sizeof(int64_t)),
+                      take(size * room, sizeof(float)),
+                      take(size, sizeof(float)),
+                      1,
+                      INT64_MAX,
+                      0};
   double *exact = take(room, sizeof(double));
+  int64_t *sources = take(room, sizeof(int64_t));
   for (int64_t pixel = 0; pixel < size; pixel++) {
     float *weights = taps.weights + pixel * room;
     memset(weights, 0, room * sizeof(float));
-    int64_t place = find_unpadded(corner + (mirror ? size - 1 - pixel : pixel), resized, (enum padding)how->padding);
-    int64_t first = 0, count = 0;
-    if (place >= 0 && filter == NEAREST) { // halfway between two pixels, adding `start` could round to either
-      first = clamp((int64_t)floor(start) + (int64_t)floor((place + 0.5) * scale), begin, behind - 1);
-      count = 1;
-      weights[0] = 1;
-    } else if (place >= 0) {
+    int64_t place = axis->corner + (axis->mirror ? size - 1 - pixel : pixel), first = 0, count = 0;
+    double filled = 1;
+    place = find_unpadded(place, axis->shown_start, axis->shown_end, padding);
+    if (place != NOWHERE && filter == NEAREST) { // halfway between two pixels, adding `start` could round to either
+      int64_t tap = begin + (int64_t)floor(start - (double)begin + (place + 0.5) * scale);
+      int64_t source = find_source(axis, tap, padding);
+      if (source != NOWHERE) {
+        first = source;
+        count = 1;
+        weights[0] = 1;
+        filled = 0;
+      }
+    } else if (place != NOWHERE) {
       double centre = start + (place + 0.5) * scale, total = 0;
       int64_t low = (int64_t)floor(centre - reach + 0.5), high = (int64_t)floor(centre + reach + 0.5);
-      first = clamp(low, begin, behind - 1);
-      count = clamp(high, begin + 1, behind) - first;
+      int64_t least = INT64_MAX, most = INT64_MIN;
+      filled = 0;
       for (int64_t tap = low; tap < high; tap++) {
         int counts = !antialias || (begin <= tap && tap < behind);
         exact[tap - low] = counts ? weigh_distance(filter, antialias, (tap + 0.5 - centre) / stretch) : 0;
         total += exact[tap - low];
+        int64_t source = counts ? find_source(axis, tap, padding) : NOWHERE;
+        sources[tap - low] = source;
+        if (source == NOWHERE) continue;
+        if (source < least) least = source;
+        if (source > most) most = source;
       }
-      for (int64_t tap = low; tap < high; tap++) // without antialiasing, torch repeats the border's pixel
-      {
-        float *weight = weights + clamp(tap, begin, behind - 1) - first;
-        *weight = (float)(*weight + exact[tap - low] / total);
+      for (int64_t tap = low; tap < high; tap++) {
+        int64_t source = sources[tap - low];
+        if (source == NOWHERE) filled += exact[tap - low] / total;
+        if (source == NOWHERE) continue;
+        weights[source - least] = (float)(weights[source - least] + exact[tap - low] / total);
+      }
+      if (least <= most) {
+        first = least;
+        count = most + 1 - least;
       }
       while (count > 1 && weights[count - 1] == 0) count--; // for example if nothing is resized
     }
     taps.first[pixel] = first;
     taps.count[pixel] = count;
+    taps.filled[pixel] = (float)filled;
+    if (count && filled != 0) taps.blends = 1;
     if (count > taps.most) taps.most = count;
     if (count < taps.least_count) taps.least_count = count;
   }
   for (int64_t pixel = 1; pixel < size; pixel++) // moves the weights together, without unused space
     memmove(taps.weights + pixel * taps.most, taps.weights + pixel * room, taps.most * sizeof(float));
   free(exact);
+  free(sources);
   return taps;
 }
 
@@ -112,6 +159,7 @@ static void free_taps(struct taps taps) {
   free(taps.first);
   free(taps.count);
   free(taps.weights);
+  free(taps.filled);
 }
 
 // row = the weighted sum of `count` rows of `source` with `values` values each.
@@ -204,15 +252,25 @@ static inline floats16 clamp_levels(floats16 values) {
   return values;
 }
 
+// A pixel four times: what is added and multiplied to finish its levels, and the fill.
+struct finish {
+  floats16 scale, offset, level;
+};
+
 struct columns {
   int64_t count;  // a multiple of four
   int64_t *start; // the beginning of each in the interleaved rows
   float *weights; // `taps` for each
+  float *filled;
   int64_t taps;
 };
 
+// What the levels need beside the weights: to be clamped, as some filters overshoot; or the padding's fill before that.
+enum extra { NONE, CLAMP, BLEND };
+
 SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, const struct columns *columns,
-                               floats16 scale, floats16 offset, int64_t taps, int overshoots, int channels_first) {
+                               const struct finish *finish, int64_t taps, enum extra extra, int channels_first) {
+  const floats16 scale = finish->scale, offset = finish->offset, level = finish->level;
   for (int64_t pixel = 0; pixel < columns->count; pixel += 4) {
     floats16 totals[4] = {{0}, {0}, {0}, {0}};
     for (int64_t tap = 0; tap < taps; tap++)
@@ -220,7 +278,8 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
         totals[number] += columns->weights[(pixel + number) * taps + tap] *
                           load16(pixels + columns->start[pixel + number] + 4 * ROWS * tap);
     for (int number = 0; number < 4; number++) {
-      if (overshoots) totals[number] = clamp_levels(totals[number]);
+      if (extra == BLEND) totals[number] += columns->filled[pixel + number] * level;
+      if (extra) totals[number] = clamp_levels(totals[number]);
       totals[number] = totals[number] * scale + offset;
     }
     store_pixels(lines, line, columns->count, pixel, channels_first, totals[0], totals[1], totals[2], totals[3]);
@@ -228,15 +287,17 @@ SPECIALISED void weigh_columns(float *lines, int64_t line, const float *pixels, 
 }
 
 // Makes four output rows from four rows; compiled for each of the small numbers of taps that most images need.
-static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns, floats16 scale,
-                       floats16 offset, int overshoots, int channels_first) {
-  switch (overshoots ? 0 : columns->taps) {
-    case 0: weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 1, channels_first); break;
-    case 1: weigh_columns(lines, line, pixels, columns, scale, offset, 1, 0, channels_first); break;
-    case 2: weigh_columns(lines, line, pixels, columns, scale, offset, 2, 0, channels_first); break;
-    case 3: weigh_columns(lines, line, pixels, columns, scale, offset, 3, 0, channels_first); break;
-    case 4: weigh_columns(lines, line, pixels, columns, scale, offset, 4, 0, channels_first); break;
-    default: weigh_columns(lines, line, pixels, columns, scale, offset, columns->taps, 0, channels_first);
+static void make_lines(float *lines, int64_t line, const float *pixels, const struct columns *columns,
+                       const struct finish *finish, enum extra extra, int channels_first) {
+  int64_t taps = columns->taps;
+  switch (extra ? -(int64_t)extra : taps) {
+    case -BLEND: weigh_columns(lines, line, pixels, columns, finish, taps, BLEND, channels_first); break;
+    case -CLAMP: weigh_columns(lines, line, pixels, columns, finish, taps, CLAMP, channels_first); break;
+    case 1: weigh_columns(lines, line, pixels, columns, finish, 1, NONE, channels_first); break;
+    case 2: weigh_columns(lines, line, pixels, columns, finish, 2, NONE, channels_first); break;
+    case 3: weigh_columns(lines, line, pixels, columns, finish, 3, NONE, channels_first); break;
+    case 4: weigh_columns(lines, line, pixels, columns, finish, 4, NONE, channels_first); break;
+    default: weigh_columns(lines, line, pixels, columns, finish, taps, NONE, channels_first);
   }
 }
 
@@ -269,25 +330,63 @@ static void fill_padding(float *line, int64_t stride, int64_t width, const int64
         line[channels_first ? channel * stride + column : CHANNELS * column + channel] = fill[channel];
 }
 
-// Resizes `roi` of an image, crops height x width from the result, pads and flips it, and computes scale x + offset.
+// Adds the share of the fill to a row of `values` values.
+static void blend_fill(float *row, int64_t values, float filled, const float *level) {
+  for (int64_t value = 0; value < values; value++) row[value] += filled * level[value % CHANNELS];
+}
+
+// Writes a row of the output as a column of it.
+static void write_column(void *out, int64_t y, int64_t height, int64_t width, enum dtype dtype, const float *line,
+                         int64_t stride, int channels_first) {
+  for (int64_t x = 0; x < width; x++)
+    for (int64_t channel = 0; channel < CHANNELS; channel++)
+      if (channels_first)
+        store_value(out, (channel * width + x) * height + y, dtype, line[channel * stride + x]);
+      else
+        store_value(out, (x * height + y) * CHANNELS + channel, dtype, line[CHANNELS * x + channel]);
+}
+
+// Crops, pads, resizes, crops, pads, flips, transposes, and computes scale x + offset.
 //
 // out: height x width x 3 values. image: HWC, RGB.
 // roi, placed: as for the operator `resample` of pipelines/resample.py.
 static void resample_image(void *out, int64_t height, int64_t width, const uint8_t *image, int64_t image_height,
                            int64_t image_width, const double *roi, const int32_t *placed,
                            const struct resampling *how) {
-  int channels_first = how->channels_first != 0, overshoots = how->filter >= BICUBIC;
   enum dtype dtype = (enum dtype)how->dtype;
-  struct taps down = make_taps(roi[0], roi[2], image_height, placed[0], placed[2], height, placed[4], how);
-  struct taps across = make_taps(roi[1], roi[3], image_width, placed[1], placed[3], width, placed[5], how);
+  int channels_first = how->channels_first != 0, transposed = placed[10] != 0;
+  if (transposed) {
+    int64_t swapped = height;
+    height = width;
+    width = swapped;
+  }
+  struct axis axes[2];
+  for (int axis = 0; axis < 2; axis++)
+    axes[axis] = (struct axis){.start = roi[axis],
+                               .end = roi[2 + axis],
+                               .begin = (int64_t)floor(roi[axis]),
+                               .behind = (int64_t)ceil(roi[2 + axis]),
+                               .picture_start = (int64_t)roi[4 + axis],
+                               .picture_end = (int64_t)roi[6 + axis],
+                               .image_size = axis ? image_width : image_height,
+                               .resized = placed[axis],
+                               .corner = placed[2 + axis],
+                               .mirror = placed[4 + axis],
+                               .shown_start = placed[6 + axis],
+                               .shown_end = placed[8 + axis],
+                               .size = axis ? width : height};
+  struct taps down = make_taps(&axes[0], how), across = make_taps(&axes[1], how);
+  enum extra extra = down.blends || across.blends ? BLEND : how->filter >= BICUBIC ? CLAMP : NONE;
   int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
 
   struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)),
-                            across.most};
+                            take(stride, sizeof(float)), across.most};
   memset(columns.start, 0, stride * sizeof(int64_t));
   memset(columns.weights, 0, stride * across.most * sizeof(float));
+  memset(columns.filled, 0, stride * sizeof(float));
   for (int64_t pixel = 0; pixel < width; pixel++) columns.start[pixel] = 4 * ROWS * across.first[pixel];
   memcpy(columns.weights, across.weights, width * across.most * sizeof(float));
+  memcpy(columns.filled, across.filled, width * sizeof(float));
 
   int64_t row = values + LANES;
   float *rows_between = take(ROWS * row, sizeof(float));
@@ -296,7 +395,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
   float *pixels = take(pixels_count, sizeof(float)), *lines = take(ROWS * line, sizeof(float));
   memset(rows_between, 0, ROWS * row * sizeof(float));
   memset(pixels, 0, pixels_count * sizeof(float));
-  floats16 scale = repeat_pixel(how->scale), offset = repeat_pixel(how->offset);
+  struct finish finish = {repeat_pixel(how->scale), repeat_pixel(how->offset), repeat_pixel(how->level)};
   const uint8_t *asked_for = image, *end = image + image_height * values;
   int64_t runs = channels_first ? CHANNELS : 1, run = channels_first ? width : CHANNELS * width;
 
@@ -308,14 +407,16 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
       if (asked_for < first) asked_for = first;
       for (; asked_for < needed && asked_for < end; asked_for += CACHE_LINE_BYTES) __builtin_prefetch(asked_for);
       make_row(rows_between + number * row, first, values, down.count[y], down.weights + y * down.most);
+      if (down.count[y] && down.filled[y] != 0) blend_fill(rows_between + number * row, values, down.filled[y], how->level);
     }
     interleave(pixels, rows_between, row, image_width);
-    make_lines(lines, line, pixels, &columns, scale, offset, overshoots, channels_first);
+    make_lines(lines, line, pixels, &columns, &finish, extra, channels_first);
     for (int64_t number = 0; number < rows; number++) {
       int64_t y = top + number;
       if (down.count[y] == 0 || across.least_count == 0)
         fill_padding(lines + number * line, stride, width, across.count, down.count[y] == 0, how->fill, channels_first);
-      for (int64_t part = 0; part < runs; part++)
+      if (transposed) write_column(out, y, height, width, dtype, lines + number * line, stride, channels_first);
+      for (int64_t part = 0; part < runs && !transposed; part++)
         write_run(out, part * height * width + y * run, dtype, lines + number * line + part * stride, run);
     }
   }
@@ -323,6 +424,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
   free_taps(across);
   free(columns.start);
   free(columns.weights);
+  free(columns.filled);
   free(rows_between);
   free(pixels);
   free(lines);

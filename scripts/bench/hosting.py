@@ -24,7 +24,7 @@ from nvidia.dali.tensors import TensorCPU
 
 from gpuloader import GPULoader
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, admit_for
 from gpuloader.loading.run import Run
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Cursor
@@ -98,7 +98,7 @@ def measure_stages(run: Run, cursors: Sequence[Cursor]) -> dict[str, float]:
     works: dict[str, tuple[Callable[[], object], int]] = {
         "plan": (lambda: [run.plan.batch(cursor) for cursor in cursors], images),
         "reading": (lambda: [run.shards.read_images(each.ids, arena) for each, arena in zip(planned, into)], images),
-        "gate, in the first epoch": (lambda: [run.admit(image) for image in encoded], len(encoded)),
+        "gate, in the first epoch": (lambda: [admit_for(run, image) for image in encoded], len(encoded)),
         "draws": (draw, images),
         "the reading thread, after the first epoch": (lambda: list(map(reader.read, cursors, into)), images),
         "feeding": (lambda: [feed(batch) for _ in cursors], len(cursors) * len(batch.ids)),

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
 from gpuloader.images import by_pillow
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import DEFAULT_MAX_PIXELS
+from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Admitted, Refused
 from gpuloader.pipelines import Running, UndecodableError, find_undecodable, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Recipe, load_preset
@@ -26,13 +26,11 @@ from gpuloader.recipe import Drawn, Recipe, load_preset
 _SIZE = 32
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
 
-Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
-"""What `admit` returns: the file that DALI gets, and its height and width."""
 Batch: TypeAlias = tuple[list[NDArray[np.uint8]], Drawn]
 """Encoded images, and what a recipe draws for them."""
 
 
-def admit_any(image: bytes) -> Admitted | str:
+def admit_any(image: bytes) -> Admitted:
     """The gate, for all formats."""
     return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
 
@@ -44,7 +42,7 @@ class Decoder:
         admit: the gate.
     """
 
-    def __init__(self, admit: Callable[[bytes], Admitted | str] = admit_any) -> None:
+    def __init__(self, admit: Callable[[bytes], Admitted] = admit_any) -> None:
         self._memories = memories = [_Memory(byte) for byte in (0x11, 0xEE)]
         recipes = (
             load_preset("raw_uint8", {"Resize": {"size": [_SIZE, _SIZE]}, "CenterCrop": {"size": _SIZE}}),
@@ -92,11 +90,9 @@ class _Split:
         memory: what decoders find in new memory.
     """
 
-    def __init__(self, recipe: Recipe, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted | str]) -> None:
+    def __init__(self, recipe: Recipe, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted]) -> None:
         self._recipe, self._memory, self._admit = recipe, memory, admit
-        admitted = admit_any(shade)
-        assert not isinstance(admitted, str)
-        self._shades = [admitted] * BATCH
+        self._shades = [admit_any(shade)] * BATCH
         self._batch: list[Batch] = []
         self._running = Running(
             partial(
@@ -116,8 +112,10 @@ class _Split:
         outcomes = dict.fromkeys(mutants, "refused")
         with self._memory.filled():
             for numbers in batches:
-                admitted = {number: self._admit(mutants[number]) for number in numbers}
-                images = {number: image for number, image in admitted.items() if not isinstance(image, str)}
+                images = {}
+                for number in numbers:
+                    with suppress(Refused):
+                        images[number] = self._admit(mutants[number])
                 if images:
                     outcomes |= self._decode_batch(images, check_triage)
         return outcomes

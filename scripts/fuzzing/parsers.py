@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from fuzzing.jobs import Job, Result
 from gpuloader import ConfigError, DataError, GPULoader, PresetError, StateError
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
 from gpuloader.images.arrays import array_gate
+from gpuloader.images.limits import Refused
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardIndex, open_index
@@ -122,7 +124,8 @@ def _use(index: ShardIndex, size_bytes: int) -> None:
 
 def _takes_array(data: bytes) -> bool:
     """As an image, and as a field by each collator."""
-    array_gate(np.frombuffer(data, np.uint8))
+    with suppress(Refused):
+        array_gate(np.frombuffer(data, np.uint8))
     return any([_refusing(REFUSALS, partial(_collates, collate))(data) for collate in _COLLATORS])  # noqa: C419 - all
 
 

@@ -80,7 +80,7 @@ def test_presets_prints_what_python_has_as_yaml(tmp_path: Path, monkeypatch: pyt
     assert printed.startswith("transforms:\n- Resize: {size: 40}\n- CenterCrop: {size: 32}\n- Normalize:\n")
     Path("mine.yaml").write_text(printed)
     assert run("presets", "mine.yaml").stdout == printed
-    assert load_preset("mine.yaml").shapes(0) == [(32, 32)]
+    assert load_preset("mine.yaml").shapes == [(32, 32)]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_module_that_cannot_be_imported_is_no_traceback(
         ),
         (("presets", "mine.yaml"), "error: no such preset file: mine.yaml"),
         (("index", "/no/such.tar"), "error: no such file: /no/such.tar (there is no folder /no either)"),
-        (("demo", "-o", "demo.txt"), "error: demo.txt: allowed is a picture that ends in .png, .jpg or .jpeg"),
+        (("demo", "-o", "demo.txt"), "error: demo.txt: allowed is a file that ends in .png, .jpg or .jpeg"),
         (("demo", "-o", "/no/such/demo.png"), "error: /no/such/demo.png: there is no folder /no/such"),
         (("presets", "imagenet_evl"), "error: no preset is called 'imagenet_evl' (did you mean imagenet_eval?)"),
     ],

@@ -57,7 +57,7 @@ def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> N
     [
         (
             ("-o", "/no/such/a.png"),
-            "error: /no/such/a.png: allowed is a file that ends in .png, .jpg, .jpeg, in a folder that exists",
+            "error: /no/such/a.png: there is no folder /no/such; name a file in one that exists",
         ),
         (("--preset", "imagenet_trian"), "error: no preset is called 'imagenet_trian' (did you mean imagenet_train?)"),
         (("--set", "size"), "error: --set size: allowed is KEY=VALUE, such as RandomResizedCrop.size=160"),
@@ -78,7 +78,7 @@ def test_a_mistake_is_one_message(shards: list[Path], tmp_path: Path, arguments:
 
 
 MISTAKES = (
-    (("-o", "grid.gif"), "grid.gif: allowed is a file that ends in .png, .jpg, .jpeg"),
+    (("-o", "grid.gif"), "grid.gif: allowed is a file that ends in .png, .jpg or .jpeg"),
     (("--versions", "0"), "versions=0: allowed is an integer from 1 to 1000"),
     (("--columns", "1"), "columns=1: allowed is an integer from 2 to 1000"),
     (("--count", "0"), "samples=0: allowed is a number above 0"),

@@ -13,7 +13,7 @@ from gpu_graph import gpu_graph
 from typer.testing import CliRunner
 
 from gpuloader.cli.app import app
-from gpuloader.tools.verify import Looks, Outcome, Subject, checks
+from gpuloader.tools.verify import Looks, Outcome, Subject, verifying
 from gpuloader.tools.verify.result import Difference
 
 OFF = {"RANK": "1"}  # without a WORLD_SIZE
@@ -60,7 +60,7 @@ def test_where_images_differ_it_says_where_they_are_drawn(
     def looks(_: Subject) -> Looks:
         yield "dino", lambda: Outcome("far", "near", False, Difference("01", image, image + 1))
 
-    monkeypatch.setattr(checks, "CHECKS", {"recipes": looks})
+    monkeypatch.setattr(verifying, "CHECKS", {"recipes": looks})
     arguments = ["verify", *map(str, shards), "--cpu", "--picture", str(tmp_path / "differ.png")]
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, (tmp_path / "differ.png").read_bytes()[:4]) == (3, b"\x89PNG")

@@ -18,10 +18,5 @@ def test_the_cpu_and_the_gpu_are_measured(shards: list[Path], preset: str) -> No
     assert "CPU time" not in gpu.limit
 
 
-def test_a_training_is_measured(shards: list[Path]) -> None:
-    _, gpu = bench(shards, 8, 0, seconds=1, train="small").devices
-    assert gpu.training is not None
-
-
 def test_settings_are_searched(shards: list[Path]) -> None:
     assert tune(shards, 8, 0, seconds=4).device == "cuda:0"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from making import jpeg, saved, write_shard
+from verdicts import verdict
 
 from gpuloader.images.arrays import array_gate, array_size, pixels
 from gpuloader.shards import open_index
@@ -47,13 +48,13 @@ def test_what_numpy_saves_is_an_image(size: tuple[int, int]) -> None:
 )
 def test_what_is_no_such_image_is_refused(member: bytes) -> None:
     assert array_size(member[:1536], len(member)) == (0, 0)
-    cause = array_gate(np.frombuffer(member, np.uint8))
+    cause = verdict(array_gate, np.frombuffer(member, np.uint8))
     assert cause == "not an array of uint8 (height, width, 3) as numpy.save writes it"
 
 
 def test_an_image_whose_resized_side_would_not_fit_into_32_bits_is_refused() -> None:
     member = np.frombuffer(saved(np.zeros((1, 2**18, 3), np.uint8)), np.uint8)
-    assert array_gate(member) == "its header says 262144x1 pixels, a side of more than 262,143"
+    assert verdict(array_gate, member) == "its header says 262144x1 pixels, a side of more than 262,143"
 
 
 def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> None:

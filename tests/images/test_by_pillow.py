@@ -19,6 +19,7 @@ import torch
 from bad_images import half, j2k_claiming, turned
 from making import encoded, jpeg, picture, write_shard
 from PIL import Image
+from verdicts import verdict
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader, LoaderError
 from gpuloader.images import by_pillow
@@ -41,7 +42,7 @@ REFUSED = (
 
 
 def admitted(data: bytes, max_pixels: int = 10_000) -> tuple[np.ndarray, tuple[int, int]] | str:
-    return admit(np.frombuffer(data, np.uint8), max_pixels, FORMATS)
+    return verdict(admit, np.frombuffer(data, np.uint8), max_pixels, FORMATS)
 
 
 # What becomes of each mode, and the formats that can have it.

@@ -26,6 +26,7 @@ from bad_images import (
 )
 from making import encoded, jpeg, picture
 from PIL import Image
+from verdicts import verdict
 
 from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS
 from gpuloader.images.gate import admit
@@ -37,7 +38,7 @@ SCAN = b"\xff\xda"
 
 
 def check(data: bytes) -> tuple[int, int] | str:
-    admitted = admit(np.frombuffer(data, np.uint8))
+    admitted = verdict(admit, np.frombuffer(data, np.uint8))
     return admitted if isinstance(admitted, str) else admitted[1]
 
 
@@ -156,7 +157,7 @@ def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None
 def test_what_a_recipe_does_not_allow_is_refused(
     data: bytes, max_pixels: int, formats: list[str], cause: str | None
 ) -> None:
-    said = admit(np.frombuffer(data, np.uint8), max_pixels, formats)
+    said = verdict(admit, np.frombuffer(data, np.uint8), max_pixels, formats)
     if cause is None:
         assert said[1] == (60, 80)
     else:
@@ -342,7 +343,7 @@ def test_what_is_odd_but_whole_passes(data: bytes) -> None:
 def test_a_file_of_more_than_256_mib_is_refused() -> None:
     data = np.zeros(MAX_ENCODED_BYTES + 1, np.uint8)  # no memory is taken until it is written to
     data[:4] = tuple(b"P5\n9")
-    assert admit(data) == "it has 268,435,457 bytes, more than 268,435,456"
+    assert verdict(admit, data) == "it has 268,435,457 bytes, more than 268,435,456"
 
 
 def test_every_cut_of_a_jpeg_is_refused() -> None:

@@ -13,10 +13,11 @@ import pytest
 from bad_images import ALPHA, HEIGHT, PICTURE, PNG, WIDTH, chunk, good_kinds, inserted_chunk, interlaced_png
 from making import encoded, jpeg, picture
 from PIL import Image
+from verdicts import verdict
 
 from gpuloader import Compose
 from gpuloader.images import png
-from gpuloader.images.png import cause_in_data, decoder_png, trimmed
+from gpuloader.images.png import check_data, decoder_png, trimmed
 from gpuloader.transforms import CenterCrop
 
 SIGNATURE, END = PNG[:8], PNG[-12:]
@@ -181,7 +182,7 @@ ORDER = "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other
     ids=range(26),
 )
 def test_what_is_not_in_order_is_refused(data: bytes, cause: str) -> None:
-    said = decoder_png(as_array(data))
+    said = verdict(decoder_png, as_array(data))
     assert isinstance(said, str)
     assert cause in said
 
@@ -212,8 +213,8 @@ def test_data_are_at_most_what_deflate_makes_of_the_rows(
 ) -> None:
     most = row_bytes * 9 // 8 + 65_536
     whole, more = (of_data(width, height, bytes(size), bits, kind, interlaced) for size in (most, most + 1))
-    assert not isinstance(decoder_png(as_array(whole)), str)
-    assert decoder_png(as_array(more)) == f"a PNG of {width}x{height} pixels with more data than they need"
+    decoder_png(as_array(whole))
+    assert verdict(decoder_png, as_array(more)) == f"a PNG of {width}x{height} pixels with more data than they need"
 
 
 @pytest.mark.parametrize("level", [0, 1, 9])
@@ -224,7 +225,7 @@ def test_noise_is_never_too_much(level: int, strategy: int) -> None:
     noise[:, 0] = 0
     data = of_data(500, 300, packer.compress(noise.tobytes()) + packer.flush())
     assert decoder_png(as_array(data)).tobytes() == data
-    assert cause_in_data(as_array(data)) is None
+    assert verdict(check_data, as_array(data)) is None
 
 
 # --- what the data unpack to
@@ -269,7 +270,7 @@ MORE = "a PNG of 100x100 pixels whose data unpack to more than their rows"
 def test_data_that_unpack_to_far_more_than_their_rows_are_refused(size: int, unpacked: int, cause: str | None) -> None:
     file = as_array(in_chunks(packed(unpacked), size))
     assert decoder_png(file) is file
-    assert cause_in_data(file) == cause
+    assert verdict(check_data, file) == cause
 
 
 @pytest.mark.usefixtures("excess")
@@ -284,16 +285,16 @@ def test_data_that_only_look_as_if_they_did_are_not_refused() -> None:
         rows[:20_000] + b"\xff" * 10_000,  # damaged: the decoder refuses it
         zlib.compress(noise + bytes(60_000)),  # a little more than the rows
     ):
-        assert cause_in_data(as_array(in_chunks(data, 5000))) is None
+        assert verdict(check_data, as_array(in_chunks(data, 5000))) is None
 
 
 def test_the_bound_is_a_gigabyte_and_what_is_below_it_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     small = as_array(in_chunks(bytes(900_000), 1 << 20))
     monkeypatch.setattr(zlib, "decompressobj", None)
-    assert cause_in_data(small) is None
-    assert cause_in_data(as_array(encoded(picture(400, 600), "PNG"))) is None
+    assert verdict(check_data, small) is None
+    assert verdict(check_data, as_array(encoded(picture(400, 600), "PNG"))) is None
 
 
 def test_a_bomb_of_gigabytes_is_refused() -> None:
     file = as_array(of_data(1000, 1000, packed(3_001_000 + (2 << 30))))
-    assert cause_in_data(file) == "a PNG of 1000x1000 pixels whose data unpack to more than their rows"
+    assert verdict(check_data, file) == "a PNG of 1000x1000 pixels whose data unpack to more than their rows"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bad_images import tiff
 from making import encoded, picture
+from verdicts import verdict
 
 from gpuloader.images.gate import admit
 
@@ -58,7 +59,7 @@ LAST_IS_SHORT = rows_of(PIXELS, 20)  # strips of 20, 20 and 8 rows
 
 
 def check(data: bytes) -> str | np.ndarray:
-    admitted = admit(np.frombuffer(data, np.uint8))
+    admitted = verdict(admit, np.frombuffer(data, np.uint8))
     return admitted if isinstance(admitted, str) else admitted[0][-PIXELS.nbytes :].reshape(PIXELS.shape)
 
 

@@ -152,10 +152,10 @@ def test_what_one_run_found_bad_the_next_one_leaves_out_from_the_start(tmp_path:
 def open_to_tiff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets TIFFs pass the gate: on the CPU, DALI decodes or refuses the other formats whatever the window is."""
 
-    def admit_all(image: np.ndarray, *recipe: Any) -> tuple[np.ndarray, tuple[int, int]] | str:  # noqa: ANN401
+    def admit_all(image: np.ndarray, *recipe: Any) -> tuple[np.ndarray, tuple[int, int]]:  # noqa: ANN401
         return (image, (HEIGHT, WIDTH)) if image[:2].tobytes() == b"II" else admit(image, *recipe)
 
-    monkeypatch.setattr("gpuloader.loading.run.admit", admit_all)
+    monkeypatch.setattr("gpuloader.loading.reader.admit", admit_all)
 
 
 @pytest.mark.usefixtures("open_to_tiff")

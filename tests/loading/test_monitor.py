@@ -130,10 +130,10 @@ def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
 
 # --- the cause
 
-DECODING = "Decoding is too slow: give it more cores"
-DELIVERING = "Most of that is spent on delivering batches"
-READING = "Reading the shards takes nearly all of the time: put them on a faster disk"
-FIELDS = "Labels or fields take nearly all of the time: use fewer `fields`"
+DECODING = "Decoding is the bottleneck: give it more cores"
+DELIVERING = "Delivering batches (labels to the device, mixing) is the bottleneck: use larger batches"
+READING = "Reading the images is the bottleneck: put the shards on a faster disk, or use shuffle="
+FIELDS = "The work for each image before decoding (header, draws, labels, fields) is the bottleneck: use labels from"
 
 
 @pytest.mark.parametrize(

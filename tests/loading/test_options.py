@@ -107,7 +107,7 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"decoder": {"threads": 2}}, "decoder: Decoder has no 'threads'; did you mean num_threads?"),
+        ({"decoder": {"threads": 2}}, "decoder: Decoder has no 'threads' (did you mean num_threads?); allowed"),
         ({"decoder": {"zzz": 2}}, "decoder: Decoder has no 'zzz'; allowed are num_threads, prefetch, hw_load, hybrid"),
         ({"decoder": {1: 2}}, "decoder: Decoder has no 1; allowed are num_threads"),
         (
@@ -117,11 +117,11 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
         ({"decoder": 0}, "decoder=0: allowed is a Decoder("),  # not "none given"
         ({"sampling": []}, "sampling=[]: allowed is a Sampling("),
         ({"decoder": Cache()}, "decoder=Cache(folder=None, max_bytes=None): allowed is a Decoder("),
-        ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight'; did you mean weights?"),
+        ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight' (did you mean weights?); allowed"),
         ({"sampling": [1, 2]}, "sampling=[1, 2]: allowed is a Sampling(subset=, weights=, replacement="),
-        ({"label_from": {"class": ["a"]}}, "label_from: LabelFrom has no 'class'; did you mean classes?"),
+        ({"label_from": {"class": ["a"]}}, "label_from: LabelFrom has no 'class' (did you mean classes?); allowed"),
         ({"label_from": 3}, "label_from=3: allowed is a LabelFrom(place=, classes=)"),
-        ({"on_error": {"max_bad": 0.1}}, "on_error: BadImages has no 'max_bad'; "),
+        ({"on_error": {"max_bad": 0.1}}, "on_error: BadImages has no 'max_bad'"),
         ({"on_error": "skip"}, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages(...)'),
         ({"on_error": True}, "on_error=True: allowed is a BadImages(replace=, max_share=, known=)"),
         ({"cache": "/scratch"}, "cache='/scratch': allowed is a Cache(folder=, max_bytes=), or a mapping of these"),
@@ -129,7 +129,7 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
         ({"world": (0, 1)}, "world=(0, 1): allowed is a World(rank=, world_size=, local_rank=, local_world_size=)"),
         ({"world": {"rank": 1}}, "world={'rank': 1}: world_size is missing; give all of rank, world_size"),
         ({"world": {}}, "world={}: rank, world_size is missing; give all of rank, world_size"),
-        ({"world": {"size": 2}}, "world: World has no 'size'; "),
+        ({"world": {"size": 2}}, "world: World has no 'size'"),
     ],
 )
 def test_a_mapping_has_the_fields_of_its_value(shards: list[Path], given: dict[str, Any], says: str) -> None:

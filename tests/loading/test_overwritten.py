@@ -14,8 +14,8 @@ from loaders import evaluation
 from making import jpeg, write_shard
 
 from gpuloader import BadImageError, GPULoader
+from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.run import Run
 
 COUNT = 12
 SLOT = 4000  # bytes of each image: what follows a JPEG's end does not count
@@ -43,13 +43,12 @@ def overwrite(shard: Path, new: list[bytes]) -> None:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the images that go through the gate."""
     sizes: list[int] = []
-    admit = Run.admit
 
-    def counting(run: Run, image: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401
+    def counting(image: np.ndarray[Any, Any], *recipe: Any) -> Any:  # noqa: ANN401
         sizes.append(len(image))
-        return admit(run, image)
+        return admit(image, *recipe)
 
-    monkeypatch.setattr(Run, "admit", counting)
+    monkeypatch.setattr("gpuloader.loading.reader.admit", counting)
     return sizes
 
 

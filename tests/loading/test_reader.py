@@ -9,6 +9,7 @@ import pytest
 from making import encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader.errors import BadImageError, ShardChangedError
+from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted
 from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
@@ -24,12 +25,15 @@ REPLACED = BadImages(replace=True)
 PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 
 
-class Damaged(Run):
-    """A run whose images are all damaged from a row on: whether it shows depends on the window that is drawn."""
+@pytest.fixture
+def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images are damaged from a row on: whether it shows depends on the window that is drawn."""
 
-    def find_undecodable(self, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:
+    def find(run: Run, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:
         assert len(images) == len(drawn.region)
         return damage_shows(drawn)
+
+    monkeypatch.setattr("gpuloader.loading.reader.find_bad_rows", find)
 
 
 def damage_shows(drawn: Drawn) -> dict[int, str]:
@@ -47,7 +51,7 @@ def read(
     """All batches of an epoch, in order."""
     shards = ShardSet.open(write_samples(folder, SAMPLES, sizes=[(64, 64)]))
     plan = Plan(Whole(SAMPLES, "none"), batch_size, last_batch="partial")
-    reader = Reader(Damaged(plan, shards, PRESET, make_labels(shards, "cls"), **options), suspects)
+    reader = Reader(Run(plan, shards, PRESET, make_labels(shards, "cls"), **options), suspects)
     return [reader.read(Cursor(epoch, done), Arena()) for done in range(0, SAMPLES, batch_size)]
 
 
@@ -55,6 +59,7 @@ def shows_in(epoch: int, sample: int) -> bool:
     return 0 in damage_shows(PRESET.draw(Draws(0, epoch, np.array([sample])), np.array([[64, 64]])))
 
 
+@pytest.mark.usefixtures("damaged")
 def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: Path) -> None:
     seen = set()
     for epoch in range(12):
@@ -67,6 +72,7 @@ def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: P
     assert seen == {True, False}
 
 
+@pytest.mark.usefixtures("damaged")
 def test_a_replacement_that_shows_damage_in_that_place_is_passed_over(tmp_path: Path) -> None:
     epoch = next(epoch for epoch in range(100) if shows_in(epoch, sample=5))
     everyone = range(SAMPLES)
@@ -79,6 +85,7 @@ def test_a_replacement_that_shows_damage_in_that_place_is_passed_over(tmp_path: 
         read(tmp_path, epoch, bad_images=REPLACED, suspects=everyone)
 
 
+@pytest.mark.usefixtures("damaged")
 def test_how_the_epoch_is_split_does_not_say_which_images_are_bad(tmp_path: Path) -> None:
     for epoch in range(3):
         parts = read(tmp_path, epoch, batch_size=5, bad_images=REPLACED, suspects=[2, 5, 11])
@@ -94,19 +101,12 @@ def test_a_known_bad_image_is_replaced_whatever_it_is_and_not_reported_again(tmp
     assert batch.ids[7] != 7
 
 
+@pytest.mark.usefixtures("damaged")
 def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) -> None:
     epoch = next(epoch for epoch in range(100) if shows_in(epoch, sample=5))
     with pytest.raises(BadImageError, match="damaged") as caught:
         read(tmp_path, epoch, suspects=[5])
     assert caught.value.key == "000005"
-
-
-class Watched(Run):
-    """A run that notes the images that go through the gate."""
-
-    def admit(self, image: EncodedImage) -> Admitted | str:
-        self.__dict__.setdefault("seen", []).append(image.tobytes())
-        return super().admit(image)
 
 
 IMAGES = {
@@ -134,14 +134,21 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     samples = [{"__key__": name, "jpg": image, "cls": b"1"} for name, image in IMAGES.items()]
     shards = ShardSet.open([write_shard(tmp_path / "a.tar", samples)])
     plan = Plan(Whole(len(samples), "none"), len(samples), last_batch="partial")
-    run = Watched(plan, shards, WITH_JPEG_2000, make_labels(shards, "cls"), bad_images=REPLACED)
+    asked: set[bytes] = set()
+
+    def watched(image: EncodedImage, *recipe: Any) -> Admitted:  # noqa: ANN401
+        asked.add(image.tobytes())
+        return admit(image, *recipe)
+
+    monkeypatch.setattr("gpuloader.loading.reader.admit", watched)
+    run = Run(plan, shards, WITH_JPEG_2000, make_labels(shards, "cls"), bad_images=REPLACED)
     batches, seen = [], []
     for reader in (Reader(run), Reader(run), Reader(run, suspects=[0])):  # a suspect is decoded, whatever was accepted
-        run.__dict__["seen"] = []
+        asked.clear()
         batches.append(reader.read(Cursor(0, 0), Arena()))
         # A replacement is read, and trimmed by the gate.
         files = {name: {image, trimmed(np.frombuffer(image, np.uint8)).tobytes()} for name, image in IMAGES.items()}
-        seen.append({name for name, either in files.items() if not either.isdisjoint(run.__dict__["seen"])})
+        seen.append({name for name, either in files.items() if not either.isdisjoint(asked)})
     first, second, _ = batches
     assert first.bad.keys() == second.bad.keys() == {1, 2}
     assert first.ids.tolist() == second.ids.tolist()

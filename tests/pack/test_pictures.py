@@ -17,8 +17,8 @@ from gpuloader import Compose
 from gpuloader.errors import ConfigError
 from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS
 from gpuloader.images.gate import admit
+from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
-from gpuloader.pack.records import BadPictureError
 from gpuloader.transforms import CenterCrop
 
 COPIED = Rendering()
@@ -39,7 +39,7 @@ def opened(data: bytes) -> Image.Image:
 def test_a_picture_is_copied_or_bad_as_the_loader_has_it(kind: Kind) -> None:
     good = (kind.verdict == "good" or kind.name in REFUSED_BY_DALI_ALONE) and kind.name not in REFUSED_BY_PILLOW_ALONE
     if not good:
-        with pytest.raises(BadPictureError, match=r"\w{3}"):
+        with pytest.raises(Refused, match=r"\w{3}"):
             render(kind.data, None, COPIED)
     elif kind.name.startswith(("jpeg-", "png-", "webp-")):
         assert render(kind.data, None, COPIED)[1] == kind.data

@@ -6,7 +6,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -16,12 +16,13 @@ import torch
 from gpu_graph import run_gpu_graph
 from making import encoded, jpeg, picture
 from oracle import functional, transforms
-from PIL import Image
+from PIL import Image, ImageOps
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
+from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Recipe, View, load_preset, preset_names
 from gpuloader.recipe.colors import (
     ColorJitter,
@@ -37,6 +38,7 @@ from gpuloader.recipe.colors import (
 )
 from gpuloader.recipe.crops import (
     CenterCrop,
+    CornerCrop,
     FiveCrop,
     Pad,
     RandomCrop,
@@ -98,7 +100,7 @@ def in_levels(*placing: Transform, **options: Any) -> Recipe:  # noqa: ANN401
 
 def windows(drawn: Drawn, view: int = 0) -> list[list[int]]:
     """Top, left, height and width of what is resized, in the whole image."""
-    window = drawn.views[view].placement.window
+    window = drawn.views[view].placement.canvas()
     return np.concatenate([window[:, :2], window[:, 2:] - window[:, :2]], 1).tolist()
 
 
@@ -242,9 +244,97 @@ def test_transforms_that_place_have_their_order(placing: list[Transform]) -> Non
     assert largest_difference(run_graph(in_levels(*placing), small()), expected) <= 1
 
 
+ANY_ORDER = [
+    [CenterCrop((44, 40)), Resize((31, 47))],
+    [Pad((5, 6, 7, 8), (250, 3, 128)), Resize((31, 47)), RandomHorizontalFlip(1.0)],
+    [RandomVerticalFlip(1.0), Pad((30, 0), 200), Resize((31, 147)), Pad(2, 200), CenterCrop((20, 140))],
+    [CenterCrop((40, 45)), Pad(9, 77), CenterCrop((54, 70)), Resize((60, 20)), CenterCrop((50, 15)), Pad(3, 77)],
+    [Pad((3, 9), padding_mode="reflect"), Resize((31, 47))],
+    [Pad(40, padding_mode="symmetric"), Resize((131, 47)), RandomHorizontalFlip(1.0), CenterCrop(40)],
+    [CenterCrop(40), Pad((30, 2, 3, 4), padding_mode="edge"), CornerCrop((41, 50), "top left"), Resize((20, 31))],
+    [CornerCrop((30, 40), "bottom right"), Pad(4, padding_mode="reflect"), CenterCrop((35, 46))],
+    *([Pad((20, 3), (10, 220, 70)), Resize((40, 33), name)] for name in LEVELS if name != "nearest"),
+    [CornerCrop((33, 35), "top left"), Pad((20, 3), (10, 220, 70)), Resize((80, 93), "bicubic")],  # overshoots the fill
+]
+
+
+@pytest.mark.parametrize("placing", ANY_ORDER, ids=str)
+def test_any_order_is_torchvisions(placing: list[Transform]) -> None:
+    expected = [levels(by_torchvision(placing, pil(image))) for image in small()]
+    [resize] = [each for each in placing if isinstance(each, Resize)] or [Resize(9)]
+    most = LEVELS[resize.interpolation] * (3 if resize.interpolation in ("bicubic", "lanczos") else 1)
+    assert largest_difference(run_graph(in_levels(*placing), small()), expected) <= most
+
+
+def by_torchvision(placing: Sequence[Transform], image: Image.Image) -> Image.Image:
+    """What torchvision's transforms of these names do to a Pillow image; none of them draws anything."""
+    for each in placing:
+        if isinstance(each, CornerCrop):
+            image = transforms.FiveCrop(each.size)(image)[("top left", "", "", "bottom right").index(each.corner)]
+            continue
+        parameters = {field.name: getattr(each, field.name) for field in fields(each)}  # type: ignore[arg-type]
+        if "interpolation" in parameters:
+            parameters["interpolation"] = transforms.InterpolationMode(parameters["interpolation"])
+        if "fill" in parameters:
+            fill = parameters["fill"]
+            parameters["fill"] = tuple(map(int, fill)) if isinstance(fill, tuple) else int(fill)
+        image = getattr(transforms, type(each).__name__)(**parameters)(image)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("placing", "mean", "most"),
+    [
+        ([Resize(100), CenterCrop(90), Resize((60, 70))], 1, 5),
+        ([Resize((120, 150)), RandomHorizontalFlip(1.0), Pad(8, 99), Resize(80), CenterCrop(72)], 1, 5),
+        ([Resize(40), CenterCrop(40), Resize((80, 80))], 3, 15),  # one resizing keeps what the first of two loses
+    ],
+    ids=str,
+)
+def test_two_resizes_are_near_torchvisions(placing: list[Transform], mean: float, most: float) -> None:
+    images = [encoded(picture(160, 200, seed), "PNG") for seed in range(6)]
+    theirs = torch.stack([levels(by_torchvision(placing, pil(image))) for image in images])
+    apart = (run_graph(in_levels(*placing), images) - theirs).abs()
+    assert apart.mean() <= mean
+    assert apart.max() <= most
+
+
+@pytest.mark.parametrize("placing", [[], *ANY_ORDER[1::2], [Resize((30, 40)), CenterCrop(20), Resize(31)]], ids=str)
+@pytest.mark.parametrize(
+    ("run", "layout"), [(run_views, "nchw"), (run_views, "channels_last"), (run_gpu_graph, "nchw")]
+)
+def test_turned_pictures_are_those_that_pillow_turns(run: Any, placing: list[Transform], layout: str) -> None:  # noqa: ANN401
+    """In each graph, as it resizes pictures that are not turned."""
+    images = [encoded(picture(50, 60, seed), "PNG") for seed in range(8)]
+    upright = [pil(image) for image in images]
+    for orientation, image in enumerate(upright, 1):
+        image.getexif()[0x0112] = orientation
+    upright = [ImageOps.exif_transpose(image) for image in upright]
+    preset, same = (in_levels(*placing, CenterCrop((57, 58)), layout=layout) for _ in range(2))
+    [ours] = run(preset, images, oriented(preset, images, np.arange(1, 9)))
+    turned = [encoded(image, "PNG") for image in upright]
+    [theirs] = run(same, turned, draw(same, turned))
+    assert largest_difference(ours, theirs) <= 1  # a level halfway between two is rounded
+
+
+def oriented(preset: Recipe, images: Sequence[bytes], orientations: np.ndarray) -> Drawn:
+    """What the recipe draws for images with these EXIF orientations; no recipe asks for that yet."""
+
+    def turned(drawn: Drawn, orientations: np.ndarray) -> Drawn:
+        [view], [of_view] = preset.each_view, drawn.views
+        at = of_view.placements[0].orient(orientations)
+        for transform in view.placing:
+            at = transform.place(at, Draws(0, 0, np.arange(len(orientations))).of(transform.stream))
+        return Drawn.of([replace(of_view, placements=(at,))])
+
+    preset.__dict__["drawn_for_none"] = turned(preset.drawn_for_none, np.zeros(0, np.int64))
+    return turned(draw(preset, images), orientations)
+
+
 @pytest.mark.parametrize(
     "placing",
     [
+        *ANY_ORDER[:6],
         [Resize(64), CenterCrop((24, 30))],
         [Resize(64, "lanczos"), CenterCrop((24, 30))],
         [Resize(200, "bicubic"), RandomCrop((40, 50), 6)],
@@ -273,6 +363,8 @@ def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -
         [RandomResizedCrop(48, interpolation="bicubic"), RandomHorizontalFlip()],
         [Resize(64), CenterCrop((24, 30))],
         [Resize((40, 40)), Pad(5, padding_mode="reflect"), RandomCrop(32)],
+        [Pad(30, 99), RandomResizedCrop(48), RandomHorizontalFlip()],
+        [RandomCrop(70), Pad(30, padding_mode="reflect"), RandomResizedCrop(48)],
     ],
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )
@@ -624,6 +716,12 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
         [Resize((8, 16), "nearest"), Pad(12, padding_mode="edge")],
         [Resize(30), CenterCrop(64)],
         [Resize(40), TenCrop((32, 24), True)],
+        *ANY_ORDER,
+        [Resize(40), CenterCrop((30, 35)), Resize((45, 31))],
+        [Pad(20, 99), RandomResizedCrop(32, antialias=False), RandomHorizontalFlip()],
+        [Pad(20, padding_mode="reflect"), RandomResizedCrop(32), TenCrop((16, 24))],  # of a region that is shared
+        [Pad(20, 99), CenterCrop(70), TenCrop((50, 60)), Resize((30, 31)), Pad(2, 99)],
+        [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
         [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
         [RandomResizedCrop(32), RandomErasing(value="random")],
     ],

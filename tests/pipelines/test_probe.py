@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from known_faults import is_known_of_regions
@@ -16,44 +15,40 @@ GOOD = {"levels": 1.4}
 BLACK = {"levels": 117.0}
 FAILS = {"error": "Error in Mixed operator `fn.decoders.image_slice`,\n\nencountered:\n\nnvImageCodec failure: '#8'"}
 LACKS = {"error": "Error in Mixed operator `fn.decoders.image`,\n\nencountered:\n\nCUDA allocation failed"}
+Answers: TypeAlias = list[dict[str, Any]]
 WELL = "exit status 0"
-
-
-def lines(*answers: dict[str, Any]) -> str:
-    return "".join(json.dumps(answer) + "\n" for answer in answers)
 
 
 @pytest.mark.parametrize(
     ("said", "end", "region", "hw_load", "text"),
     [  # in the order of TRIALS: whole without, whole with engines, regions without, regions with engines
-        (lines(GOOD, GOOD, GOOD, GOOD), WELL, True, 1, "regions; by engines, if there are any"),
+        ([GOOD, GOOD, GOOD, GOOD], WELL, True, 1, "regions; by engines, if there are any"),
         (
-            lines(GOOD, GOOD),
+            [GOOD, GOOD],
             "SIGSEGV",
             False,
             1,
             "whole images, not regions: not tried, as the process had ended; by engines, if there are any",
         ),
-        (lines(GOOD, GOOD) + '{"lev', "SIGSEGV", False, 1, None),  # it ended while it wrote
         (
-            lines(GOOD, GOOD, FAILS, FAILS),
+            [GOOD, GOOD, FAILS, FAILS],
             WELL,
             False,
             1,
             "whole images, not regions: DALI's decoder fails on it: nvImageCodec failure: '#8'; by engines, if th...",
         ),
         (
-            lines(GOOD, BLACK, GOOD, GOOD),
+            [GOOD, BLACK, GOOD, GOOD],
             WELL,
             True,
             0,
             "regions; no engine: an image is off by 117 of 255 levels",
         ),
-        (lines(GOOD, BLACK, FAILS, GOOD), WELL, False, 0, None),  # regions by engines alone are of no use then
-        (lines(GOOD, GOOD, FAILS, GOOD), WELL, True, 1, None),
-        (lines(GOOD, GOOD, GOOD), "SIGABRT", False, 1, None),
+        ([GOOD, BLACK, FAILS, GOOD], WELL, False, 0, None),  # regions by engines alone are of no use then
+        ([GOOD, GOOD, FAILS, GOOD], WELL, True, 1, None),
+        ([GOOD, GOOD, GOOD], "SIGABRT", False, 1, None),
         (
-            lines(GOOD),
+            [GOOD],
             "stopped after 180 seconds",
             False,
             0,
@@ -62,7 +57,7 @@ def lines(*answers: dict[str, Any]) -> str:
         ),
     ],
 )
-def test_what_is_taken_is_what_works(said: str, end: str, region: bool, hw_load: int, text: str | None) -> None:
+def test_what_is_taken_is_what_works(said: Answers, end: str, region: bool, hw_load: int, text: str | None) -> None:
     found = decide(said, end)
     assert (found.region(found.hw_load), found.hw_load) == (region, hw_load)
     assert text is None or str(found).startswith(text.removesuffix("..."))
@@ -71,14 +66,14 @@ def test_what_is_taken_is_what_works(said: str, end: str, region: bool, hw_load:
 @pytest.mark.parametrize(
     ("said", "end", "message"),
     [
-        ("", "SIGSEGV", r"it ends the process \(SIGSEGV\)"),
-        ("", "exit status 1: no CUDA-capable device is detected", "no CUDA-capable device"),
-        (lines(FAILS, GOOD, GOOD, GOOD), WELL, "nvImageCodec failure: '#8'"),
-        (lines(BLACK, GOOD, GOOD, GOOD), WELL, "off by 117"),
-        (lines(GOOD, GOOD, LACKS), WELL, "CUDA allocation failed"),  # which says nothing of the decoder
+        ([], "SIGSEGV", r"it ends the process \(SIGSEGV\)"),
+        ([], "exit status 1: no CUDA-capable device is detected", "no CUDA-capable device"),
+        ([FAILS, GOOD, GOOD, GOOD], WELL, "nvImageCodec failure: '#8'"),
+        ([BLACK, GOOD, GOOD, GOOD], WELL, "off by 117"),
+        ([GOOD, GOOD, LACKS], WELL, "CUDA allocation failed"),  # which says nothing of the decoder
     ],
 )
-def test_where_nothing_can_be_found_out_the_machine_is_to_blame(said: str, end: str, message: str) -> None:
+def test_where_nothing_can_be_found_out_the_machine_is_to_blame(said: Answers, end: str, message: str) -> None:
     with pytest.raises(DeviceError, match=rf"(?s){message}.*driver .*DALI .*Decoder\(region=False, hw_load=0\)"):
         decide(said, end)
 

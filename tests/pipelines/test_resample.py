@@ -26,12 +26,16 @@ def run(
     corner: tuple[int, int] = (0, 0),
     mirror: tuple[bool, bool] = (False, False),
     rois: Sequence[Sequence[float]] | None = None,
+    pictures: Sequence[Sequence[float]] | None = None,
+    shown: tuple[int, int, int, int] | None = None,
+    transposed: bool = False,
     **options: object,
 ) -> np.ndarray:
     """(n, 3, *size), the images resized and cut, computed by several threads at once; (n, *size, 3) as HWC."""
     count, resized = len(images), resized or size
-    roi = np.array(rois or [[0, 0, *image.shape[:2]] for image in images], np.float64)
-    placed = np.array([[*resized, *corner, *mirror]] * count, np.int32)
+    rois = rois or [[0, 0, *image.shape[:2]] for image in images]
+    roi = np.array([[*each, *picture] for each, picture in zip(rois, pictures or rois, strict=True)], np.float64)
+    placed = np.array([[*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed]] * count, np.int32)
     settings = {
         "interpolation": "bilinear",
         "antialias": True,
@@ -150,6 +154,54 @@ def test_what_lies_outside_is_padded_as_numpy_pads(padding_mode: str, corner: tu
     np.testing.assert_allclose(ours, padded[:, top : top + size[0], left : left + size[1]], atol=LEVELS, rtol=0)
 
 
+@pytest.mark.parametrize("padding_mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("antialias", [True, False])
+def test_a_window_that_reaches_beyond_the_picture_is_that_of_the_padded_picture(
+    antialias: bool, interpolation: str, padding_mode: str
+) -> None:
+    image, size, fill, options = noise(30, 40), (17, 80), (10, 200, 90), {"antialias": antialias}
+    pictures = [(0, 0, 30, 40), (5, 0, 25, 31), (3, 4, 4, 5), (0, 0, 30, 40), (10, 10, 20, 20)]
+    windows = [(-7, -20, 50, 60), (-3, -1, 30, 20), (-9, -9, 10, 30), (5, -70, 10, 10), (20, 20, 30, 40)]
+    room, padded = 100, []
+    for (top, left, bottom, right), window in zip(pictures, windows, strict=True):
+        sides = [(room, room), (room, room), (0, 0)]
+        picture = np.pad(image[top:bottom, left:right], sides, padding_mode)
+        if padding_mode == "constant":
+            inside = np.pad(np.ones((bottom - top, right - left, 1), bool), sides)
+            picture = np.where(inside, picture, np.uint8(fill))
+        above, beside, below, behind = np.array(window) + room - (top, left, top, left)
+        padded.append(np.ascontiguousarray(picture[above:below, beside:behind]))
+    expected = run(padded, size, interpolation=interpolation, **options)
+    ours = run(
+        [image] * len(pictures),
+        size,
+        rois=windows,
+        pictures=pictures,
+        interpolation=interpolation,
+        padding_mode=padding_mode,
+        fill=fill,
+        **options,
+    )
+    np.testing.assert_allclose(ours, expected, atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("padding_mode", ["constant", "edge", "reflect", "symmetric"])
+def test_what_is_cut_from_the_resized_window_is_padded(padding_mode: str) -> None:
+    image, resized, shown, room = noise(70, 90), (16, 21), (3, 5, 12, 20), 30
+    left = run([image], resized, resized)[0][:, 3:12, 5:20]
+    padded = np.pad(left, [(0, 0), (room, room), (room, room)], mode=padding_mode)
+    ours = run([image], (20, 30), resized, (-4, -2), shown=shown, padding_mode=padding_mode)[0]
+    top, start = room - 4 - 3, room - 2 - 5
+    np.testing.assert_allclose(ours, padded[:, top : top + 20, start : start + 30], atol=LEVELS, rtol=0)
+
+
+def test_a_picture_of_nothing_is_all_fill() -> None:
+    for settings in ({"pictures": [(5, 5, 5, 5)]}, {"shown": (3, 3, 3, 3)}):
+        ours = run([noise(9, 9)], (4, 6), fill=(1, 2, 3), interpolation="bicubic", **settings)[0]
+        assert np.array_equal(ours, np.broadcast_to(np.reshape([1, 2, 3], (3, 1, 1)), (3, 4, 6)))
+
+
 @pytest.mark.parametrize("padding_mode", ["edge", "reflect", "symmetric"])
 def test_an_image_of_one_pixel_is_repeated(padding_mode: str) -> None:
     image = noise(1, 1)
@@ -178,6 +230,16 @@ def test_flipping_reverses_rows_and_columns_of_the_output(mirror: tuple[bool, bo
     axes = [axis for axis, reversed_ in zip((2, 3), mirror, strict=True) if reversed_]
     expected = np.flip(run(images, (32, 40), **settings), axes)
     np.testing.assert_allclose(flipped, expected, atol=LEVELS, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_a_transposed_output_has_rows_and_columns_exchanged(dtype: str, channels_first: bool) -> None:
+    images = [noise(*shape) for shape in SHAPES]
+    settings = {"resized": (29, 41), "corner": (-4, 5), "mirror": (True, False), "dtype": dtype}
+    expected = run(images, (33, 38), channels_first=channels_first, **settings)
+    ours = run(images, (38, 33), channels_first=channels_first, transposed=True, **settings)
+    assert np.array_equal(ours, expected.swapaxes(2, 3) if channels_first else expected.swapaxes(1, 2))
 
 
 def test_scale_and_offset_apply_by_channel() -> None:

@@ -11,6 +11,7 @@ import pytest
 from bad_images import TIFF, zoo
 from making import damaged_jpeg, jpeg
 from running import as_arrays, draw
+from verdicts import verdict
 
 from gpuloader.errors import DeviceError
 from gpuloader.images.gate import admit
@@ -50,7 +51,7 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Recipe) -> 
 
 def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]]) -> None:
     """Every kind of image that the gate lets pass, in several windows."""
-    admitted = [admit(np.frombuffer(kind.data, np.uint8)) for kind in zoo()]
+    admitted = [verdict(admit, np.frombuffer(kind.data, np.uint8)) for kind in zoo()]
     files = [image[0] for image in admitted if not isinstance(image, str)]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []

@@ -40,7 +40,7 @@ def draw(transform: PixelTransform, count: int = 4000) -> Draw:
 
 
 def program(transform: PixelTransform, count: int = 4000) -> Program:
-    return transform.program(draw(transform, count), 24, 36)
+    return transform.program(draw(transform, count), np.array([[24, 36]]))
 
 
 def test_every_order_of_the_jitters_is_drawn_equally_often() -> None:
@@ -143,11 +143,11 @@ def test_grayscale_is_torchvisions() -> None:
 
 def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
     blur = GaussianBlur(47)
-    blur.program(draw(blur), 24, 36)
+    blur.program(draw(blur), np.array([[24, 36]]))
     with pytest.raises(
         ConfigError, match="kernel_size 47 does not fit into images of 23 x 36 pixels: allowed is up to 45"
     ):
-        blur.program(draw(blur), 23, 36)
+        blur.program(draw(blur), np.array([[24, 36], [23, 36]]))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ COUNT = 4000
 
 def erased(transform: RandomErasing, height: int, width: int, count: int = COUNT) -> np.ndarray:
     """(n, 6): top, left, height, width; two words."""
-    return transform.draw(Draws(5, 2, np.arange(count)).of(transform.stream), height, width)
+    return transform.draw(Draws(5, 2, np.arange(count)).of(transform.stream), np.array([[height, width]]))
 
 
 def theirs(transform: RandomErasing, height: int, width: int) -> np.ndarray:
@@ -100,8 +100,15 @@ def test_each_sample_has_a_key_of_64_even_bits() -> None:
 
 
 def test_a_sample_draws_the_same_alone() -> None:
-    alone = RandomErasing(1.0).draw(Draws(5, 2, np.array([77])).of(RandomErasing.stream), 64, 64)[0]
+    alone = RandomErasing(1.0).draw(Draws(5, 2, np.array([77])).of(RandomErasing.stream), np.array([[64, 64]]))[0]
     np.testing.assert_array_equal(alone, erased(RandomErasing(1.0), 64, 64)[77])
+
+
+def test_images_of_several_sizes_are_erased_as_those_of_one_size() -> None:
+    sizes = np.array([[64, 48], [30, 70]] * 50)
+    together = RandomErasing(1.0).draw(Draws(5, 2, np.arange(100)).of(RandomErasing.stream), sizes)
+    for row, (height, width) in enumerate(sizes[:2].tolist()):
+        np.testing.assert_array_equal(together[row::2], erased(RandomErasing(1.0), height, width)[row:100:2])
 
 
 IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"

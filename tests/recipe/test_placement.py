@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 from oracle import functional, transforms
+from PIL import Image, ImageOps
 from scipy import stats
 
 from gpuloader.plan import Draws
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import (
     CenterCrop,
+    CornerCrop,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,
@@ -49,11 +52,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def folded(
-    placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int], epoch: int = 0
-) -> Placement:
+def folded(placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int]) -> Placement:
     """The transforms on images of these sizes, (n,); each draws by itself."""
-    at, draws = Placement.whole(np.stack([heights, widths], 1)), Draws(7, epoch, np.arange(len(heights)))
+    at, draws = Placement.whole(np.stack([heights, widths], 1)), Draws(7, 0, np.arange(len(heights)))
     for number, transform in enumerate(placing):
         at = transform.place(at, draws.of(transform.stream, number))
     return at
@@ -61,6 +62,9 @@ def folded(
 
 def theirs(transform: PlacingTransform) -> torch.nn.Module:
     """torchvision's transform of the same name and parameters."""
+    if isinstance(transform, CornerCrop):
+        corner = ("top left", "top right", "bottom left", "bottom right").index(transform.corner)
+        return v2.Lambda(lambda image: functional.five_crop(image, transform.size)[corner])
     parameters = {field.name: getattr(transform, field.name) for field in fields(transform)}  # type: ignore[arg-type]
     needed = {"pad_if_needed": True} if isinstance(transform, RandomCrop) else {}
     return getattr(v2, type(transform).__name__)(**parameters, **needed)
@@ -68,25 +72,32 @@ def theirs(transform: PlacingTransform) -> torch.nn.Module:
 
 def rendered(at: Placement, row: int, image: torch.Tensor) -> torch.Tensor:
     """The output that a placement means, (3, h, w): resized by torchvision, padded by numpy."""
-    top, left, bottom, right = at.window[row]
-    picture = image[:, top:bottom, left:right]
+    assert (at.window[row] == at.canvas()[row]).all()  # whole pixels
+    picture = surrounded(at, image, at.part[row], at.canvas()[row])
     if picture.shape[1:] != tuple(at.resized[row]):
         if at.interpolation == "lanczos":  # which torchvision has of PIL alone
             pil = functional.to_pil_image(picture)
             picture = functional.pil_to_tensor(functional.resize(pil, at.resized[row].tolist(), "lanczos"))
         else:
             picture = functional.resize(picture, at.resized[row].tolist(), at.interpolation, antialias=at.antialias)
-    room = int(max(0, *-at.corner[row], *(at.corner[row] + at.shape[row] - at.resized[row])))
+    output = surrounded(at, picture, at.shown[row], at.output()[row])
+    output = output.flip([axis + 1 for axis in (0, 1) if at.mirrored[row, axis]])
+    return output.transpose(1, 2) if at.transposed[row] else output
+
+
+def surrounded(at: Placement, image: torch.Tensor, picture: np.ndarray, box: np.ndarray) -> torch.Tensor:
+    """A box of what is around a picture in an image; both are top, left, bottom, right."""
+    top, left, bottom, right = picture
+    inside = image[:, top:bottom, left:right].numpy()
+    room = int(max(0, *(picture - box)[:2], *(box - picture)[2:], *(box[2:] - picture[:2]), *(picture[2:] - box[:2])))
     sides = ((0, 0), (room, room), (room, room))
     if at.padding_mode == "constant":
-        fill = np.array(at.fill)[:, None, None]
-        inside = np.pad(np.ones_like(picture), sides)
-        padded = np.where(inside, np.pad(picture, sides), fill).astype(np.uint8)
+        mask = np.pad(np.ones_like(inside), sides)
+        padded = np.where(mask, np.pad(inside, sides), np.array(at.fill)[:, None, None]).astype(np.uint8)
     else:
-        padded = np.pad(picture, sides, at.padding_mode)
-    (y, x), (h, w) = at.corner[row] + room, at.shape[row]
-    down, right = np.where(at.mirrored[row], -1, 1)
-    return torch.from_numpy(padded[:, y : y + h, x : x + w][:, ::down, ::right].copy())
+        padded = np.pad(inside, sides, at.padding_mode)
+    (y, x), (h, w) = box[:2] - picture[:2] + room, box[2:] - box[:2]
+    return torch.from_numpy(padded[:, y : y + h, x : x + w].copy())
 
 
 def noise(height: int, width: int) -> torch.Tensor:
@@ -118,6 +129,19 @@ def noise(height: int, width: int) -> torch.Tensor:
         [Resize(7, antialias=False), CenterCrop(5)],
         [Resize(5, "bicubic", max_size=7), CenterCrop((6, 4))],
         [Resize((5, 4), "nearest"), Pad(1, 4), RandomVerticalFlip(0)],
+        # Several crops and paddings, also before resizing.
+        [RandomCrop((4, 5)), RandomCrop(3)],
+        [CenterCrop((4, 6)), Pad((1, 2, 3, 4), 7), RandomHorizontalFlip(), RandomCrop(6)],
+        [Pad(1, 7), Pad((2, 0), 7), CenterCrop((3, 6)), Pad(1, 7)],
+        [RandomHorizontalFlip(), CornerCrop(3, "top left"), Pad((2, 1), padding_mode="reflect"), CenterCrop(5)],
+        [RandomCrop(4), Resize(6)],
+        [Pad((1, 2, 3, 4), (9, 8, 7)), Resize((5, 7)), RandomVerticalFlip()],
+        [CenterCrop(4), Pad((1, 2), 200), RandomHorizontalFlip(), Resize((9, 8)), Pad(1, 200), RandomCrop(9)],
+        [RandomCrop((4, 6), 2), Resize(5), CenterCrop(4)],
+        [Pad(2, padding_mode="reflect"), Resize((5, 7)), CenterCrop((4, 3))],
+        [CornerCrop(4, "bottom right"), RandomCrop(6, 2, padding_mode="symmetric"), Resize((9, 5), "bicubic")],
+        [RandomCrop(6, 2, padding_mode="edge"), Resize(4, antialias=False)],
+        [RandomHorizontalFlip(1), Pad((0, 30, 0, 0), 3), CornerCrop(4, "top left"), Pad(1, 3), Resize((4, 3))],
     ],
     ids=str,
 )
@@ -170,18 +194,27 @@ INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
         [CenterCrop(6)],
         [RandomCrop(6, 3)],
         [RandomHorizontalFlip(1), RandomCrop(6, (0, 9), padding_mode="symmetric"), RandomVerticalFlip(1)],
+        [Pad(2), CenterCrop(6), Pad(1)],
     ],
     ids=str,
 )
+@pytest.mark.parametrize(
+    "before",
+    [[], [CenterCrop((30, 40))], [Pad(7, 9), RandomCrop(20)], [RandomCrop(20, 9, padding_mode="edge")]],
+    ids=str,
+)
 def test_the_output_depends_on_the_needed_pixels_alone(
-    interpolation: ResizeFilter, antialias: bool, behind: list[PlacingTransform]
+    interpolation: ResizeFilter, antialias: bool, before: list[PlacingTransform], behind: list[PlacingTransform]
 ) -> None:
-    heights, widths = RNG.integers(3, 60, (2, 25))
+    kinds = [(each.fill, each.padding_mode) for each in (*before, *behind) if isinstance(each, (Pad, RandomCrop))]
+    if len({*kinds}) > 1:  # which is refused
+        before = []
+    heights, widths = RNG.integers(3, 60, (2, 12))
     for resize in (
         Resize((20, 13), interpolation, antialias=antialias),
         RandomResizedCrop(9, (0.1, 1.0), (0.5, 2.0), interpolation, antialias),
     ):
-        at = folded([resize, *behind], heights, widths)
+        at = folded([*before, resize, *behind], heights, widths)
         for row, (top, left, bottom, right) in enumerate(at.needed()):
             image, other = noise(heights[row], widths[row]), noise(heights[row], widths[row])
             assert 0 <= top < bottom <= heights[row]
@@ -226,6 +259,123 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
     assert folded([Pad(30, padding_mode=mode), CenterCrop(4)], [50], [60]).needed().tolist() == [[0, 0, 50, 60]]
 
 
+@pytest.mark.parametrize(
+    ("paddings", "says"),
+    [
+        ([Pad(1), Pad(1, 9)], r"padded twice, 'constant' with fill \(0.0, 0.0, 0.0\) and 'constant' with fill \(9.0"),
+        ([Pad(1), RandomCrop(9, fill=9)], "padded twice, 'constant' .* and 'constant' "),
+        ([RandomCrop(9, 1), Pad(1, padding_mode="edge")], "padded twice, 'constant' .* and 'edge'"),
+        ([Pad(1, padding_mode="reflect"), Resize(9), Pad(1, padding_mode="reflect")], "padded twice, 'reflect'"),
+    ],
+    ids=str,
+)
+def test_a_second_padding_must_be_like_the_first(paddings: list[PlacingTransform], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        folded(paddings, [50], [60])
+
+
+# Points.
+
+
+def coordinates(height: int, width: int) -> torch.Tensor:
+    """(3, height, width): x and y of each pixel's middle; and 1 on pixels that are far from the border."""
+    inside = torch.zeros(height, width)
+    inside[6:-6, 6:-6] = 1
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    return torch.stack([x, y, inside])
+
+
+def middles(shape: np.ndarray) -> np.ndarray:
+    """(1, height * width, 2): x and y of each pixel's middle."""
+    x, y, _ = coordinates(*shape.tolist()).reshape(3, -1).numpy()
+    return np.stack([x, y], 1)[None]
+
+
+@pytest.mark.parametrize(
+    "placing",
+    [  # without antialiasing, resizing leaves a slope as it is
+        [],
+        [RandomHorizontalFlip(1), RandomVerticalFlip(1)],
+        [CenterCrop((30, 21)), RandomHorizontalFlip(1), Pad((1, 2, 3, 4)), CornerCrop(19, "bottom right")],
+        [Resize((35, 90), antialias=False), RandomVerticalFlip(1), CenterCrop((30, 50))],
+        [
+            Pad(9),
+            RandomHorizontalFlip(1),
+            CornerCrop((40, 30), "top left"),
+            Resize((30, 41), antialias=False),
+            CenterCrop((28, 39)),
+            Pad((0, 3)),
+        ],
+        [
+            Resize(37, antialias=False),
+            CenterCrop((32, 40)),
+            RandomHorizontalFlip(1),
+            Resize((50, 51), antialias=False),
+            CenterCrop(44),
+        ],  # two resizes
+        [
+            Resize(33, max_size=40, antialias=False),
+            Pad((1, 2, 3, 4)),
+            Resize(45, max_size=50, antialias=False),
+            Resize((20, 21), antialias=False),
+        ],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_points_lie_where_torchvision_puts_their_pixels(orientation: int, placing: list[PlacingTransform]) -> None:
+    height, width = 48, 70
+    upright = torch.stack([as_exif_says(channel, orientation) for channel in coordinates(height, width)])
+    x, y, inside = v2.Compose([*map(theirs, placing), v2.Identity()])(upright).reshape(3, -1).numpy()
+    at = Placement.whole(np.array([[height, width]])).orient(np.array([orientation]))
+    for number, transform in enumerate(placing):
+        at = transform.place(at, Draws(7, 0, np.arange(1)).of(transform.stream, number))
+    points = middles(at.shape[0])
+    in_image = at.to_image(points)
+    sure = inside > 1 - 1e-6
+    assert sure.sum() > 100
+    np.testing.assert_allclose(in_image[0, sure], np.stack([x, y], 1)[sure], atol=1e-3)
+    np.testing.assert_allclose(at.to_output(in_image), points, atol=1e-9)
+
+
+def as_exif_says(channel: torch.Tensor, orientation: int) -> torch.Tensor:
+    """A channel as Pillow turns an image with this orientation."""
+    image = Image.fromarray(channel.numpy())
+    image.getexif()[0x0112] = orientation
+    return torch.from_numpy(np.array(ImageOps.exif_transpose(image)))
+
+
+def test_points_of_several_samples_move_with_their_own_image() -> None:
+    placing = [RandomResizedCrop(20), RandomHorizontalFlip(), RandomCrop(16, 4)]
+    at, points = folded(placing, [40, 50, 60], [70, 30, 50]), RNG.uniform(-9, 60, (3, 5, 2))
+    for row in range(3):
+        alone = at.take([row])
+        np.testing.assert_array_equal(alone.to_output(points[row : row + 1]), at.to_output(points)[row : row + 1])
+        np.testing.assert_array_equal(alone.to_image(points[row : row + 1]), at.to_image(points)[row : row + 1])
+
+
+@pytest.mark.parametrize("orientation", [*range(1, 9), 0, 9])  # as some cameras write it
+@pytest.mark.parametrize(
+    "placing",
+    [
+        [],
+        [RandomHorizontalFlip(1), CornerCrop((4, 3), "top left"), Pad((1, 0, 0, 0), 9)],
+        [Pad((1, 2, 3, 0), 9), Resize((5, 8)), RandomVerticalFlip(1), CenterCrop((4, 6))],
+        [CornerCrop((5, 4), "bottom left"), Resize(3)],
+    ],
+    ids=str,
+)
+def test_upright_pictures_are_pillows(orientation: int, placing: list[PlacingTransform]) -> None:
+    image = noise(7, 9)
+    upright = torch.stack([as_exif_says(channel, orientation) for channel in image])
+    at = Placement.whole(np.array([[7, 9]])).orient(np.array([orientation]))
+    for number, transform in enumerate(placing):
+        at = transform.place(at, Draws(7, 0, np.arange(1)).of(transform.stream, number))
+    expected = v2.Compose([*map(theirs, placing), v2.Identity()])(upright)
+    assert at.shape[0].tolist() == list(expected.shape[1:])
+    assert (rendered(at, 0, image).int() - expected.int()).abs().max() <= 1  # turned before or after it is rounded
+
+
 # Sizes.
 
 
@@ -240,8 +390,9 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
 )
 def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Shape]) -> None:
     assert {epoch: at_epoch(size, epoch) for epoch in by_epoch} == by_epoch
-    squares = {epoch: (now, now) if isinstance(now, int) else now for epoch, now in by_epoch.items()}
-    assert {epoch: sides(size, epoch) for epoch in by_epoch} == squares
+    for now in by_epoch.values():
+        assert sides(now) == ((now, now) if isinstance(now, int) else now)
+    assert sides(size) == sides(by_epoch[0])
 
 
 @pytest.mark.parametrize(
@@ -257,11 +408,9 @@ def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Sh
 )
 def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], before: Shape, after: Shape) -> None:
     for epoch, expected in ((0, before), (1, before), (2, after), (9, after)):
-        shape = None
-        for transform in placing:
-            shape = transform.output_shape(shape, epoch)
-        assert shape == expected
-        assert folded(placing, [30, 9], [20, 50], epoch).shape.tolist() == [list(expected)] * 2
+        recipe = Recipe(placing).at(epoch)
+        assert recipe.shapes == [expected]
+        assert folded(recipe.transforms, [30, 9], [20, 50]).shape.tolist() == [list(expected)] * 2
 
 
 @pytest.mark.parametrize(
@@ -270,13 +419,14 @@ def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], bef
 def test_a_size_that_depends_on_the_image_is_not_known(placing: list[PlacingTransform]) -> None:
     shape = None
     for transform in placing:
-        shape = transform.output_shape(shape, 0)
+        shape = transform.output_shape(shape)
     assert shape is None
 
 
 def test_resizing_follows_the_epoch() -> None:
     resize = Resize({0: 10, 2: 20})
-    assert [folded([resize], [30], [60], epoch).resized.tolist() for epoch in (1, 2)] == [[[10, 20]], [[20, 40]]]
+    by_epoch = [Recipe([resize, CenterCrop(9)]).at(epoch).transforms[:1] for epoch in (1, 2)]
+    assert [folded(placing, [30], [60]).resized.tolist() for placing in by_epoch] == [[[10, 20]], [[20, 40]]]
 
 
 def test_one_fill_is_for_all_channels() -> None:

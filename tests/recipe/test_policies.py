@@ -29,13 +29,15 @@ from gpuloader.recipe.policies import (
     RandomApply,
     RandomChoice,
     Space,
+    Table,
     TrivialAugmentWide,
-    table,
+    all_steps,
 )
 from gpuloader.recipe.program import PARAMETERS, Op, Program
 
 v2 = transforms.v2
 HEIGHT, WIDTH = 30, 40
+SIZES = np.array([[HEIGHT, WIDTH]])
 IMAGE = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, HEIGHT, WIDTH), np.uint8))
 FILL = (124.0, 116.0, 104.0)
 SPACES = [
@@ -51,7 +53,7 @@ EXACT = {Op.IDENTITY, Op.POSTERIZE, Op.SOLARIZE, Op.INVERT, Op.AUTOCONTRAST, Op.
 
 
 def program(transform: PixelTransform, count: int = 4000) -> Program:
-    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), HEIGHT, WIDTH)
+    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), SIZES)
 
 
 def names_of(steps: Program) -> list[tuple[bytes, ...]]:
@@ -74,7 +76,7 @@ def assert_drawn_as(expected: dict[Any, float], drawn: list[Any]) -> None:
 
 def rows_of(space: Space, bins: int) -> dict[tuple[str, int, int], bytes]:
     """A space's steps by operation, magnitude and sign; `test_every_step_is_torchvisions` says what they do."""
-    steps = table(space, bins, HEIGHT, WIDTH, "nearest", None).steps
+    steps = all_steps(Table(space, bins, "nearest", None), HEIGHT, WIDTH)
     keys = [(name, magnitude, sign) for name in space.names for magnitude in range(bins) for sign in (0, 1)]
     return dict(zip(keys, (name for (name,) in names_of(steps)[:-1]), strict=True))
 
@@ -84,7 +86,7 @@ NOTHING = names_of(Program(np.zeros((1, 1), np.int32), np.zeros((1, 1, PARAMETER
 
 @pytest.mark.parametrize(("space", "theirs", "bins"), SPACES)
 def test_every_step_is_torchvisions(space: Space, theirs: dict[str, tuple[Callable, bool]], bins: int) -> None:
-    steps = table(space, bins, HEIGHT, WIDTH, "bilinear", FILL).steps
+    steps = all_steps(Table(space, bins, "bilinear", FILL), HEIGHT, WIDTH)
     apply = v2.AutoAugment(interpolation="bilinear", fill=FILL)
     assert set(space.names) == set(theirs)
     assert len(steps.ops) == len(theirs) * bins * 2 + 1

@@ -73,8 +73,11 @@ FIXED = [
 everything = pytest.mark.parametrize("transform", DRAWN + FIXED, ids=lambda transform: type(transform).__name__)
 
 
-def program(transform: PixelTransform, ids: np.ndarray, epoch: int = 1) -> Program:
-    return transform.program(Draws(3, epoch, ids).of(transform.stream), 64, 48)
+SIZE = np.array([[64, 48]])
+
+
+def program(transform: PixelTransform, ids: np.ndarray, epoch: int = 1, sizes: np.ndarray = SIZE) -> Program:
+    return transform.program(Draws(3, epoch, ids).of(transform.stream), sizes)
 
 
 @everything
@@ -114,10 +117,21 @@ def test_a_sample_draws_the_same_alone_and_among_others(transform: PixelTransfor
 def test_another_epoch_and_another_stream_draw_other_numbers(transform: PixelTransform) -> None:
     ids = np.arange(200)
     one, other = program(transform, ids), program(transform, ids, epoch=2)
-    third = transform.program(Draws(3, 1, ids).of(Stream.ORDER), 64, 48)
+    third = transform.program(Draws(3, 1, ids).of(Stream.ORDER), SIZE)
     assert one.choices == other.choices == third.choices  # a graph is made once
     for steps in (other, third):
         assert not (np.array_equal(one.ops, steps.ops) and np.array_equal(one.parameters, steps.parameters))
+
+
+@everything
+def test_images_of_several_sizes_get_what_those_of_one_size_get(transform: PixelTransform) -> None:
+    ids, sizes = np.arange(200), np.array([[64, 48], [30, 70], [31, 71], [64, 48]] * 50)
+    together, alike = program(transform, ids, sizes=sizes), program(transform, ids, sizes=SIZE.repeat(200, axis=0))
+    for row, size in enumerate(sizes):
+        alone = program(transform, ids[row : row + 1], sizes=size[None])
+        np.testing.assert_array_equal(alone.ops[0], together.ops[row])
+        np.testing.assert_array_equal(alone.parameters[0], together.parameters[row])
+    np.testing.assert_array_equal(alike.parameters, program(transform, ids).parameters)
 
 
 @everything

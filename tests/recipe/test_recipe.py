@@ -171,7 +171,7 @@ NUMBERS = {1: "", 2: "two of ", 8: "eight of "}
 @pytest.mark.parametrize("name", preset_names())
 def test_a_shipped_preset_begins_by_saying_its_output(name: str) -> None:
     preset, [title, output, *comments] = SHIPPED[name], re.findall("^# (.*)", preset_text(name), re.MULTILINE)
-    counts = Counter(preset.shapes(0))
+    counts = Counter(preset.shapes)
     of_views = " and ".join(f"{NUMBERS[n]}(B, 3, {height}, {width})" for (height, width), n in counts.items())
     labels = f"; labels (B, {preset.mix.num_classes}) float32" if preset.mix else ""
     assert re.fullmatch(
@@ -820,7 +820,7 @@ def test_overrides_reach_transforms_within_transforms_and_views() -> None:
     dino = load_preset(
         "dino", {"RandomResizedCrop": {"size": 64}, "GaussianBlur": {"kernel_size": 5}, "Normalize": None}
     )
-    assert dino.shapes(0) == [(64, 64)] * 10
+    assert dino.shapes == [(64, 64)] * 10
     assert re.findall(r"kernel_size: (\d+)", preset_yaml(dino)) == ["5"] * 3
     assert all(view.normalize is None for view in dino.each_view)
 

@@ -17,12 +17,13 @@ from gpuloader.recipe.program import BICUBIC, BILINEAR, Op, Program
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 
 HEIGHT, WIDTH = 30, 40
+SIZES = np.array([[HEIGHT, WIDTH]])
 RAND = TimmRandAugment()
 FILL = (124, 116, 104)
 
 
 def program(transform: PixelTransform, count: int = 4000) -> Program:
-    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), HEIGHT, WIDTH)
+    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), SIZES)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def program(transform: PixelTransform, count: int = 4000) -> Program:
 def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, at_10: float) -> None:
     levels = np.array([0, 5, 9, 10]) / 10
     expected = np.array([at_0, at_5, at_9, at_10])
-    np.testing.assert_allclose(RAND.argument(name, levels, np.ones(4), HEIGHT, WIDTH), expected)
-    negative = RAND.argument(name, levels, -np.ones(4), HEIGHT, WIDTH)
+    np.testing.assert_allclose(RAND.argument(name, levels, np.ones(4), SIZES), expected)
+    negative = RAND.argument(name, levels, -np.ones(4), SIZES)
     if name in ("Color", "Contrast", "Brightness", "Sharpness"):
         np.testing.assert_allclose(negative, 2 - expected)
     else:
@@ -63,7 +64,7 @@ def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, a
 )
 def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at_10: float) -> None:
     transform = TimmRandAugment(increasing=False)
-    arguments = transform.argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), HEIGHT, WIDTH)
+    arguments = transform.argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), SIZES)
     np.testing.assert_allclose(arguments, [at_0, at_5, at_10])
 
 
@@ -72,7 +73,7 @@ def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at
     [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)],
 )
 def test_levels_above_10_go_to_the_end_of_the_range(name: str, argument: float) -> None:
-    assert RAND.argument(name, np.array([3.0]), -np.ones(1), HEIGHT, WIDTH).tolist() == [argument]
+    assert RAND.argument(name, np.array([3.0]), -np.ones(1), SIZES).tolist() == [argument]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_pixels_move_as_pil_moves_them(name: str, argument: float, affine: tuple
         theirs = image.rotate(argument, bilinear, fillcolor=FILL)
     else:
         theirs = image.transform(image.size, Image.Transform.AFFINE, affine, bilinear, fillcolor=FILL)
-    steps = operation(name, np.array([argument]), HEIGHT, WIDTH, BILINEAR, FILL)
+    steps = operation(name, np.array([argument]), SIZES, BILINEAR, FILL)
     ours = run_program(steps, 0, torch.from_numpy(picture).permute(2, 0, 1)).permute(1, 2, 0).numpy()
     apart = np.abs(ours.astype(int) - np.asarray(theirs, int)).max(axis=2)
     assert (apart <= 1).mean() > 0.93  # PIL's pictures end sharply, torchvision's fade into the fill over a pixel

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from drawn_numbers import numbers_of
+from drawn_numbers import all_numbers_of, numbers_of
 from oracle import functional
 from reference import run_program
 
@@ -75,6 +75,12 @@ def test_transforms_are_sorted_by_what_they_do() -> None:
         [FLIP, Resize(9, max_size=99), UPSIDE_DOWN, CornerCrop(9, "top left"), FLIP],
         [CROP, Pad(2)],
         [CROP, ERASE],
+        [Resize(20), CROP],
+        [CROP, CenterCrop(9), RandomCrop(8)],
+        [Pad(1), RandomCrop(9, 1)],
+        [CenterCrop(9), Resize((4, 5)), JITTER, NORMAL],
+        [Pad(9), CROP],
+        [CenterCrop(9), Pad(1)],
     ],
     ids=str,
 )
@@ -87,7 +93,6 @@ NOT_THERE = (
     "is in the wrong place: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
     "Normalize once, then RandomErasing once"
 )
-ONE_OF_EACH = "allowed are one resize, one crop and one padding; fold them into one"
 DIFFERENT = (
     "leaves images of different sizes: add CenterCrop or RandomCrop, or take RandomResizedCrop, or Resize to "
     "[height, width]"
@@ -99,20 +104,19 @@ DIFFERENT = (
     [
         ([CROP, JITTER, CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
         ([JITTER, CROP], f"RandomResizedCrop {NOT_THERE}"),
-        ([CROP, NORMAL, JITTER], f"Normalize {NOT_THERE}"),
-        ([CROP, NORMAL, FLIP], f"Normalize {NOT_THERE}"),
-        ([CROP, ERASE, NORMAL], f"RandomErasing {NOT_THERE}"),
+        ([CROP, NORMAL, JITTER], f"ColorJitter {NOT_THERE}"),
+        ([CROP, NORMAL, FLIP], f"RandomHorizontalFlip {NOT_THERE}"),
+        ([CROP, ERASE, NORMAL], f"Normalize {NOT_THERE}"),
         ([CROP, NORMAL, NORMAL], f"Normalize {NOT_THERE}"),
         ([CROP, NORMAL, Normalize((0, 0, 0), (1, 1, 1))], f"Normalize {NOT_THERE}"),
         ([CROP, ERASE, RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
         ([CROP, NORMAL, ERASE, Pad(1)], f"Pad {NOT_THERE}"),
-        ([Resize(20), CROP], f"Resize, RandomResizedCrop: {ONE_OF_EACH}"),
-        ([CROP, CenterCrop(9), RandomCrop(8)], f"RandomResizedCrop, CenterCrop, RandomCrop: {ONE_OF_EACH}"),
-        ([Pad(1), RandomCrop(9, 1)], f"Pad, RandomCrop: {ONE_OF_EACH}"),
-        ([Pad(1), RandomCrop(9, fill=9)], f"Pad, RandomCrop: {ONE_OF_EACH}"),  # two fills
-        ([CenterCrop(9), Resize(4)], "CenterCrop, Resize: Resize must come before cropping and padding"),
-        ([Pad(9), CROP], "Pad, RandomResizedCrop: RandomResizedCrop must come before cropping and padding"),
-        ([CenterCrop(9), Pad(1)], "CenterCrop, Pad: padding must come before the crop"),
+        (
+            [Pad(1), RandomCrop(9, fill=9)],
+            "Pad, RandomCrop: padded twice, 'constant' with fill (0.0, 0.0, 0.0) and 'constant' with fill "
+            "(9.0, 9.0, 9.0): allowed are several paddings that are all 'constant' with one fill, or a single one",
+        ),
+        ([CenterCrop(9), Resize(4)], f"CenterCrop, Resize: {DIFFERENT}"),
         ([Resize(9)], f"Resize: {DIFFERENT}"),
         ([FLIP, Pad(2)], f"RandomHorizontalFlip, Pad: {DIFFERENT}"),
         ([JITTER], f"no crop: {DIFFERENT}"),
@@ -279,22 +283,26 @@ def test_flips_behind_a_change_of_pixels_are_torchvisions(
 
 
 @pytest.mark.parametrize(
-    ("transforms", "in_one_pass", "pads"),
+    ("transforms", "in_one_pass", "overlapping"),
     [
-        ([CROP, FLIP, NORMAL], True, False),
-        ([Resize((4, 4)), FLIP], True, False),
-        ([Resize(9), CenterCrop(8), NORMAL], True, True),
-        ([CROP, Pad(1)], True, True),
-        ([CornerCrop(8, "top left")], True, True),
-        ([RandomCrop(8), JITTER], False, True),
-        ([CROP, ERASE], False, False),
-        ([CROP, RandomInvert(), FLIP], False, False),
+        ([CROP, FLIP, NORMAL], True, (False, False)),
+        ([Resize((4, 4)), FLIP], True, (False, False)),
+        ([Resize(9), CenterCrop(8), NORMAL], True, (False, True)),
+        ([CROP, Pad(1)], True, (False, True)),
+        ([CornerCrop(8, "top left")], True, (False, True)),
+        ([RandomCrop(8), JITTER], False, (False, True)),
+        ([CROP, ERASE], False, (False, False)),
+        ([CROP, RandomInvert(), FLIP], False, (False, False)),
+        ([Pad(1), CROP], True, (True, False)),
+        ([CenterCrop(8), Resize((4, 4)), Pad(1)], True, (True, True)),
     ],
     ids=str,
 )
-def test_what_the_graph_can_leave_out(transforms: Sequence[Transform], in_one_pass: bool, pads: bool) -> None:
+def test_what_the_graph_can_leave_out(
+    transforms: Sequence[Transform], in_one_pass: bool, overlapping: tuple[bool, bool]
+) -> None:
     view = ViewPlan(transforms, 0)
-    assert (view.in_one_pass, view.pads) == (in_one_pass, pads)
+    assert (view.in_one_pass, view.how_placed.overlapping) == (in_one_pass, overlapping)
 
 
 def test_how_all_samples_are_placed() -> None:
@@ -308,8 +316,8 @@ def test_how_all_samples_are_placed() -> None:
 def test_shapes_follow_the_epoch() -> None:
     growing = [RandomResizedCrop({0: 8, 3: 12}), RandAugment(), NORMAL, RandomErasing(1.0)]
     preset = Recipe(views=[View(growing), View([Resize((4, 6))], count=2)])
-    assert preset.shapes(2) == [(8, 8), (4, 6), (4, 6)]
-    assert preset.shapes(3) == [(12, 12), (4, 6), (4, 6)]
+    assert preset.at(2).shapes == [(8, 8), (4, 6), (4, 6)]
+    assert preset.at(3).shapes == [(12, 12), (4, 6), (4, 6)]
     for epoch, side in ((2, 8), (3, 12)):
         draws = Draws(0, epoch, np.arange(COUNT))
         drawn = preset.draw(draws, SIZES).views[0]
@@ -321,6 +329,43 @@ def test_shapes_follow_the_epoch() -> None:
         turned = warps[warps[:, 1] * warps[:, 3] < 0, :9].reshape(-1, 3, 3)
         middle = turned @ [side / 2, side / 2, 1]
         np.testing.assert_allclose(middle[:, :2], side / 2, atol=1e-4)  # about the middle of that size
+
+
+def test_the_recipe_of_an_epoch_has_no_sizes_by_epoch() -> None:
+    growing = Recipe(views=[View([Resize({0: 20, 5: 30}), RandomCrop({0: 8, 3: 12}, 2), FLIP], count=2), View([CROP])])
+    at_4 = Recipe(views=[View([Resize(20), RandomCrop(12, 2), FLIP], count=2), View([CROP])])
+    assert growing.at(4) == at_4
+    assert growing.at(4).at(99) is growing.at(4)
+    assert growing.at(4) is growing.at(3)  # made once, as a run asks for it at every batch
+    assert [growing.at(epoch).shapes[0] for epoch in (0, 2, 3, 5)] == [(8, 8), (8, 8), (12, 12), (12, 12)]
+    assert growing.shapes == growing.at(0).shapes
+    drawn, of_4 = (preset.draw(Draws(0, 4, np.arange(9)), SIZES[:9]) for preset in (growing, at_4))
+    for one, other in zip(all_numbers_of(drawn), all_numbers_of(of_4), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "at_a_shape"),
+    [
+        ([RandomResizedCrop({0: 8, 2: 9}, (0.5, 1)), FLIP], [RandomResizedCrop((4, 6), (0.5, 1)), FLIP]),
+        ([Resize((8, 8)), FLIP], [Resize((4, 6)), FLIP]),
+        ([Resize({0: 9, 2: 20}), CenterCrop(8), JITTER], [Resize(20), CenterCrop((4, 6)), JITTER]),
+        ([Resize((20, 20)), FiveCrop(8)], [Resize((20, 20)), FiveCrop((4, 6))]),
+    ],
+    ids=str,
+)
+def test_another_shape_takes_the_place_of_the_last_size(
+    transforms: Sequence[Transform], at_a_shape: Sequence[Transform]
+) -> None:
+    assert Recipe(transforms, views=2).at(2, (4, 6)) == Recipe(at_a_shape, views=2)
+
+
+@pytest.mark.parametrize("preset", [Recipe([CROP, Pad(2)]), Recipe(views=[View([CROP])])], ids=str)
+def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
+    with pytest.raises(
+        PresetError, match=r"shape \(4, 6\) cannot replace the recipe's \(.*\): allowed are recipes without"
+    ):
+        preset.at(0, (4, 6))
 
 
 # Several crops of one image.
@@ -338,7 +383,7 @@ def test_shapes_follow_the_epoch() -> None:
 )
 def test_five_and_ten_crops_are_views(preset: Recipe, views: int) -> None:
     assert [view.number for view in preset.each_view] == list(range(views))
-    assert len(preset.shapes(0)) == views
+    assert len(preset.shapes) == views
 
 
 def test_each_of_ten_crops_is_in_its_place() -> None:
@@ -363,5 +408,4 @@ def test_what_stands_behind_five_crops_is_drawn_for_each() -> None:
 def test_five_crops_stand_where_crops_do(crop: Transform) -> None:
     with pytest.raises(ValueError, match="CornerCrop is in the wrong place"):
         Recipe([CROP, JITTER, crop])
-    with pytest.raises(ValueError, match="allowed are one resize, one crop and one padding"):
-        Recipe([Resize(9), CenterCrop(9), crop])
+    Recipe([Resize(9), CenterCrop(9), crop])

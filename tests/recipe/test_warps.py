@@ -28,21 +28,22 @@ from gpuloader.recipe.warps import (
 
 v2 = transforms.v2
 HEIGHT, WIDTH = 24, 37  # not square, and one side odd
+SIZES = np.array([[HEIGHT, WIDTH]])
 IMAGE = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, HEIGHT, WIDTH), np.uint8))
 MIDDLE = (WIDTH / 2, HEIGHT / 2)
 FILL = (124.0, 116.0, 104.0)
 
 
 def program(transform: PixelTransform, count: int = 4000) -> Program:
-    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), HEIGHT, WIDTH)
+    return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), SIZES)
 
 
 def matrices(transform: PixelTransform) -> np.ndarray:
     return program(transform).parameters[:, 0, :9].reshape(-1, 3, 3).astype(float)
 
 
-def moved(matrix: np.ndarray, sampling: int = BILINEAR) -> torch.Tensor:
-    return run_program(warp(matrix, sampling, FILL), 0, IMAGE)
+def moved(matrix: np.ndarray, interpolation: int = BILINEAR) -> torch.Tensor:
+    return run_program(warp(matrix, interpolation, FILL), 0, IMAGE)
 
 
 def assert_within_1_level(ours: torch.Tensor, theirs: torch.Tensor) -> None:
@@ -95,7 +96,7 @@ def test_affine_is_torchvisions(
 def test_perspective_is_torchvisions(corners: list[list[int]]) -> None:
     old = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
     theirs = functional.perspective(IMAGE, old, corners, "bilinear", FILL)
-    assert_within_1_level(moved(perspective(np.array([corners], float), HEIGHT, WIDTH)), theirs)
+    assert_within_1_level(moved(perspective(np.array([corners], float), SIZES)), theirs)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +112,14 @@ def test_a_picture_without_a_perspective_stays_and_the_others_do_not_mind(
     corners: list[list[int]], size: tuple[int, int]
 ) -> None:
     other = [[3, 5], [30, 1], [33, 20], [8, 13]]
-    both = perspective(np.array([corners, other], float), *size)
+    both = perspective(np.array([corners, other], float), np.array([size]))
     np.testing.assert_array_equal(both[0], np.eye(3))
-    np.testing.assert_array_equal(both[1:], perspective(np.array([other], float), *size))
+    np.testing.assert_array_equal(both[1:], perspective(np.array([other], float), np.array([size])))
 
 
-@pytest.mark.parametrize("sampling", [NEAREST, BILINEAR, BICUBIC])
-def test_flips_are_exact(sampling: int) -> None:
-    flips = warp(mirror([False, True, False, True], [False, False, True, True], HEIGHT, WIDTH), sampling, FILL)
+@pytest.mark.parametrize("interpolation", [NEAREST, BILINEAR, BICUBIC])
+def test_flips_are_exact(interpolation: int) -> None:
+    flips = warp(mirror([False, True, False, True], [False, False, True, True], SIZES), interpolation, FILL)
     for row, dims in enumerate([(), (2,), (1,), (1, 2)]):
         assert torch.equal(run_program(flips, row, IMAGE), IMAGE.flip(dims))
 
@@ -135,7 +136,7 @@ def test_a_shear_takes_pixels_from_further_on_in_each_row() -> None:
         assert torch.equal(ours[:, row, : WIDTH - 2 * row - 1], IMAGE[:, row, 2 * row + 1 :])
 
 
-def test_a_step_holds_the_matrix_the_sampling_and_the_fill() -> None:
+def test_a_step_holds_the_matrix_the_interpolation_and_the_fill() -> None:
     steps = warp(translate([1.0, 2.0], 0), [NEAREST, BICUBIC], 7.0)
     assert steps.ops.tolist() == [[Op.WARP], [Op.WARP]]
     assert steps.parameters[1, 0].tolist() == [1, 0, -2, 0, 1, 0, 0, 0, 1, BICUBIC, 7, 7, 7, 1]
@@ -226,7 +227,9 @@ def test_corners_are_drawn_from_torchvisions_whole_pixels(scale: float) -> None:
 
 def test_corners_may_meet_in_the_middle() -> None:
     assert np.isfinite(program(RandomPerspective(1.0, p=1.0)).parameters).all()
-    small = RandomPerspective(1.0, p=1.0).program(Draws(0, 0, np.arange(4000)).of(RandomPerspective.stream), 3, 3)
+    small = RandomPerspective(1.0, p=1.0).program(
+        Draws(0, 0, np.arange(4000)).of(RandomPerspective.stream), np.array([[3, 3]])
+    )
     kept = (small.parameters[:, 0, :9] == np.eye(3, dtype=np.float32).ravel()).all(axis=1)
     assert 0 < kept.sum() < 4000  # of 3 x 3 pixels some are drawn on one line
 

@@ -100,8 +100,8 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {
         "name the right key in label_from, or repair the shard",
     ),
     "no JSON": (partial(of_a_component, "json", label_from=None, fields=["json"]), "Expecting value"),
-    "no .npy": (partial(of_a_component, "npy", label_from=None, fields=["npy"]), "component of 'a' in"),
-    "numbers in .cls": (partial(of_a_component, "cls", label_from=None, fields=["cls"]), "component of 'a' in"),
+    "no .npy": (partial(of_a_component, "npy", label_from=None, fields=["npy"]), "component beside it: "),
+    "numbers in .cls": (partial(of_a_component, "cls", label_from=None, fields=["cls"]), "component beside it: "),
     "a key of a bad image": (
         partial(of_a_name, image=b"\xff\xd8 no image", label_from=None),
         'or pass on_error="replace" to train on without it.',

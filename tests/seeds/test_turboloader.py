@@ -253,7 +253,7 @@ def test_a_data_module_gives_images_and_labels(run: Run, folders: dict[int, Path
 
 def test_best_practices_and_tuning(run: Run) -> None:
     names, _ = run(1, 8)
-    assert names["transforms"].preset.shapes(epoch=0) == [(224, 224)]
+    assert names["transforms"].preset.shapes == [(224, 224)]
     names, _ = run(1, 11)
     assert shape_of(names["images"]) == ((SAMPLES, 3, *SIZE), "float32")
     names, said = run(1, 12)

@@ -93,7 +93,7 @@ def placed_by_torchvision(transform: PlacingTransform, image: bytes, drawn: Draw
     image_functional = transforms.functional
     picture = Image.open(io.BytesIO(image)).convert("RGB")
     at = drawn.views[0].placement
-    top, left, bottom, right = at.window[row].tolist()
+    top, left, bottom, right = at.canvas()[row].tolist()
     (height, width), (first_row, first_column) = at.resized[row].tolist(), at.corner[row].tolist()
     upside_down, mirrored = at.mirrored[row].tolist()
     rows, columns = at.shape[row].tolist()

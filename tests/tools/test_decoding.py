@@ -23,14 +23,14 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gate that ends the process on some bytes, as decoders do on some damage, though not whenever one likes."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "from gpuloader import pipelines\n"
-        "admit = pipelines.admit\n"
+        "from gpuloader.images import gate\n"
+        "admit = gate.admit\n"
         "def killing(image):\n"
         "    if image[:4].tobytes() == b'KILL': os.kill(os.getpid(), 11)\n"
         "    if image[:4].tobytes() == b'CUDA':\n"
         "        raise RuntimeError('CUDA runtime API error cudaErrorIllegalAddress (700)')\n"
         "    return admit(image)\n"
-        "pipelines.admit = killing\n"
+        "gate.admit = killing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 

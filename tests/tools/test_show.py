@@ -18,7 +18,7 @@ from PIL import Image, ImageFont
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.helpers.printable import printable
+from gpuloader.helpers.text import printable
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.sheet import _shorten
 from gpuloader.tools.show import Gallery, Sample, _name_label, show
@@ -359,7 +359,7 @@ def test_a_long_text_loses_its_middle() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"picture": "/no/such/a.png"}, "allowed is a file that ends in .png, .jpg, .jpeg, in a folder that exists"),
+        ({"picture": "/no/such/a.png"}, "/no/such/a.png: there is no folder /no/such"),
         ({"picture": "a.gif"}, "a.gif: allowed is a file that ends in .png"),
         ({"samples": 0}, "samples=0: allowed is a number above 0"),
         ({"samples": []}, "samples=.*allowed is a number above 0, or a list"),

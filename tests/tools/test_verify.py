@@ -11,45 +11,25 @@ import numpy as np
 import pytest
 import torch
 from gpu_graph import GPU, gpu_graph
-from making import write_decoded
 from nvidia.dali import fn
 from PIL import Image
-from serving import Server
 
-from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.loading import probing
-from gpuloader.loading.loader import run_of
-from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import graph, steps
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
-from gpuloader.pipelines.probe import TRIALS, Found, Trial
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import (
-    CHECKS,
-    Looks,
-    Outcome,
-    Row,
-    Subject,
-    bad_images,
-    checks,
-    memory,
-    operations,
-    recipes,
-    speed,
-    verify,
-)
-from gpuloader.tools.verify.drawing import draw
+from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, operations, verify, verifying
+from gpuloader.tools.verify.checks import describe_steps, thread_counts
 from gpuloader.tools.verify.operations import OPERATIONS, PIXEL_OPERATIONS
+from gpuloader.tools.verify.pictures import draw
 from gpuloader.tools.verify.result import Difference
-from gpuloader.tools.verify.speed import describe_engines, describe_steps, thread_counts, why_no_stock
 
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are compared in tests/loading/test_gpu_graph.py."""
-    monkeypatch.setattr(recipes, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
+    monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
 
 
 def rows_of(shards: list[Path], check: str, device_id: int | None = None) -> dict[str, Row]:
@@ -122,57 +102,14 @@ def test_versions_are_the_doctors_findings(shards: list[Path]) -> None:
     assert not any("/" in row.found for row in rows.values())  # no paths: the result is for others to read
 
 
-def test_the_loader_is_measured_beside_the_decoder_and_stock_dali(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speed, "available_cores", lambda: 2)
-    rows = rows_of(shards, "speed")
-    assert list(rows) == [
-        "cpu, + headers, draws, labels",
-        "cpu, + decode the regions",
-        "cpu, the loader: + deliver batches",
-        "cpu, limit",
-        *(
-            f"cpu, {threads}, {name}"
-            for threads in ("1 thread", "2 threads")
-            for name in ("the loader", "the decoder alone", "stock DALI")
-        ),
-        "cpu, a step",
-        "cpu, JPEG engines",
-    ]
-    assert all(row.ok for row in rows.values())
-    for name in ("cpu, + decode the regions", "cpu, 1 thread, the loader", "cpu, 2 threads, stock DALI"):
-        assert re.fullmatch(r"[1-9][\d,]* images/s, 0\.\d{3} CPU s per 1,000", rows[name].found)
-    assert re.fullmatch(r"p99 .* ms, median .* ms, of [1-9]\d* steps of 32 images", rows["cpu, a step"].found)
-
-
-def test_stock_dali_is_not_measured_on_decoded_shards(shards: list[Path], tmp_path: Path) -> None:
-    with GPULoader(write_decoded(tmp_path, shards[:1]), 4, None, label_from=None) as loader:
-        assert why_no_stock(run_of(loader)) == "the images are decoded already"
-
-
-def test_stock_dali_is_not_measured_on_shards_on_stores(shards: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(shards[0].read_bytes())
-    with Server(tmp_path) as store, GPULoader(f"{store.url}/a.tar", 4, None) as loader:
-        assert why_no_stock(run_of(loader)) == "it reads no shards on stores"
-
-
-@pytest.mark.parametrize(
-    ("fails", "reason"),
-    [
-        ([], ""),
-        ([Trial(False, 1.0)], ""),  # it does not decode whole images
-        ([Trial(True, 0.0)], "it decodes regions, which fails on this GPU and may end the process"),
-        ([Trial(True, 1.0)], "it decodes regions, which fails on this GPU and may end the process"),
-    ],
-)
-def test_stock_dali_is_not_measured_on_a_gpu_that_it_could_crash(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch, fails: list[Trial], reason: str
-) -> None:
-    found = Found(tuple("it ends the process" if trial in fails else "" for trial in TRIALS))
-    monkeypatch.setattr(speed, "find_decoding", lambda _: found)
-    with gpu_graph(), GPULoader(shards, 4, GPU) as loader:
-        assert why_no_stock(run_of(loader)) == reason
+def test_the_loader_is_measured_for_each_number_of_threads(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "available_cores", lambda: 2)
+    *rates, step = rows_of(shards, "speed").values()
+    assert [row.name for row in (*rates, step)] == ["cpu, 1 thread", "cpu, 2 threads", "cpu, a step"]
+    assert all(row.ok for row in (*rates, step))
+    for row in rates:
+        assert re.fullmatch(r"[1-9][\d,]* images/s, 0\.\d{3} CPU s per 1,000", row.found)
+    assert re.fullmatch(r"p99 .* ms, median .* ms, of [1-9]\d* steps of 32 images", step.found)
 
 
 @pytest.mark.parametrize(
@@ -195,26 +132,6 @@ def test_the_numbers_of_threads_end_with_the_cores(cores: int, counts: list[int]
 )
 def test_a_step_has_a_percentile_and_how_many_there_were(milliseconds: list[int], text: str) -> None:
     assert describe_steps([each / 1000 for each in milliseconds], 16) == text
-
-
-@pytest.mark.parametrize(
-    ("problems", "device_id", "text"),
-    [
-        (
-            [],
-            GPU,
-            "hw_decoder_load 1, chosen by the trial; how many images they decode is unknown",
-        ),
-        (["it is wrong"], GPU, "hw_decoder_load 0, chosen by the trial: they decode no image"),
-        ([], None, "none: the CPU decodes"),
-    ],
-)
-def test_the_share_of_the_engines_is_what_the_trial_found(
-    monkeypatch: pytest.MonkeyPatch, problems: list[str], device_id: int | None, text: str
-) -> None:
-    found = Found(("", *problems, "", "", "")[: len(TRIALS)])
-    monkeypatch.setattr(probing, "find_decoding", lambda _: found)
-    assert describe_engines(probing.resolve_decoder(Decoder(), device_id), device_id) == text
 
 
 # --- what is off
@@ -270,7 +187,7 @@ def test_the_picture_has_a_row_for_each_that_is_off(
         for name in "abc"[:number]:
             yield name, lambda: Outcome("far", "near", False, Difference("01", bright, bright // 2))
 
-    monkeypatch.setattr(checks, "CHECKS", {"some": looks})
+    monkeypatch.setattr(verifying, "CHECKS", {"some": looks})
     result = verify(shards, None, picture=tmp_path / "differ.png")
     assert result.picture == ("differ.png" if number else None)
     assert [path.name for path in tmp_path.iterdir()] == (["differ.png"] if number else [])
@@ -296,7 +213,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
 
 
 def test_a_bad_image_that_is_not_noticed_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_images, "_with_broken_table", lambda jpeg: jpeg)
+    monkeypatch.setattr(checks, "_with_broken_table", lambda jpeg: jpeg)
     row = rows_of(shards, "bad-images")["replaced"]
     assert (row.ok, row.found, row.allowed) == (False, "2, 11", "2, 5, 11")
 
@@ -306,17 +223,17 @@ def test_memory_that_each_loader_leaves_taken_is_told(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch, each_bytes: int, ok: bool
 ) -> None:
     taken = iter(range(0, 100 * each_bytes, each_bytes))
-    monkeypatch.setattr(memory, "_taken_bytes", lambda _: next(taken))
+    monkeypatch.setattr(checks, "_taken_bytes", lambda _: next(taken))
     [row] = rows_of(shards, "memory").values()
     assert row.ok == ok
 
 
 def test_memory_is_measured(shards: list[Path]) -> None:
     subject = Subject(shards, 40, None, 0.1)
-    before = memory._taken_bytes(subject)
+    before = checks._taken_bytes(subject)
     held = bytearray(64 << 20)
     held[:: 1 << 10] = b"1" * (64 << 10)
-    assert memory._taken_bytes(subject) - before > 32 << 20
+    assert checks._taken_bytes(subject) - before > 32 << 20
 
 
 def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +245,7 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
         yield "second", lambda: Outcome("good")
         fails(subject)
 
-    monkeypatch.setattr(checks, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
+    monkeypatch.setattr(verifying, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
     first, second, ended, *rest = verify(shards, None).rows
     assert first == Row("some", "first", "RuntimeError: CUDA is gone", "no error", ok=False)
     assert second == Row("some", "second", "good")

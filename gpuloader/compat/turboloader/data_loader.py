@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from numpy.typing import NDArray
 
 from gpuloader.errors import BadImageError, ConfigError, LabelError
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.selection import Sources
@@ -66,7 +67,7 @@ def threads_of(num_workers: int | None) -> int | None:
 
 def check_at_least(least: int, name: str, value: object) -> None:
     """Checks that it is an integer of at least this."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not is_integer(value, least):
         raise ConfigError(f"{name}={value!r}: allowed is an integer of at least {least}")
 
 

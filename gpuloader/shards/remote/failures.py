@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpuloader.helpers.printable import shorten
+from gpuloader.helpers.text import shorten
 from gpuloader.internals import fsspec as internals
 from gpuloader.shards.remote.urls import without_secrets
 

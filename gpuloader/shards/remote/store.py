@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError, describe
-from gpuloader.helpers.printable import shorten
+from gpuloader.helpers.text import shorten
 from gpuloader.internals.fsspec import Answer
 from gpuloader.shards.remote import failures
 from gpuloader.shards.remote.requests import Requests, check_size, forget_listings

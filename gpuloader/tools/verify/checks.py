@@ -1,37 +1,249 @@
-"""`verify`: whether a GPU decodes and delivers what it should, in one table; without a GPU, whether the CPU does.
-
-Each check is a function of the subject that gives rows, in a file of its own.
-"""
+"""The checks: functions of the subject that give rows. That of each operation is in `operations`."""
 
 from __future__ import annotations
 
-import logging
+import ctypes
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.versions import decoder_versions
-from gpuloader.loading.arguments import resolve_device
-from gpuloader.loading.selection import Sources
-from gpuloader.tools.machine import this_machine
-from gpuloader.tools.measuring import count_samples
-from gpuloader.tools.outputs import check_output
-from gpuloader.tools.verify.bad_images import bad_images
-from gpuloader.tools.verify.comparing import ALONE
-from gpuloader.tools.verify.drawing import draw
-from gpuloader.tools.verify.formats import formats
-from gpuloader.tools.verify.machine import machine
-from gpuloader.tools.verify.memory import memory
+import numpy as np
+import torch
+from PIL import Image
+
+from gpuloader.errors import BadImageError
+from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.text import counted, format_bytes
+from gpuloader.loading.loader import GPULoader
+from gpuloader.loading.options import Decoder
+from gpuloader.recipe import load_preset, preset_names
+from gpuloader.tools.doctor import examine
+from gpuloader.tools.measuring import fitting_batch_size, load_epochs, measure
+from gpuloader.tools.verify.comparing import (
+    ALONE,
+    BATCH_SIZE,
+    IMAGES,
+    PLAIN,
+    REPLACE,
+    WIDER,
+    Bad,
+    Images,
+    compare,
+    few_samples,
+    load,
+    load_both,
+)
 from gpuloader.tools.verify.operations import operations
-from gpuloader.tools.verify.recipes import recipes
-from gpuloader.tools.verify.repeats import repeats
-from gpuloader.tools.verify.result import Difference, Looks, Row, Subject, Verification
-from gpuloader.tools.verify.speed import speed
+from gpuloader.tools.verify.pictures import encoded, jpeg, picture, tar_of
+from gpuloader.tools.verify.result import Looks, Outcome, Subject
+
+_LOADERS = 12
+_COMPARED = 4  # the least of that many is compared, as memory comes and goes
+_MOST_GROWTH_BYTES = 128 << 20
+
+
+def machine(subject: Subject) -> Looks:
+    """What `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
+    for finding in examine():
+        if finding.name.endswith(" folder"):  # a path, which does not belong in a report
+            continue
+        yield finding.name, partial(Outcome, finding.found, "", finding.status != "failure")
+
+
+def recipes(subject: Subject) -> Looks:
+    """The pixels of each preset; and MixUp with CutMix."""
+    for name in preset_names():
+        yield name, partial(_recipe, subject, name)
+    yield "MixUp and CutMix", partial(_mixed, subject)
+
+
+def _recipe(subject: Subject, name: str) -> Outcome:
+    preset = load_preset(name, {"mix": None})
+    if any(view.normalize for view in preset.each_view):
+        preset = load_preset(preset, {"Normalize": None})
+    widened = any(view.pixels for view in preset.each_view)
+    options = {"preset": preset, "sampling": few_samples(subject)}
+    (ours, _), (theirs, _) = load_both(subject.tar, subject.device_id, **options)
+    return compare(subject, ours, theirs, WIDER if widened else 1.0)
+
+
+def _mixed(subject: Subject) -> Outcome:
+    mix = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+    options = {"preset": {"imagenet_train": {"Normalize": None, "mix": mix}}, "label_from": "cls", "last_batch": "pad"}
+    with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
+        (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
+    return compare(subject, ours, theirs, 1.0)
+
+
+def repeats(subject: Subject) -> Looks:
+    """The same samples with other batches, after a resume, and whatever else the GPU does."""
+    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
+    run = partial(load, subject.tar, subject.device_id, **options)
+    expected, _ = run()
+    ways = {
+        "again": run,
+        "one by one": partial(run, 1),
+        "in batches of 5": partial(run, 5),
+        "in one batch": partial(run, IMAGES),
+        "resumed after 7 samples": partial(run, delivered=min(7, subject.samples - 1)),
+    }
+    if subject.device_id is not None:
+        ways["on a stream of its own"] = partial(run, stream=True)
+        ways["let go under a busy stream"] = partial(run, busy=True)
+    for name, way in ways.items():
+        yield name, partial(_repeat, expected, way)
+
+
+def _repeat(expected: Images, way: Callable[[], tuple[Images, Bad]]) -> Outcome:
+    images, _ = way()
+    different = [
+        key
+        for key, views in images.items()
+        if not all(torch.equal(one, other) for one, other in zip(views, expected[key], strict=True))
+    ]
+    found = f"{len(different)} of {len(images)} images differ" if different else f"{len(images)} images are equal"
+    return Outcome(found, "equal bit for bit", not different and bool(images))
+
+
+def formats(subject: Subject) -> Looks:
+    """An image of each kind, decoded; or refused, as on the CPU."""
+    images = {
+        "JPEG 4:2:0": jpeg(0),
+        "JPEG 4:2:2": jpeg(1, subsampling="4:2:2"),
+        "JPEG 4:4:4": jpeg(2, subsampling="4:4:4"),
+        "JPEG, gray": encoded(picture(3).convert("L"), "JPEG"),
+        "JPEG, CMYK": encoded(picture(4).convert("CMYK"), "JPEG"),
+        "JPEG, progressive": jpeg(5, progressive=True),
+        "JPEG, turned by EXIF": jpeg(6, exif=_turned()),
+        "PNG": encoded(picture(7), "PNG"),
+        "PNG, palette": encoded(picture(8).convert("P"), "PNG"),
+        "PNG, transparent": encoded(picture(9).convert("RGBA"), "PNG"),
+        "PNG, 16 bits": encoded(_sixteen_bits(picture(10)), "PNG"),
+        "WebP": encoded(picture(12), "WEBP"),
+        "WebP, lossless": encoded(picture(13), "WEBP", lossless=True),
+    }
+    for name, image in images.items():
+        yield name, partial(_format, subject, image)
+
+
+def _format(subject: Subject, image: bytes) -> Outcome:
+    with tar_of([jpeg(0), image]) as tar:  # one that is refused needs another in its place
+        (ours, our_bad), (theirs, their_bad) = load_both(tar, subject.device_id, preset="raw_uint8")
+    if our_bad or their_bad:
+        found = f"refused: {our_bad[1]}" if our_bad else "decoded"
+        return Outcome(found, "as on the CPU", our_bad.keys() == their_bad.keys())
+    return compare(subject, ours, theirs, WIDER)
+
+
+def _sixteen_bits(picture: Image.Image) -> Image.Image:
+    return Image.fromarray(np.asarray(picture.convert("L"), np.uint16) * 257)
+
+
+def _turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees; training does not
+    return exif.tobytes()
+
+
+def bad_images(subject: Subject) -> Looks:
+    """Damaged images are named, and cost no other image."""
+    bad = {2: jpeg(2)[:-30], 5: _with_broken_table(jpeg(5)), 11: b"no image"}
+    with tar_of([bad.get(number) or jpeg(number) for number in range(BATCH_SIZE)]) as tar:
+        (ours, our_bad), (theirs, _) = load_both(tar, subject.device_id, preset="raw_uint8")
+        found = ", ".join(map(str, sorted(our_bad))) or "none"
+        yield "replaced", partial(Outcome, found, "2, 5, 11", our_bad.keys() == bad.keys())
+        yield "the other images", partial(compare, subject, ours, theirs, WIDER)
+        yield "raised", partial(_raised, subject, tar)
+
+
+def _raised(subject: Subject, tar: Path) -> Outcome:
+    named = "none"
+    try:
+        load(tar, subject.device_id, on_error="raise", preset="raw_uint8")
+    except BadImageError as error:
+        named = error.key
+    return Outcome(named, "02", named == "02")
+
+
+def _with_broken_table(jpeg: bytes) -> bytes:
+    """With an impossible table of Huffman codes, which no header tells of."""
+    data, table = bytearray(jpeg), jpeg.index(b"\xff\xc4")
+    data[table + 5 : table + 21] = bytes([255] * 16)
+    return bytes(data)
+
+
+def memory(subject: Subject) -> Looks:
+    """What loaders that were closed leave behind."""
+    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
+    taken = []
+    for _ in range(_LOADERS):
+        load(subject.tar, subject.device_id, **options)
+        taken.append(_taken_bytes(subject))
+    growth = max(0, min(taken[-_COMPARED:]) - min(taken[:_COMPARED]))
+    allowed = f"up to {format_bytes(_MOST_GROWTH_BYTES)}"
+    found = f"{format_bytes(growth)} more at the end"
+    yield f"{_LOADERS} loaders", partial(Outcome, found, allowed, growth <= _MOST_GROWTH_BYTES)
+
+
+def _taken_bytes(subject: Subject) -> int:
+    """On the GPU, by all processes; or of this process, without what the C library keeps."""
+    if subject.device_id is None:
+        ctypes.CDLL(None).malloc_trim(0)
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return resident_pages * os.sysconf("SC_PAGE_SIZE")
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(subject.device_id)
+    return total - free
+
+
+def speed(subject: Subject) -> Looks:
+    """Images in a second for each number of threads, and how long a step takes. `bench` measures the stages."""
+    counts = thread_counts(available_cores())
+    for threads in counts:
+        name = f"{subject.device}, {counted(threads, 'thread')}"
+        yield name, partial(_rate, subject, threads, 0.75 * subject.seconds / len(counts))
+    yield f"{subject.device}, a step", partial(_steps, subject, 0.25 * subject.seconds)
+
+
+def thread_counts(cores: int) -> list[int]:
+    """The powers of two up to the number of cores, and that number: of 6 it is 1, 2, 4, 6."""
+    return sorted({1 << power for power in range(cores.bit_length())} | {cores})
+
+
+def _loader(subject: Subject, num_threads: int | None = None) -> GPULoader:
+    batch_size = fitting_batch_size(None, subject.samples)
+    options: dict[str, Any] = {"label_from": None, "on_error": REPLACE, "world": ALONE, "last_batch": "pad"}
+    return GPULoader(subject.tar, batch_size, subject.device_id, decoder=Decoder(num_threads=num_threads), **options)
+
+
+def _rate(subject: Subject, threads: int, seconds: float) -> Outcome:
+    with _loader(subject, threads) as loader, closing(load_epochs(loader)) as batches:
+        cost = measure(batches, seconds)
+    return Outcome(f"{1000 / cost.seconds:,.0f} images/s, {cost.cpu_seconds:.3f} CPU s per 1,000")
+
+
+def _steps(subject: Subject, seconds: float) -> Outcome:
+    with _loader(subject) as loader, closing(load_epochs(loader)) as batches:
+        measure(batches, 0)  # warms up
+        taken: list[float] = []
+        ends = time.perf_counter() + seconds
+        while not taken or time.perf_counter() < ends:
+            started = time.perf_counter()
+            next(batches)
+            taken.append(time.perf_counter() - started)
+        return Outcome(describe_steps(taken, fitting_batch_size(None, subject.samples)))
+
+
+def describe_steps(seconds: Sequence[float], batch_size: int) -> str:
+    """The 99th percentile, which is the longest of less than 100 steps, and the median."""
+    p99, median = 1000 * np.percentile(seconds, [99, 50], method="inverted_cdf")
+    measured = f"{counted(len(seconds), 'step')} of {counted(batch_size, 'image')}"
+    return f"p99 {p99:.3g} ms, median {median:.3g} ms, of {measured}"
+
 
 CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "machine": machine,
@@ -44,90 +256,3 @@ CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "speed": speed,
 }
 """By name, in the order in which they run."""
-
-
-def verify(
-    tar: Sources,
-    device_id: int | Literal["auto"] | None = "auto",
-    *,
-    checks: Sequence[str] = (),
-    seconds: float = 20.0,
-    picture: str | Path | None = None,
-    progress: bool = False,
-) -> Verification:
-    """Runs the checks, one after the other. An error becomes a row, and the next one is looked at.
-
-    Args:
-        tar: shards, as `GPULoader` takes them; 32 of their samples are compared.
-        device_id: what to verify, as `GPULoader` takes it: "auto" is the GPU, or the CPU where there is none.
-        checks: some of `CHECKS`; all unless given.
-        seconds: how long to measure the speed, without starting and warming up.
-        picture: a .png file to write if pixels differ too much: for each such row, the image that differs most.
-        progress: show a bar on stderr.
-
-    Raises:
-        ConfigError: there is no such check, or the picture cannot be written.
-        DeviceError: there is no such GPU.
-        DataError: there are no such shards, or they have no samples.
-    """
-    if unknown := [name for name in checks if name not in CHECKS]:
-        raise ConfigError(f"no check is called {unknown[0]!r}: allowed are {', '.join(CHECKS)}")
-    if picture is not None:
-        check_output(picture)
-    date, started = datetime.now(timezone.utc).isoformat(timespec="seconds"), time.monotonic()
-    device = resolve_device(device_id, ALONE)
-    samples = count_samples(tar, None, {"preset": "raw_uint8", "label_from": None, "world": ALONE})
-    subject = Subject(tar, samples, device, seconds)
-    rows: list[Row] = []
-    differences: dict[str, Difference] = {}
-    with progress_bar(progress) as bar, _without_warnings():
-        task = bar.add_task("verifying", total=len(checks or CHECKS))
-        for name in checks or CHECKS:
-            bar.update(task, description=f"verifying {name}")
-            for row, difference in _run(name, subject):
-                rows.append(row)
-                if difference is not None:
-                    differences[f"{row.check}: {row.name}"] = difference
-            bar.advance(task)
-    versions = decoder_versions()
-    drawn = Path(picture) if picture is not None and differences else None
-    if drawn is not None:
-        decoder = ", ".join(f"{name} {version}" for name, version in versions.items())
-        draw(differences, [f"{subject.device} and the CPU", decoder]).save(drawn, "PNG")
-    return Verification(
-        date=date,
-        device=str(subject.device),
-        machine=this_machine(),
-        versions=versions,
-        elapsed_seconds=time.monotonic() - started,
-        rows=tuple(rows),
-        picture=None if drawn is None else drawn.name,
-    )
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Of bad images, which are there on purpose."""
-    logger = logging.getLogger("gpuloader")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _run(check: str, subject: Subject) -> Iterator[tuple[Row, Difference | None]]:
-    looks = CHECKS[check](subject)
-    while True:
-        name, difference = "ended early", None
-        try:
-            name, look = next(looks)
-            found, allowed, ok, difference = look()
-            row = Row(check, name, found, allowed, ok)
-        except StopIteration:
-            return
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was found
-            said = (str(error).strip() or "no message").splitlines()[0]
-            row = Row(check, name, f"{type(error).__name__}: {said}", "no error", False)
-        yield row, difference

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draw
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.model import PixelTransform, Transform
+from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
 from gpuloader.tools.verify.comparing import NARROWER, compare, load_both
 from gpuloader.tools.verify.pictures import HEIGHT, WIDTH, encoded, picture, tar_of
@@ -30,7 +30,7 @@ class Steps(PixelTransform):
     def steps(self) -> int:
         return len(self.operations)
 
-    def program(self, draw: Draw, height: int, width: int) -> Program:
+    def program(self, draw: Draw, sizes: Ints) -> Program:
         return chain([step(op, draw.samples, *parameters) for op, parameters in self.operations], draw.samples)
 
 

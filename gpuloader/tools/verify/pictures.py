@@ -1,11 +1,11 @@
-"""Pictures to verify with, encoded, and tars of them."""
+"""Pictures to verify with, encoded, and tars of them; and pictures of what differs."""
 
 from __future__ import annotations
 
 import io
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpuloader.helpers.tar_samples import write_sample
+from gpuloader.helpers.text import printable
+from gpuloader.helpers.whole_files import write_sample
+from gpuloader.pipelines.blame import smooth_picture
+from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
+from gpuloader.tools.verify.result import Difference
 
 HEIGHT, WIDTH = 120, 160
 
 
 def picture(seed: int) -> Image.Image:
     """A smooth picture with some texture."""
-    rng = np.random.default_rng(seed)
-    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
-    smooth = np.asarray(few.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.int16)
-    return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+    return smooth_picture(seed, HEIGHT, WIDTH)
 
 
 def jpeg(seed: int, **options: Any) -> bytes:  # noqa: ANN401
@@ -47,3 +48,17 @@ def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
             for number, image in enumerate(images):
                 write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10)})
         yield path
+
+
+def draw(differences: Mapping[str, Difference], heading: Sequence[str]) -> Picture:
+    """One row for each name: the CPU's image, the device's, and their difference, multiplied so that it is seen."""
+    tile = fitting_tile(side for each in differences.values() for side in each.ours.shape[1:])
+    sheet = Sheet(tile, 3, len(differences), heading)
+    for row, (name, (key, ours, theirs)) in enumerate(differences.items()):
+        expected, found = as_picture(theirs), as_picture(ours)
+        levels = np.abs(np.asarray(expected, np.int16) - np.asarray(found, np.int16))
+        times = 255 // max(1, int(levels.max()))
+        sheet.put(row, 0, expected, [name, f"the CPU's {printable(key)}"])
+        sheet.put(row, 1, found, ["the device's"])
+        sheet.put(row, 2, Image.fromarray((times * levels).astype(np.uint8)), [f"difference, times {times}"])
+    return sheet.image

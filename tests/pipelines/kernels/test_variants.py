@@ -18,6 +18,7 @@ from gpuloader.recipe.program import PARAMETERS, Op
 FUNCTION = ctypes.CFUNCTYPE(None, *2 * [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32])
 DTYPES = (np.float32, np.float16, np.uint8)
 NORMALISED = [0.017, 0.018, 0.019, -2.1, -2.0, -1.8]
+LEVEL = 10, 200, 90  # of the fill
 LEVELS = [1, 1, 1, 0, 0, 0]
 SIZES = [
     *((1, 1), (1, 2), (2, 1), (3, 3), (5, 7), (9, 4)),
@@ -55,12 +56,18 @@ def test_resampling(filters: int, channels_first: bool, dtype: int) -> None:
     for height, width in SIZES:
         for padding in range(4):
             out = tuple(int(pixels) for pixels in rng.choice([1, 2, 3, 4, 5, 8, 31, 64], 2))
-            start = rng.uniform(0, [height - 0.5, width - 0.5])
-            roi = np.array([*start, *rng.integers(np.int64(start) + 1, [height + 1, width + 1])])
+            start, beyond = rng.uniform(0, [height - 0.5, width - 0.5]), rng.integers(0, 2) * 9
+            end = rng.integers(np.int64(start) + 1, [height + 1, width + 1])
+            picture = [
+                *rng.integers(-3, [height, width]),
+                *rng.integers([height // 2, width // 2], [height + 3, width + 3]),
+            ]
+            roi = np.array([*(start - beyond), *(end + beyond), *(picture if beyond else [*np.floor(start), *end])])
             resized, corner, mirror = rng.integers(1, 70, 2), rng.integers(-5, 6, 2), rng.integers(0, 2, 2)
-            how = [*(LEVELS if dtype == 2 else NORMALISED), 1, 2, 3, rng.integers(0, 2), filters, padding]
+            shown = [*rng.integers(0, resized), *resized] if beyond else [0, 0, *resized]
+            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), filters, padding]
             settings = np.array([*how, channels_first, dtype], np.float32)
-            placed = np.array([*resized, *corner, *mirror], np.int32)
+            placed = np.array([*resized, *corner, *mirror, *shown, rng.integers(0, 2)], np.int32)
             first, *others = bits_of_each_variant(
                 "resample",
                 np.empty((3, *out) if channels_first else (*out, 3), DTYPES[dtype]),
@@ -120,9 +127,9 @@ def test_no_memory_is_kept(op: Op | None) -> None:
 
     def call() -> None:
         if op is None:
-            how = np.array([*NORMALISED, 1, 2, 3, 1, 2, 0, 1, 0], np.float32)
-            placed = np.array([20, 20, 0, 0, 0, 0], np.int32)
-            inputs = [noise(rng, (40, 40)), np.array([0, 0, 40, 40], np.float64), placed, how]
+            how = np.array([*NORMALISED, *LEVEL, 1, 2, 3, 1, 2, 0, 1, 0], np.float32)
+            placed = np.array([20, 20, 0, 0, 0, 0, 0, 0, 20, 20, 0], np.int32)
+            inputs = [noise(rng, (40, 40)), np.array([-9, 0, 40, 40, 0, 0, 40, 40], np.float64), placed, how]
             bits_of_each_variant("resample", np.empty((3, 20, 20), np.float32), inputs)
         else:
             steps = np.array([Op.MIX_BEGIN, op, Op.MIX_END], np.int32)

@@ -14,8 +14,8 @@ from making import jpeg
 from rich.console import Console
 
 from gpuloader import BadImageError, ConfigError, GPULoader, RemoteError, ShardNotFoundError, TarError
-from gpuloader.helpers.printable import as_message, printable
 from gpuloader.helpers.progress import progress_bar, say
+from gpuloader.helpers.text import as_message, counted, format_bytes, printable
 from gpuloader.recipe import load_preset
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
@@ -204,3 +204,24 @@ def test_a_warning_of_a_loader_can_be_printed(hostile: Path, caplog: pytest.LogC
     [said] = [message for message in caplog.messages if message.startswith("bad image replaced")]
     assert said.isprintable()
     assert ESCAPED in said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 B"), (999, "999 B"), (66_900, "66.9 kB"), (46_059_520, "46.1 MB"), (2e12, "2 TB")]
+)
+def test_bytes_are_said_in_three_digits(count: float, said: str) -> None:
+    assert format_bytes(count) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [
+        (1, ("shard",), "1 shard"),
+        (0, ("shard",), "0 shards"),
+        (1_281_167, ("image",), "1,281,167 images"),
+        (1, ("class", "classes"), "1 class"),
+        (2, ("class", "classes"), "2 classes"),
+    ],
+)
+def test_what_is_counted_is_in_the_plural_unless_it_is_one(count: int, noun: tuple[str, ...], said: str) -> None:
+    assert counted(count, *noun) == said

@@ -1,16 +1,20 @@
-"""Makes text safe to print: short, obeyed by no terminal, and with its letters in order."""
+"""Text for people: safe to print, numbers with their units, and hints at a name that was meant."""
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 MOST_CHARACTERS = 4000
 """The length of a message. What is quoted in it may come from a file, and be of any length."""
 
 _MOST_LINES = 40
 _LONGEST_WORD = 1000  # such as a path
+_MOST_COMPARED = 10_000  # names; those of a file may be of any number, and of any length
+_COMPARED_CHARACTERS = 100
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
 
@@ -45,3 +49,35 @@ def make_printable(record: logging.LogRecord) -> bool:
     """A filter for loggers; it lets all records pass."""
     record.msg, record.args = as_message([record.getMessage()]), None
     return True
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with what it counts: 1 shard, 1,200 shards, 2 classes. The plural is the noun and an s by default."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in three digits: 45.9 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def similar(name: str, allowed: Iterable[str], most: int = 1) -> list[str]:
+    """The allowed names that begin with "NAME_", or else at most this many of the most similar ones."""
+    names = list(islice(allowed, _MOST_COMPARED))
+    longer = [each for each in names if each.startswith(f"{name}_")]
+    return longer or difflib.get_close_matches(name[:_COMPARED_CHARACTERS], names, most)
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """A hint in parentheses for a wrong name, with a space before it; "" if no allowed name is similar."""
+    near = similar(name, allowed)
+    return f" (did you mean {either(near)}?)" if near else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """Names as alternatives: "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,0 +1,159 @@
+"""Fields: what a batch has beside the images, parsed from a component of each sample before the sample is accepted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
+from gpuloader.errors import ConfigError, describe
+from gpuloader.images.limits import Refused
+
+_JSON = "json:"
+_FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
+MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value beside each image, parsed from one component of the sample; the argument `fields` names it.
+
+    A component that cannot be parsed makes its sample bad, as an image that cannot be decoded does: `on_error` decides
+    whether the sample is replaced. Several fields may have one source.
+
+    Attributes:
+        source: the component's extension, such as "txt"; or "json:NAME" for the value under NAME in `json`, where
+            "json:a.b" is b within a.
+        parse: takes the component's bytes, or the value under NAME, and returns the sample's value. It raises
+            ValueError, LookupError, TypeError or AttributeError for what it cannot parse. None parses as the
+            extension's collator does, and takes the value under NAME as it is.
+        collate: takes the values of a batch's B samples in a list, and returns what a collator returns: a list, or
+            arrays, with a row for each sample. None collates as the extension's collator does; with `parse` or NAME,
+            the list is the entry.
+
+    Raises:
+        ConfigError: the source is not an extension or "json:NAME", or a function cannot be called.
+
+    Example:
+        >>> from gpuloader import Field, GPULoader
+        >>> fields = {"digit": Field("cls"), "is_even": Field("cls", lambda digit: int(digit) % 2 == 0)}
+        >>> loader = GPULoader("shards/", 4, "cpu", preset="cifar10_eval", output="dict", fields=fields)
+        >>> batch = next(iter(loader))
+        >>> batch["digit"], batch["is_even"]
+        (tensor([0, 1, 2, 3]), [True, False, True, False])
+    """
+
+    source: str
+    parse: Callable[[Any], Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
+            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
+        for option in ("parse", "collate"):
+            if not (getattr(self, option) is None or callable(getattr(self, option))):
+                raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
+
+    @cached_property
+    def path(self) -> str:
+        """NAME of a source "json:NAME"; empty for the whole component."""
+        return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
+
+    @cached_property
+    def extension(self) -> str:
+        """The component's extension, in lower case and without its dot."""
+        return "json" if self.path else self.source.lower().removeprefix(".")
+
+    def resolve(self) -> Self:
+        """Returns the field with both functions, taken from the extension's collator where it has none."""
+        usual = Parsing(_same, _same) if self.path else in_parts(collator_of(self.extension))
+        collate = usual.collate if self.parse is None else _same
+        return replace(self, parse=self.parse or usual.parse, collate=self.collate or collate)
+
+    def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401 - others draw
+        """Parses a sample's component, with the numbers that the plan draws for the sample's fields, (4,) in [0, 1)."""
+        assert self.parse is not None
+        return self.parse(_under(self.path, json.loads(component)) if self.path else component)
+
+
+@dataclass(frozen=True)
+class OneOf(Field):
+    """One of several values of each sample, such as one of five captions, drawn by the plan.
+
+    `parse` returns the values: a list, or an array with a row for each. Which one is drawn depends only on seed, epoch
+    and sample. Fields of one loader draw the same place of lists of the same length, such as a caption and its tokens.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import GPULoader, OneOf
+        >>> from webdataset import TarWriter
+        >>> sample = {"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": {"captions": ["a cat", "a pet"]}}
+        >>> with TarWriter("captions.tar") as writer:
+        ...     _ = writer.write(sample)
+        >>> fields = {"caption": OneOf("json:captions")}
+        >>> options = {"preset": "clip_eval", "label_from": None, "output": "dict", "fields": fields}
+        >>> loader = GPULoader("captions.tar", 1, "cpu", **options)
+        >>> [batch["caption"] for _ in range(4) for batch in loader]
+        [['a cat'], ['a cat'], ['a pet'], ['a cat']]
+    """
+
+    def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+        """One of the parsed values.
+
+        Raises:
+            ValueError: there are none.
+        """
+        values = super().value(component, drawn)
+        if not isinstance(values, (list, tuple, np.ndarray)) or len(values) == 0:
+            raise ValueError(f"{describe(values)} is not a list with at least one value")
+        return values[int(drawn[0] * len(values))]
+
+
+def parse_fields(
+    fields: Mapping[str, Field], read: Callable[[str], bytes], drawn: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Returns the values of a sample's fields by name, and reads each component once.
+
+    Args:
+        fields: resolved.
+        read: reads the sample's component of an extension.
+        drawn: as for `Field.value`.
+
+    Raises:
+        Refused: a component is too large or cannot be parsed.
+    """
+    components: dict[str, bytes] = {}
+    values = {}
+    for name, field in fields.items():
+        if field.extension not in components:
+            components[field.extension] = read(field.extension)
+        try:
+            values[name] = field.value(components[field.extension], drawn)
+        except _FAILURES as error:
+            kind = "" if isinstance(error, REFUSALS) else f"{type(error).__name__}: "  # a KeyError's text is a key
+            raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
+    return values
+
+
+def _under(path: str, content: Any) -> Any:  # noqa: ANN401
+    """The value under a path; the key "a.b" takes precedence over b in a."""
+    if not isinstance(content, dict):
+        raise ValueError(f"nothing is under {path!r}: it is {describe(content)}")
+    if path in content:
+        return content[path]
+    first, dot, rest = path.partition(".")
+    if not dot or first not in content:
+        raise ValueError(f"nothing is under {path!r}: its keys are {describe(sorted(content))}")
+    return _under(rest, content[first])
+
+
+def _same(value: Any) -> Any:  # noqa: ANN401
+    return value
