@@ -52,7 +52,7 @@ def check_identity(
         raise StateError(
             f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
         )
-    if is_integer(version := state.get("version"), STATE_VERSION) and "dataset" in state:
+    if is_integer(version := state.get("version"), 1, STATE_VERSION) and "dataset" in state:
         raise StateError(
             f"the state has version {version}, from an earlier gpuloader; this one reads version {STATE_VERSION}: "
             f"finish that run with the gpuloader that saved the state, or start without the state"
@@ -143,7 +143,7 @@ def _shard_difference(saved: object, shards: ShardSet) -> str | None:
     if not isinstance(saved, Mapping):
         return None
     count, run, digests = saved.get("count"), saved.get("run"), saved.get("digests")
-    if not (is_integer(count, 2**62) and is_integer(run, 2**62) and run and isinstance(digests, str)):
+    if not (is_integer(count, 1, 2**62) and is_integer(run, 1, 2**62) and isinstance(digests, str)):
         return None
     before = [digests[start : start + _DIGITS] for start in range(0, len(digests), _DIGITS)]
     now = _digits(shards, run)
