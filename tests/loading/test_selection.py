@@ -255,7 +255,7 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
     with loader(shards) as batches:
         found = columns(run_of(batches).shards)
         found["label"][:] = -1  # its own
-        assert run_of(batches).shards.cls_labels.tolist() == columns(run_of(batches).shards)["label"].tolist()
+        assert run_of(batches).shards.column("label").tolist() == columns(run_of(batches).shards)["label"].tolist()
         found = columns(run_of(batches).shards)
     sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
     assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)

@@ -54,10 +54,10 @@ def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def test_the_loaders_scan_finds_what_the_result_says(photos: Path, tmp_path: Path) -> None:
     result = pack(photos, tmp_path, workers=1, **OPTIONS)
     shard_set = ShardSet.open(resolve_shards(tmp_path))
-    assert [str(tmp_path / name) for name in result.shards] == [str(path) for path, _ in shard_set.indexes]
+    assert [str(tmp_path / name) for name in result.shards] == [str(path) for path in shard_set.shards]
     assert len(shard_set) == result.samples == 30
-    assert not any(index.left_out_count for _, index in shard_set.indexes)
-    assert set(shard_set.cls_labels.tolist()) == {0, 1, 2}
+    assert not shard_set.index.left_out_count.any()
+    assert set(shard_set.column("label").tolist()) == {0, 1, 2}
     assert result.bytes == sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
     assert (result.destination, result.missing, result.written) == (tmp_path, (), len(result.shards))
     assert {name.split("-")[0] for name in result.shards} == {"train", "val"}

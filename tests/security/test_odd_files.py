@@ -26,7 +26,7 @@ from gpuloader import (
 )
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack import pack
-from gpuloader.shards import ShardSet, open_index, resolve_shards
+from gpuloader.shards import ShardSet, open_index, open_set, resolve_shards
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.disk import measure_disk
 from gpuloader.tools.info import describe_shards
@@ -96,7 +96,7 @@ def test_a_shard_in_whose_place_something_else_comes_is_an_error(
     indexes = [open_index(shard) for shard in shards]
     put(kind, shards[0])
     with pytest.raises(ShardChangedError, match=f"can no longer be opened .not a regular file but a {KINDS[kind]}"):
-        ShardSet(shards, indexes).read_component(0, "json")
+        ShardSet(shards, open_set(indexes)).read_component(0, "json")
     with pytest.raises(OSError, match=f"not a regular file but a {KINDS[kind]}"):
         measure_disk(shards, seconds=0.01)
 

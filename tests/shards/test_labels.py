@@ -79,7 +79,7 @@ def test_auto_takes_what_the_data_has(
     assert find_labels(shards) == place
     found = make_labels(shards, "auto")
     assert (found and found.place, found and found.of(np.arange(2)).tolist()) == (place, labels)
-    info = describe_shards([shard for shard, _ in shards.indexes], label_from="auto")
+    info = describe_shards(list(shards.shards), label_from="auto")
     assert (info.label_from, info.without_label) == (place, 0 if labels else 2)
 
 
