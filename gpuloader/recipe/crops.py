@@ -211,6 +211,8 @@ class RandomCrop(_Crop):
 class Pad(PlacingTransform):
     """Adds pixels around the image; a crop that reaches further shows more padding of the same kind.
 
+    In front of resizing, it is resized with the picture.
+
     On the CPU its levels equal torchvision's.
 
     Attributes:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, get_args
 
 from gpuloader.errors import PresetError
+from gpuloader.recipe.crops import RandomResizedCrop, Resize
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
@@ -39,6 +40,9 @@ def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
         leaves = list(_leaves(transform))
         what = f"{'timm' if any(map(_is_timms, leaves)) else 'torchvision'}'s transform"
         transforms, dtype = _translate(leaves, "uint8", problems)
+        resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop))]
+        if len(resizes) > 1:
+            problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
     if problems:
         raise PresetError(f"{what} cannot be translated: {'; '.join(problems)}")
     return make_part(Recipe, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
