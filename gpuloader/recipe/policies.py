@@ -19,7 +19,7 @@ from gpuloader.helpers.units import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
+from gpuloader.recipe.model import Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotation, shear, translate, warp
@@ -376,7 +376,7 @@ class AugMix(PixelTransform):
 
 
 PixelTransforms: TypeAlias = Annotated[
-    Sequence[PixelTransform], kept_as(tuple[InstanceOf[PixelTransform], ...], min_length=1, max_length=MAX_TRANSFORMS)
+    Sequence[PixelTransform], kept_as(tuple[InstanceOf[PixelTransform], ...], min_length=1)
 ]
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -437,7 +437,7 @@ class RandomChoice(PixelTransform):
     stream: ClassVar[Stream] = Stream.CHOICE
 
     transforms: PixelTransforms
-    p: Annotated[Sequence[float], kept_as(tuple[Weight, ...], max_length=MAX_TRANSFORMS)] | None = None
+    p: Annotated[Sequence[float], kept_as(tuple[Weight, ...])] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, ValuesView
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import yaml
 
@@ -16,6 +16,7 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import (
     NOT_NEEDED,
     OF_THE_LOADER,
+    as_plain_values,
     did_you_mean,
     either,
     first_lines,
@@ -23,9 +24,37 @@ from gpuloader.recipe.part import (
     make_part,
     not_needed,
 )
-from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.recipe import Recipe, View
-from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
+from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, check_values, load_yaml
+
+PresetName: TypeAlias = Literal[
+    "a1",
+    "a1_eval",
+    "a2",
+    "a3",
+    "cifar10",
+    "cifar100",
+    "cifar100_eval",
+    "cifar10_eval",
+    "clip_eval",
+    "clip_train",
+    "deit",
+    "deit3",
+    "deit3_eval",
+    "deit_eval",
+    "dino",
+    "imagenet_eval",
+    "imagenet_randaugment",
+    "imagenet_train",
+    "imagenet_train_jitter",
+    "moco_v2",
+    "raw_uint8",
+    "resnet50_v1",
+    "resnet50_v2",
+    "resnet50_v2_eval",
+    "simclr",
+]
+"""A file of configs/presets, written here for editors to complete; a test compares them."""
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
@@ -97,7 +126,7 @@ def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapp
         where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
     if overrides:
         where = f"{where} with overrides"
-        _check_size(overrides, where)
+        check_values(overrides, where)
         content = _replace(content, overrides, where)
     return _preset(content, where)
 
@@ -119,23 +148,8 @@ def _text(source: str | Path) -> bytes:
         raise PresetError(f"the preset file {source} cannot be read: {error}") from None
 
 
-def _check_size(content: object, where: str) -> None:
-    level, count = [content], 0
-    for _ in range(MAX_DEPTH):
-        count += len(level)
-        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [value for values in inner if isinstance(values, (ValuesView, list, tuple)) for value in values]
-        if not level and count <= MAX_VALUES:
-            return
-        if count > MAX_VALUES:
-            break
-    raise PresetError(
-        f"{where}: more than {MAX_VALUES} values, or nested more than {MAX_DEPTH} deep; no recipe needs as many"
-    )
-
-
 def _preset(content: Mapping[str, Any], where: str) -> Recipe:
-    _check_size(content, where)
+    check_values(content, where)
     parts = dict(content)
     if parts.get("mix", {}) is None:
         its_keys = [field.name for field in fields(Mix) if field.name in parts]

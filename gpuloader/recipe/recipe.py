@@ -21,15 +21,12 @@ from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.drawn import Drawn
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Ints, Transform, check_transforms, kept_as
-from gpuloader.recipe.part import part
+from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
+from gpuloader.recipe.part import as_plain_values, part, set_values
 from gpuloader.recipe.placement import Shape, at_epoch
-from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
-Transforms: TypeAlias = Annotated[
-    Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...], max_length=MAX_TRANSFORMS)
-]
+Transforms: TypeAlias = Annotated[Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...])]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
