@@ -20,7 +20,7 @@ MAX_STEPS = 1_000
 
 
 def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
-    """For the type of a parameter that takes any sequence: how it is checked, and the tuple that it is kept as.
+    """Makes the type of a parameter that takes any sequence, with how it is checked and the tuple that it is kept as.
 
     Type checkers and editors see the sequence, so that they allow a list.
     """
@@ -88,7 +88,7 @@ def check_transforms(transforms: Sequence[Transform]) -> None:
 
 
 def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
-    """The transforms, each followed by those within it."""
+    """Yields the transforms, each followed by those within it."""
     for each in transforms:
         yield each
         yield from with_inner(getattr(each, "transforms", ()))

@@ -73,24 +73,24 @@ def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Ma
 
 
 def key_name(key: object) -> str:
-    """A key of a mapping that should be a name, as text."""
+    """Returns a key of a mapping that should be a name, as text."""
     return key if isinstance(key, str) else describe(key)
 
 
 def first_lines(problems: Sequence[str]) -> list[str]:
-    """A line for each of the first problems, and how many more there are."""
+    """Takes a line for each of the first problems, and how many more there are."""
     more = len(problems) - _MOST_PROBLEMS
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
-    """A hint: the right names that begin with the wrong one, or the most similar one; "" if no name is similar."""
+    """Hints at the right names that begin with the wrong one, or at the most similar; "" if no name is similar."""
     near = [each for each in allowed if each.startswith(f"{name}_")] or difflib.get_close_matches(name, allowed, n=1)
     return f" (did you mean {either(near)}?)" if near else ""
 
 
 def either(names: Sequence[str]) -> str:
-    """Names as alternatives: "a, b or c"."""
+    """Joins names as alternatives: "a, b or c"."""
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
@@ -102,7 +102,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made at the first use, as a recipe needs few of them."""
+    """Makes it at the first use, as a recipe needs few of them."""
     return TypeAdapter(kind)
 
 
@@ -120,7 +120,7 @@ def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] 
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
-    """The wrong key; "" if the problem is not a key, or is one value too many."""
+    """Returns the wrong key; "" if the problem is not a key, or is one value too many."""
     first = problem["loc"][0] if problem["loc"] else ""
     if isinstance(first, int):
         return names[first] if first < len(names) else ""
@@ -128,7 +128,7 @@ def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
 
 
 def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Of the errors for each allowed type, the one for the type that the value comes nearest to."""
+    """Picks, of the errors for each allowed type, the one for the type that the value comes nearest to."""
     return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
@@ -163,7 +163,7 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
 
 
 def not_needed(name: str) -> str:
-    """The message for a transform in `NOT_NEEDED`."""
+    """Writes the message for a transform in `NOT_NEEDED`."""
     return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
 
 
@@ -181,7 +181,7 @@ def _no_transform(found: object) -> str:
 
 
 def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
-    """How to write a height and a width, if they were given as a size and another parameter."""
+    """Says how to write a height and a width, if they were given as a size and another parameter."""
     behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
     if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
         advised = f"{where.removeprefix('`')}({describe(list(values))})"
@@ -190,7 +190,7 @@ def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: V
 
 
 def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
-    """A transform as {its name: its parameters}, another part as {its keys: their values}; tuples are lists.
+    """Writes a transform as {its name: its parameters}, another part as {its keys: their values}; tuples become lists.
 
     Args:
         brief: leave out what is at its default; a transform without parameters is its name alone.
@@ -210,6 +210,6 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
 
 
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The parameters of a part that are not at their default."""
+    """Returns the parameters of a part that are not at their default."""
     values = ((field, getattr(part, field.name)) for field in fields(part))
     return {field.name: value for field, value in values if value != field.default}

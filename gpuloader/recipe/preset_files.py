@@ -68,12 +68,12 @@ TRANSFORMS: dict[str, type[Any]] = {
 
 
 def preset_names() -> list[str]:
-    """The names of the presets that come with the library."""
+    """Lists the names of the presets that come with the library."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def preset_text(name: str) -> str:
-    """The YAML of a preset that comes with the library.
+    """Reads the YAML of a preset that comes with the library.
 
     Raises:
         PresetError: no preset has this name.
@@ -87,7 +87,7 @@ def preset_text(name: str) -> str:
 
 
 def preset_yaml(preset: Recipe) -> str:
-    """A recipe as YAML, without the values at their default; `load_preset` reads it back."""
+    """Writes a recipe as YAML, without the values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
@@ -132,12 +132,12 @@ def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapp
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
+    """Returns whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
     return isinstance(source, Mapping) and ("transforms" in source or "views" in source)
 
 
 def _text(source: str | Path) -> bytes:
-    """The bytes of a file, up to one more than a recipe may have."""
+    """Reads the bytes of a file, up to one more than a recipe may have."""
     try:
         path = Path(source).expanduser()
         if not path.is_file():
@@ -253,7 +253,7 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
 
 
 def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
-    """The advice for an unknown key: the transforms that have it, or what is allowed."""
+    """Advises on an unknown key: the transforms that have it, or what is allowed."""
     if key in OF_THE_LOADER:
         return f": {OF_THE_LOADER[str(key)]}"
     found: list[str] = []
@@ -269,7 +269,7 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
 
 
 def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, found: list[str]) -> Any:  # noqa: ANN401
-    """A part of a recipe with the transforms of that name changed or left out; `found` collects the names seen."""
+    """Changes or leaves out the transforms of that name in a part of a recipe; `found` collects the names seen."""
     if isinstance(content, str) and content in TRANSFORMS:
         content = {content: {}}
     if not isinstance(content, Mapping):

@@ -31,7 +31,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
 def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
-    """Each format once, in a fixed order, so that recipes that allow the same formats are equal."""
+    """Sorts formats, each once, so that recipes that allow the same formats are equal."""
     return tuple(each for each in FORMATS if each in formats)
 
 
@@ -149,11 +149,11 @@ class Recipe:
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
     def __repr__(self) -> str:
-        """The call that makes it, without keys at their default."""
+        """Writes the call that makes it, without keys at their default."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Writes what a notebook shows."""
         return recipe_html(as_plain_values(self, brief=True))
 
     @property
@@ -266,7 +266,7 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
-    """The transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
+    """Lists the transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
     variants: list[tuple[Transform, ...]] = [()]
     for each in transforms:
         ways = each.variants() if isinstance(each, _SEVERAL) else [(each,)]

@@ -54,7 +54,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
-    """The mapping in a YAML text; `where` names it in errors.
+    """Reads the mapping in a YAML text; `where` names it in errors.
 
     Raises:
         PresetError: it is not YAML, not a mapping, has a key twice, an alias or a tag, or is larger than any recipe.

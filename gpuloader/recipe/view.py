@@ -139,7 +139,7 @@ class ViewPlan:
 
 
 def steps_of(transform: Changing) -> int:
-    """How many steps a transform has in a view's program."""
+    """Returns how many steps a transform has in a view's program."""
     return transform.steps if isinstance(transform, PixelTransform) else 1
 
 
