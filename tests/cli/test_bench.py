@@ -41,10 +41,3 @@ def test_json_is_all_of_it(shards: list[Path]) -> None:
     [device] = printed["devices"]
     assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
     assert device["training"] is None
-
-
-def test_a_mistake_is_one_message(shards: list[Path]) -> None:
-    result = run(*shards, "--train", "rsnet")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("error: no network is called 'rsnet'")
-    assert "Traceback" not in result.stderr
