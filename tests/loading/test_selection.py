@@ -83,7 +83,6 @@ def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]
         ),
         ([{"weight": 2}], "found {'weight': 2} among several sources"),
         ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
-        ({"tar": "a.tar", "weight": 0}, "tar: weight=0 of a.tar"),
         *(
             ([{"tar": "a.tar", "weight": weight}], r"tar: weight=.* of a.tar: allowed is a number above 0")
             for weight in (0, -1, "2", True, None, float("nan"), float("inf"))
@@ -128,11 +127,8 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
         (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
         (lambda columns: torch.from_numpy(columns["width"]) == 97, list(range(3, 40, 5))),
         (["000003", "000001", "000039"], [3, 1, 39]),
-        (("000000",), [0]),
-        (np.array(["000007", "000005"]), [7, 5]),
         (np.array(["000007", "000005"], object), [7, 5]),
         ("00001*", list(range(10, 20))),
-        ("00000[13]", [1, 3]),
         ("0000?0", [0, 10, 20, 30]),
         ("000038", [38]),  # a pattern may be a key
         ("*", list(range(40))),
@@ -151,14 +147,11 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
     ("subset", "message"),
     [
         ([], "subset: it selects none of 40 samples"),
-        (slice(40, None), "subset: it selects none of 40 samples"),
         (lambda columns: columns["label"] > 9, "subset: it selects none of 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
-        ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero turns bools into ids"),
-        ({1, 2}, r"found object of shape \(\)"),
         (
             [1, "000002"],
             r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of keys",
@@ -185,11 +178,8 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
             lambda columns: columns["lable"] == 3,
             "no column 'lable': allowed are label, height, width, size_bytes, shard; ",
         ),
-        (lambda columns: columns["lable"] == 3, "did you mean 'label'"),
-        (lambda columns: columns[3] == 3, r"the index has no column 3: allowed are label, height, width, .*shard$"),
         ([[1], [2, 3]], "subset: numpy cannot make an array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
-        (lambda columns: True, r"gave bool of shape \(\)"),
     ],
 )
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
@@ -275,7 +265,6 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
     ("given", "expected"),
     [
         ({"sampling": {"weights": np.arange(SAMPLES)}}, list(range(40))),
-        ({"sampling": {"weights": torch.arange(SAMPLES)}}, list(range(40))),
         ({"sampling": {"weights": list(range(SAMPLES)), "subset": [5, 2]}}, [5, 2]),
         ({"sampling": {"weights": {label: label / 2 for label in range(10)}}}, [i % 10 / 2 for i in range(40)]),
         (
@@ -314,15 +303,12 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
             {"sampling": {"weights": [1, 2]}},
             r"weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
         ),
-        ({"sampling": {"weights": [1, 2], "subset": [3, 4]}}, r"weights of shape \(2,\)"),
         (
             {"sampling": {"weights": [0] * 40}},
             "weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
         ),
-        ({"sampling": {"weights": HALVES, "subset": slice(20)}}, "from 0.0 to 0.0"),
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
         ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
-        ({"sampling": {"weights": [*[1] * 39, float("nan")]}}, "from nan to nan: allowed are finite numbers"),
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         (
             {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
@@ -332,19 +318,12 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
             {"sampling": {"weights": dict.fromkeys("0123456789", 1)}},
             "the names of the classes are not known: give {label: weight}, or label_from=LabelFrom",
         ),
-        ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
-        ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy cannot make an array of it"),
-        ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
         (
             {"sampling": {"weights": "equal"}},
             "weights='equal': allowed are a number for each sample, {label: weight}, {class name: ",
         ),
         (
             {"sampling": {"weights": "balanced"}, "label_from": None},
-            "weights are by label, but label_from=None gives no labels",
-        ),
-        (
-            {"sampling": {"weights": {1: 2}}, "label_from": None},
             "weights are by label, but label_from=None gives no labels",
         ),
         ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
@@ -356,8 +335,6 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
         ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
         ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset cannot be combined"),
-        ({"sampling": {"weights": HALVES}, "several": True}, "several sources and weights cannot be combined"),
-        ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle cannot be combined"),
         (
             {"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21},
             "20 samples are fewer than one step",
@@ -475,7 +452,6 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"fields": ["text"]}, "fields: no sample has a .text component: the data has .cls, .jpg, .txt; did you mean"),
-        ({"fields": ["boxes.npy"]}, "fields: no sample has a .boxes.npy component: the data has .cls, .jpg, .txt$"),
         ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
         (
             {"sampling": {"require": ["txt"], "subset": [3, 20]}},
@@ -779,10 +755,8 @@ def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str,
     "options",
     [
         *KINDS.values(),
-        {"sampling": {"subset": slice(3, 9)}},
         {"sampling": {"subset": [3, 4, 9]}},
         {"sampling": {"weights": np.arange(SAMPLES)}},
-        {"sampling": {"weights": torch.arange(SAMPLES)}},
     ],
 )
 def test_a_loader_with_them_can_be_pickled(captioned: list[Path], options: dict[str, Any]) -> None:
