@@ -275,11 +275,7 @@ def test_from_torchvision_without_floats_gives_levels() -> None:
         ("cat.jpg", ConfigError, "image 0 is <U7 of shape"),
         (b"<html>", DataError, "image 0 cannot be decoded: no image format that DALI reads"),
         ([FILES[0], jpeg(64, 64)[:-30]], DataError, "image 1 cannot be decoded: a JPEG that is cut"),
-        (
-            [jpeg(64, 64), damaged_jpeg(), FILES[0]],
-            DataError,
-            "^image 1 cannot be decoded: DALI's decoder fails on it$",
-        ),
+        ([jpeg(64, 64), damaged_jpeg(), FILES[0]], DataError, "^image 1 cannot be decoded: DALI's decoder fails on"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
 )

@@ -77,10 +77,7 @@ def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]
 @pytest.mark.parametrize(
     ("tar", "message"),
     [
-        (
-            [{"tar": "a.tar", "wieght": 2}],
-            r"tar: found {'tar': 'a.tar', 'wieght': 2} among several sources: allowed is",
-        ),
+        ([{"tar": "a.tar", "wieght": 2}], r"tar: found {'tar': 'a.tar', 'wieght': 2} among several sources: allowed"),
         ([{"weight": 2}], "found {'weight': 2} among several sources"),
         ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
         *(
@@ -152,32 +149,14 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero turns bools into ids"),
-        (
-            [1, "000002"],
-            r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of keys",
-        ),
-        (
-            "cat/*",
-            "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001', '000002'",
-        ),
-        (
-            ["000001", "a", "b", "c", "d"],
-            r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the",
-        ),
+        ([1, "000002"], r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of"),
+        ("cat/*", "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001',"),
+        (["000001", "a", "b", "c", "d"], r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the"),
         (["000001.jpg"], "the data lacks 1 of 1 key: '000001.jpg'. .* the first here are '000000', '000001'"),
         (["000001", "000001"], "subset: some samples occur twice"),
-        (
-            Path("nowhere/keys"),
-            r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a file",
-        ),
-        (
-            "nowhere.txt",
-            r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern of keys",
-        ),
-        (
-            lambda columns: columns["lable"] == 3,
-            "no column 'lable': allowed are label, height, width, size_bytes, shard; ",
-        ),
+        (Path("nowhere/keys"), r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a"),
+        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern"),
+        (lambda columns: columns["lable"] == 3, "no column 'lable': allowed are label, height, width, size_bytes,"),
         ([[1], [2, 3]], "subset: numpy cannot make an array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
     ],
@@ -299,46 +278,22 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"sampling": {"weights": [1, 2]}},
-            r"weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
-        ),
-        (
-            {"sampling": {"weights": [0] * 40}},
-            "weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
-        ),
+        ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data,"),
+        ({"sampling": {"weights": [0] * 40}}, "weights from 0.0 to 0.0: allowed are finite numbers of at least 0,"),
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
         ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
-        (
-            {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
-            r"no weight for the labels 9: give one for each label",
-        ),
-        (
-            {"sampling": {"weights": dict.fromkeys("0123456789", 1)}},
-            "the names of the classes are not known: give {label: weight}, or label_from=LabelFrom",
-        ),
-        (
-            {"sampling": {"weights": "equal"}},
-            "weights='equal': allowed are a number for each sample, {label: weight}, {class name: ",
-        ),
-        (
-            {"sampling": {"weights": "balanced"}, "label_from": None},
-            "weights are by label, but label_from=None gives no labels",
-        ),
+        ({"sampling": {"weights": dict.fromkeys(range(9), 1)}}, r"no weight for the labels 9: give one for each"),
+        ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, "the names of the classes are not known: give"),
+        ({"sampling": {"weights": "equal"}}, "weights='equal': allowed are a number for each sample, {label:"),
+        ({"sampling": {"weights": "balanced"}, "label_from": None}, "weights are by label, but label_from=None"),
         ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
-        (
-            {"sampling": {"weights": HALVES}, "shuffle": rolled},
-            "weights and a function as shuffle cannot be combined: give one of them",
-        ),
+        ({"sampling": {"weights": HALVES}, "shuffle": rolled}, "weights and a function as shuffle cannot be"),
         ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
         ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
         ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
         ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset cannot be combined"),
-        (
-            {"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21},
-            "20 samples are fewer than one step",
-        ),
+        ({"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21}, "20 samples are fewer than one"),
     ],
 )
 def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dict[str, Any], message: str) -> None:
@@ -453,19 +408,9 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     [
         ({"fields": ["text"]}, "fields: no sample has a .text component: the data has .cls, .jpg, .txt; did you mean"),
         ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
-        (
-            {"sampling": {"require": ["txt"], "subset": [3, 20]}},
-            "require: no sample of the subset has all of .txt",
-        ),
-        (
-            {"sampling": {"require": ["txt"]}, "shuffle": rolled},
-            "require and a function as shuffle cannot be combined: the function itself can leave samples out",
-        ),
-        (
-            {"shuffle": rolled, "fields": ["txt"]},
-            r"^fields: 4 of 40 samples lack .txt \('000003', '000021', '000024' ...\). Leave these samples "
-            r"out in the function given as shuffle, or repair",
-        ),
+        ({"sampling": {"require": ["txt"], "subset": [3, 20]}}, "require: no sample of the subset has all of .txt"),
+        ({"sampling": {"require": ["txt"]}, "shuffle": rolled}, "require and a function as shuffle cannot be"),
+        ({"shuffle": rolled, "fields": ["txt"]}, r"^fields: 4 of 40 samples lack .txt \('000003', '000021',"),
     ],
 )
 def test_components_that_nothing_has_are_refused(captioned: list[Path], given: dict[str, Any], message: str) -> None:

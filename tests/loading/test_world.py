@@ -103,11 +103,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
         ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
         ((-1, 4), {}, "rank=-1, world_size=4"),
         ((0, 0), {}, "rank=0, world_size=0"),
-        (
-            ("0", "1"),
-            {"LOCAL_RANK": "0"},
-            "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are integers",
-        ),
+        (("0", "1"), {"LOCAL_RANK": "0"}, "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are"),
         ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
         ((0, -1), {}, "rank=0, world_size=-1"),
         ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),

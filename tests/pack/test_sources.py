@@ -226,19 +226,9 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
     ("name", "text", "error", "message"),
     [
         ("a.csv", "", PackError, "has the columns : its first line must name path and label"),
-        (
-            "a.csv",
-            "file,label\nin/0.jpg,1\n",
-            PackError,
-            "has the columns 'file', 'label': its first line must name path",
-        ),
+        ("a.csv", "file,label\nin/0.jpg,1\n", PackError, "has the columns 'file', 'label': its first line must name"),
         ("a.csv", "path,label\n", NoSamplesError, "a.csv has no rows"),
-        (
-            "a.csv",
-            "path,label\nin/0.jpg\n",
-            PackError,
-            "a.csv, line 2: it does not have 2 columns, as the first line has",
-        ),
+        ("a.csv", "path,label\nin/0.jpg\n", PackError, "a.csv, line 2: it does not have 2 columns, as the first"),
         ("a.csv", "path,label\nin/0.jpg,1,2\n", PackError, "a.csv, line 2: it does not have 2 columns"),
         ("a.csv", "path,label\nin/0.jpg,1\n,2\n", PackError, "a.csv, line 3: no path or no label"),
         ("a.csv", "path,label\nin/0.jpg,\n", LabelError, "a.csv, line 2: the label ''"),
@@ -254,18 +244,8 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
         ("a.jsonl", "[1]", PackError, "a.jsonl, line 1 is not a JSON object"),
         ("a.jsonl", '{"path": 5, "label": 1}', PackError, "a.jsonl, line 1: no path or no label"),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": true}',
-            LabelError,
-            "line 1: the label True: all labels must be integers",
-        ),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": 1.5}',
-            LabelError,
-            "line 1: the label 1.5: all labels must be integers",
-        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": true}', LabelError, "line 1: the label True: all labels must be"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": 1.5}', LabelError, "line 1: the label 1.5: all labels must be"),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
@@ -454,11 +434,7 @@ def test_items_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
         ),  # a disk's error is no bad picture
         (Pairs(), NoSamplesError, "the dataset is empty"),
         (Pairs(5), PackError, "item 0 of the dataset is a int: it must be (image, label)"),
-        (
-            Pairs((np.zeros((8, 8, 3)), 1)),
-            PackError,
-            "item 0 of the dataset has a ndarray as its image: allowed are PIL",
-        ),
+        (Pairs((np.zeros((8, 8, 3)), 1)), PackError, "item 0 of the dataset has a ndarray as its image: allowed are"),
         (Pairs((picture(8, 8), "cat")), LabelError, "item 0 of the dataset has the label 'cat': it must be an integer"),
         ([], NoSamplesError, "the dataset is empty"),
     ],

@@ -83,20 +83,14 @@ def test_levels_stay_where_they_are_not_rescaled() -> None:
         ({**TIMM, "crop_mode": "border"}, "crop_mode='border' with input_size=(3, 160, 160) has no counterpart: use"),
         ({**TIMM, "input_size": 160}, "it cannot be read: cannot unpack non-iterable int object"),
         ({**TIMM, "interpolation": "random"}, "`Resize.interpolation`: found 'random'; allowed are "),
-        (
-            {**VIT, "image_processor_type": "DetrImageProcessor"},
-            "DetrImageProcessor is not supported: allowed are Bit, ",
-        ),
+        ({**VIT, "image_processor_type": "DetrImageProcessor"}, "DetrImageProcessor is not supported: allowed are"),
         ({**VIT, "size": 224}, "size=224: allowed are a shortest_edge, or a height and a width"),
         ({**VIT, "size": {"longest_edge": 224}}, "size={'longest_edge': 224}: allowed are a shortest_edge, or"),
         ({**VIT, "resample": 4}, "resample=4: allowed are {0: 'nearest', 1: 'lanczos', 2: 'bilinear', 3: 'bicubic'}"),
         ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor=0.00784313725490196: only 1/255 is supported"),
         ({**VIT, "do_rescale": False}, "do_normalize without do_rescale: mean and std must be for values from 0 to 1"),
         ({**VIT, "do_pad": True}, "do_pad=True: padding is not supported"),
-        (
-            {key: value for key, value in VIT.items() if key != "resample"},
-            "it has no 'resample': load it with AutoImageProcessor.from_pretrained, which adds the defaults",
-        ),
+        ({key: value for key, value in VIT.items() if key != "resample"}, "it has no 'resample': load it with"),
     ],
 )
 def test_what_a_recipe_cannot_do_is_refused(config: dict[str, Any], says: str) -> None:

@@ -65,12 +65,6 @@ def test_the_reference_has_a_heading_for_each_name(site: Path, page: str, anchor
     assert set(anchors) <= set(there)
 
 
-def test_a_transform_is_shown_with_its_parameters(site: Path) -> None:
-    text = re.sub(r"<[^>]+>", "", (site / "reference/transforms.html").read_text())
-    assert "CornerCrop(size, corner)" in text  # one of them of a base class
-    assert "RandomVerticalFlip(p=0.5)" in text
-
-
 def test_examples_of_docstrings_are_code(site: Path) -> None:
     html = (site / "reference/loading.html").read_text()
     assert "<blockquote>" not in html  # what Markdown makes of >>>
@@ -109,15 +103,6 @@ def test_no_page_is_wider_than_a_phone_or_lacks_a_picture(site: Path, browser: W
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_guarantees_need_no_scrolling_sideways_on_a_phone(site: Path, browser: WebDriver) -> None:
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    browser.get((site / "guarantees.html").as_uri())
-    tables = "[...document.querySelectorAll('.md-typeset__scrollwrap')]"
-    assert browser.execute_script(f"return {tables}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 @pytest.mark.parametrize("page", ["index.html", "commands/pack.html"])
 def test_search_works_on_a_page_that_is_opened_as_a_file(site: Path, browser: WebDriver, page: str) -> None:
     browser.get((site / page).as_uri())
@@ -127,17 +112,6 @@ def test_search_works_on_a_page_that_is_opened_as_a_file(site: Path, browser: We
     WebDriverWait(browser, 300).until(lambda _: browser.find_elements(By.CSS_SELECTOR, ".md-search-result__link"))
     results = browser.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
     assert any("troubleshooting.html" in str(each.get_attribute("href")) for each in results)
-
-
-def test_it_is_light_or_dark_as_its_reader_likes(site: Path, browser: WebDriver) -> None:
-    browser.get((site / "index.html").as_uri())
-
-    def scheme() -> str:
-        return browser.execute_script("return document.body.dataset.mdColorScheme")
-
-    before = scheme()
-    browser.find_element(By.CSS_SELECTOR, "form[data-md-component=palette] label:not([hidden])").click()
-    assert {before, scheme()} == {"default", "slate"}
 
 
 def test_dead_links_and_what_comes_from_elsewhere_fail_the_build(tmp_path: Path) -> None:

@@ -209,10 +209,7 @@ class Endless(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
-        (
-            lambda: ImageFolder("two splits/train"),
-            "`gpuloader pack 'two splits/train' shards` makes shards of the folder",
-        ),
+        (lambda: ImageFolder("two splits/train"), "`gpuloader pack 'two splits/train' shards` makes shards of the"),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
         (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),

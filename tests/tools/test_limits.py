@@ -71,11 +71,7 @@ def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> 
             CPU,
             "the loader took 0.5 s for 1,000 images, but changing pixels, a part of it, took 1.2 s. Measure longer",
         ),
-        (
-            costs(0.08, 0.02, 0.03, 1.0, 0.7, 1.2, 1.3),
-            GPU,
-            "resizing took 0.7 s for 1,000 images, but decoding, a",
-        ),
+        (costs(0.08, 0.02, 0.03, 1.0, 0.7, 1.2, 1.3), GPU, "resizing took 0.7 s for 1,000 images, but decoding, a"),
         (
             costs(0.08, 0.02, 0.03, 1.0, 1.1, 1.2, 1.3, cpu=(0, 0.02, 0.03, 1.0, 0.7, 1.2, 1.3)),
             CPU,
@@ -104,11 +100,7 @@ def test_a_training_that_hardly_waits_is_judged_by_its_own_steps() -> None:
 
 
 ADVICE = [
-    (
-        "disk",
-        TOO_LARGE,
-        "Reading from the disk is the bottleneck (85% of the time): put the shards on a faster disk, or ",
-    ),
+    ("disk", TOO_LARGE, "Reading from the disk is the bottleneck (85% of the time): put the shards on a faster"),
     ("disk", replace(TOO_LARGE, shuffle="block"), "put the shards on a faster disk."),
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
     ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
