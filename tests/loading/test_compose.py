@@ -20,7 +20,7 @@ from oracle import transforms
 from PIL import Image
 
 from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
-from gpuloader.recipe import Mix, View, load_preset, preset_names
+from gpuloader.recipe import Mix, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, FiveCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.output import Normalize, RandomErasing
@@ -182,16 +182,6 @@ def test_what_draws_is_loaded_for_training_and_else_for_evaluation(
     assert (ids == sorted(ids)) != training
     with GPULoader(shards, 16, None, preset=recipe, output="dict", shuffle="none", last_batch="pad") as loader:
         assert [batch["index"].tolist()[0] for batch in loader] == [0, 16, 32]  # the loader's arguments have the say
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_printed_it_is_yaml_that_can_be_read_back(name: str, tmp_path: Path) -> None:
-    compose = Compose.load(name)
-    (tmp_path / "printed.yaml").write_text(str(compose))
-    read = load_preset(tmp_path / "printed.yaml")
-    assert read == load_preset(name)
-    assert read.fingerprint == compose.fingerprint
-    assert Compose.load(tmp_path / "printed.yaml") == compose
 
 
 def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
