@@ -30,7 +30,6 @@ ESCAPED = r"\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold 
         (HOSTILE, ESCAPED),
         ("\udcff\ud800", r"\udcff\ud800"),  # bytes that are no UTF-8, as Python reads names of files
         (r"\x1b", r"\x1b"),
-        ("", ""),
     ],
 )
 def test_what_a_terminal_would_obey_has_the_escapes_of_repr(text: str, expected: str) -> None:
@@ -71,10 +70,7 @@ def test_a_store_cannot_say_what_a_terminal_would_obey() -> None:
     ("lines", "expected"),
     [
         (["a", "b"], "a\nb"),
-        ([], ""),
-        (["x" * 1000], "x" * 1000),
         (["x" * 1001 + " y"], "x" * 649 + " ... (1001 characters) ... " + "x" * 324 + " y"),
-        (["x y " * 999], "x y " * 999),
         ([str(i) for i in range(40)], "\n".join(str(i) for i in range(40))),
         (
             [str(i) for i in range(41)],

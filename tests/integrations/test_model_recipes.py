@@ -24,14 +24,11 @@ from gpuloader.recipe import TRANSFORMS, Mix, load_preset
 from gpuloader.recipe.crops import random_windows
 from gpuloader.transforms import (
     ColorJitter,
-    GaussianBlur,
     Normalize,
     RandomApply,
     RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    RandomVerticalFlip,
     ThreeAugment,
     TimmRandAugment,
 )
@@ -75,11 +72,9 @@ def apart(ours: Compose, theirs: Callable[[Image.Image], torch.Tensor], sizes: l
     [
         ({}, 1.01),
         ({"input_size": 96, "crop_pct": 0.9}, 1.01),
-        ({"input_size": (3, 160, 160), "crop_pct": 1.0}, 1.01),
         ({"crop_mode": "squash", "crop_pct": 0.95}, 1.01),
         ({"crop_mode": "squash", "input_size": (3, 96, 128), "mean": (0.5, 0.4, 0.3), "std": (0.3, 0.4, 0.5)}, 1.01),
         ({"interpolation": "bicubic", "crop_pct": 0.95}, 3.01),  # PIL rounds and clips between its two passes
-        ({"is_training": True, "no_aug": True}, 1.01),
     ],
     ids=str,
 )
@@ -117,15 +112,6 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
         (
             {"input_size": (3, 96, 128), "scale": (0.2, 0.9), "ratio": (0.5, 2.0), "interpolation": "bicubic"},
             [RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"), RandomHorizontalFlip()],
-        ),
-        (
-            {"hflip": 0.0, "vflip": 0.3, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.4},
-            [
-                RandomResizedCrop(224),
-                RandomVerticalFlip(0.3),
-                RandomGrayscale(0.2),
-                RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.4),
-            ],
         ),
         (
             {"color_jitter": 0.4},
@@ -232,23 +218,6 @@ def test_windows_are_drawn_as_timm_draws_them() -> None:
         assert stats.ks_2samp(drawn[:, column], windows[:, column]).pvalue > 1e-3
 
 
-def test_rand_augment_applies_timms_operations_as_often() -> None:
-    """timm's, counted where they are called; `tests/recipe/test_timm.py` counts ours."""
-    theirs = create_transform(64, **TRAIN, auto_augment="rand-m9-n2-p0.3")
-    policy = next(each for each in theirs.transforms if type(each).__name__ == "RandAugment")
-    applied: list[str] = []
-    for op in policy.ops:
-        op.aug_fn = lambda image, *_, name=op.name, **__: applied.append(name) or image
-    np.random.seed(0)
-    random.seed(0)
-    for _ in range(4000):
-        policy(None)
-    assert stats.binomtest(len(applied), 8000, 0.3).pvalue > 1e-3
-    names, counts = np.unique(applied, return_counts=True)
-    assert len(names) == 15
-    assert stats.chisquare(counts).pvalue > 1e-3
-
-
 # --- timm: what has no counterpart
 
 
@@ -258,9 +227,7 @@ def test_rand_augment_applies_timms_operations_as_often() -> None:
         ({**TRAIN, "interpolation": "random"}, "timm's RandomResizedCropAndInterpolation draws its filter: give"),
         ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio has no counterpart: give create_transform a sq"),
         ({**TRAIN, "auto_augment": "original"}, "timm's AutoAugment has no counterpart, except for auto_augment='3a'"),
-        ({**TRAIN, "auto_augment": "3a-mstd0.5"}, "timm's AutoAugment has no counterpart, except for"),
         ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
-        ({**TRAIN, "auto_augment": "rand-m9-tweights"}, "timm's RandAugment has other operations than timm's own two"),
         ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
         ({**TRAIN, "auto_augment": "rand-m9-mstd101"}, "timm's RandAugment draws magnitudes evenly: give auto_augment"),
         ({**TRAIN, "re_prob": 0.2, "re_mode": "rand"}, "timm's RandomErasing erases with one random colour: give "),
@@ -268,7 +235,6 @@ def test_rand_augment_applies_timms_operations_as_often() -> None:
         ({"crop_mode": "border"}, "timm's CenterCropOrPad with fill=[124, 116, 104], padding_mode='constant' has no"),
         ({"input_size": (3, 96, 128)}, "timm's ResizeKeepRatio has no counterpart: give create_transform a square"),
         ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart: leave crop_border_pixels out"),
-        ({"naflex": True}, "timm's ResizeToSequence has no counterpart: leave naflex out"),
     ],
     ids=str,
 )
