@@ -77,6 +77,7 @@ def test_what_is_applied_is_what_gpuloader_does_with_the_preset(tar: Path, trans
     ("transform", "shape", "dtype"),
     [
         (Resize(20, 10), (10, 20, 3), "uint8"),  # the width first, as in turboloader
+        (Compose([Resize(20, 10), ImageNetNormalize()]), (10, 20, 3), "float32"),
         (Compose([Resize(20, 10), ToTensor()]), (3, 10, 20), "uint8"),
         (Compose([ToTensor(), Resize(20, 10)]), (3, 10, 20), "uint8"),  # wherever it stands
         (Compose([Resize(20, 10), ToTensor(TensorFormat.TENSORFLOW_HWC)]), (10, 20, 3), "uint8"),
@@ -89,6 +90,12 @@ def test_what_is_applied_is_what_gpuloader_does_with_the_preset(tar: Path, trans
 def test_what_comes_out(transform: Transform, shape: tuple[int, ...], dtype: str) -> None:
     made = transform.apply(np.asarray(picture(30, 50)))
     assert (made.shape, made.dtype.name, made.flags.c_contiguous) == (shape, dtype, True)
+
+
+def test_images_of_any_size_keep_it_where_nothing_sets_one() -> None:
+    flip, images = RandomHorizontalFlip(1.0), [np.asarray(picture(*size)) for size in ((30, 50), (50, 30), (30, 50))]
+    for image in images:
+        assert np.array_equal(flip(image), image[:, ::-1])
 
 
 def test_each_time_that_it_is_applied_other_numbers_are_drawn() -> None:
@@ -105,7 +112,9 @@ def test_each_time_that_it_is_applied_other_numbers_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (lambda: Resize(0, 10), "Resize"),
         (lambda: RandomHorizontalFlip(2), "RandomHorizontalFlip"),
+        (lambda: Normalize([0.5], [0.5]), "Normalize"),
         (lambda: Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), "for levels of 0 to 255"),
         (lambda: Compose([torch.nn.Identity()]), "is not a transform of this module"),
         (lambda: Compose([ImageNetNormalize(), Resize(8, 8)]).preset, "Resize is in the wrong place"),
@@ -330,3 +339,8 @@ def test_a_batch_of_none_is_an_error_as_it_would_look_like_the_end(tar: Path) ->
     pipeline.start()
     with pytest.raises(ConfigError, match="batch_size=0: allowed is an integer of at least 1"):
         pipeline.next_batch(0)
+
+
+def test_a_configuration_has_no_other_settings() -> None:
+    with pytest.raises(AttributeError, match="enable_rezise"):
+        TransformConfig().enable_rezise = True  # type: ignore[attr-defined]

@@ -58,6 +58,11 @@ def test_arguments_follow_the_machine(gpu: bool, given: dict[str, object], on_cp
     assert (loader.pin_memory, loader.prefetch_factor, loader.persistent_workers) == (on_gpu if gpu else on_cpu)
 
 
+def test_workers_are_for_machines_with_a_gpu(gpu: bool) -> None:
+    workers = make(DataLoaderConfig()).num_workers
+    assert workers == (min(4, len(os.sched_getaffinity(0))) if gpu else 0)
+
+
 def test_a_seed_gives_the_same_epochs() -> None:
     first, second = make(DataLoaderConfig(4, shuffle=True, seed=42)), make(DataLoaderConfig(4, shuffle=True, seed=42))
     epochs = [epoch(first), epoch(first)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -12,8 +11,6 @@ from torch import nn
 
 from gpuloader import ConfigError, DeviceError
 from gpuloader.data import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
-
-CORES = len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(

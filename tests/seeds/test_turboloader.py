@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from making import picture, tar_by_command, write_samples
+from PIL import Image
 from seeds import TURBOLOADER, Names, Page, blocks_of, on_a_small_machine, tiny_net
 from warm import Program
 
@@ -161,6 +162,17 @@ def test_a_loop_over_the_loader_gives_transformed_images_and_labels(run: Run) ->
     assert names["images"].max() > 1  # normalised
 
 
+def test_images_are_whole_arrays_of_levels(run: Run, folders: dict[int, Path]) -> None:
+    names, _ = run(1, 3)
+    assert [shape_of(sample["image"]) for sample in names["batch"]] == [((*SIZE, 3), "uint8")] * SAMPLES
+    for sample in names["batch"]:
+        with Image.open(folders[1] / f"flat/{Path(sample['key']).name}.jpg") as file:
+            assert np.abs(sample["image"].astype(int) - np.asarray(file, int)).max() <= 1
+    assert np.array_equal(names["image_chw"], names["sample"]["image"].transpose(2, 0, 1))
+    before, _ = run(1, 2)  # by hand
+    assert torch.equal(names["image_tensor"], before["image_tensor"])
+
+
 def test_a_training_goes_through_all_samples_in_each_epoch(run: Run) -> None:
     names, said = run(1, 4)
     assert (names["total"], len(names["train_loader"])) == (SAMPLES, 1)
@@ -239,6 +251,19 @@ def test_a_data_module_gives_images_and_labels(run: Run, folders: dict[int, Path
     assert [label for _, label in flat] == [0] * SAMPLES  # of sample.get("label", 0)
 
 
+def test_best_practices_and_tuning(run: Run) -> None:
+    names, _ = run(1, 8)
+    assert names["transforms"].preset.shapes(epoch=0) == [(224, 224)]
+    names, _ = run(1, 11)
+    assert shape_of(names["images"]) == ((SAMPLES, 3, *SIZE), "float32")
+    names, said = run(1, 12)
+    assert said.count(" img/s") == 5
+    assert names["count"] == SAMPLES
+    names, _ = run(1, 14)
+    names["thread"].join(60)
+    assert names["outputs"].shape == (SAMPLES, 1000)
+
+
 def test_a_pipeline_gives_what_gpuloader_gives_with_its_recipe(run: Run, folders: dict[int, Path]) -> None:
     names, _ = run(2, 2)
     assert names["batch"] == []
@@ -246,6 +271,15 @@ def test_a_pipeline_gives_what_gpuloader_gives_with_its_recipe(run: Run, folders
     tar = folders[2] / "cls-train.tar"
     [(images, _)] = GPULoader(tar, SAMPLES, None, preset=names["transform_config"].compose.preset)
     assert torch.equal(names["images"], images)
+
+
+def test_a_pipeline_begins_again(run: Run) -> None:
+    names, said = run(2, 3)
+    assert said.count("Average Loss: ") == 10
+    assert "nan" not in said
+    assert said.endswith("Training complete!\n")
+    names, _ = run(2, 9)
+    assert names["batch"] == []
 
 
 def test_a_configuration_is_what_the_transforms_before_it_were(run: Run) -> None:
