@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,18 +111,6 @@ def test_every_image_is_in_an_epoch_once(
         assert [count for count, _ in batches] == [8, 8, 4]
 
 
-@pytest.mark.parametrize("recipe", ["decoded-train", "decoded-serve"])
-def test_images_are_decoded_once_for_recipes_that_say_so(few_shards: list[Path], tmp_path: Path, recipe: str) -> None:
-    common, gpuloader_ = module("systems.common"), module("systems.gpuloader_")
-    task = common.Task(few_shards, recipe=recipe, batch=BATCH, threads=2, work=tmp_path)
-    for _ in range(2):  # the second time nothing is made
-        batches = list(gpuloader_.make(task).epoch(0))
-        assert [tuple(batch.shape) for batch in batches] == [(8, 3, 224, 224), (8, 3, 224, 224), (4, 3, 224, 224)]
-    [shard] = tmp_path.glob("images-*/train-000000.tar")
-    with tarfile.open(shard) as tar:
-        assert {Path(name).suffix for name in tar.getnames()} == {".npy"}
-
-
 def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_path: Path) -> None:
     common = module("systems.common")
     task = common.Task(few_shards, recipe="eval", antialias=True, batch=BATCH, threads=2, work=tmp_path)
@@ -172,20 +159,6 @@ def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     text = (publishing.ROOT / page).read_text()
     assert publishing.replaced(text, publishing.write_parts(publishing.load())[page]) == text
     assert publishing.replaced(text, "") != text
-
-
-def test_what_is_proven_on_which_gpu_is_what_verify_found() -> None:
-    machine = {"cpu": "a CPU", "gpus": ["NVIDIA H100"]}
-    rows = [{"check": "recipes", "name": "dino", "ok": False}, {"check": "memory", "name": "12 loaders", "ok": True}]
-    common = {"machine": machine, "versions": {"driver": "580", "DALI": "2.4.0"}, "date": "2026-11-22T12:00:00+00:00"}
-    on_cpu = {**common, "device": "cpu", "rows": rows[1:]}
-    on_gpu = {**common, "device": "cuda:0", "rows": rows}
-    write = module("publishing").proven
-    assert write([on_cpu]).splitlines()[0] == "No GPU has been verified yet."
-    assert write([on_cpu, on_gpu]).splitlines() == [
-        "- a CPU (CPU) with driver 580, DALI 2.4.0, 2026-11-22: 1 rows looked at, off: nothing",
-        "- NVIDIA H100 with driver 580, DALI 2.4.0, 2026-11-22: 2 rows looked at, off: recipes: dino",
-    ]
 
 
 def run_on_gpu(folder: Path, *options: str) -> tuple[int, list[str], list[str]]:

@@ -1,6 +1,5 @@
 """The command line, run as a user runs it."""
 
-import json
 import os
 import subprocess
 from importlib.metadata import version
@@ -28,15 +27,6 @@ def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) 
     assert lines[3].startswith("  left out: 'b.txt' at byte ")
     assert lines[3].endswith("its key has no image")
     assert lines[-1] == "11 samples in 3 shards"
-
-
-def test_index_as_json(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}, {"__key__": "b", "txt": b"no image"}])
-    printed = json.loads(run("index", tmp_path, "--json").stdout)
-    (shard,) = printed["shards"]
-    assert (printed["samples"], shard["samples"], shard["left_out_count"]) == (1, 1, 1)
-    assert shard["shard"] == f"{tmp_path}/a.tar"
-    assert shard["left_out"][0]["name"] == "b.txt"
 
 
 def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:

@@ -132,15 +132,6 @@ def test_a_restart_goes_on_as_if_nothing_had_been(
     assert of_training[0] == of_training[1]
 
 
-def test_a_checkpoint_has_the_loaders_state_in_plain_json(shards: list[Path], tmp_path: Path) -> None:
-    with loader(shards, **TRAIN) as train:
-        trainer(tmp_path, train, max_steps=3).train()
-        expected = json.loads(json.dumps(train.state_dict()))
-    content = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
-    assert content["stateful_callbacks"]["GPULoaderState"]["attributes"]["saved"] == expected
-    assert (expected["epoch"], expected["delivered"]) == (0, 24)
-
-
 def test_a_checkpoint_of_another_trainer_has_no_state_and_is_resumed_by_its_step(
     shards: list[Path], tmp_path: Path
 ) -> None:

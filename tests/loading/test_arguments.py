@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from making import encoded, jpeg, write_shard
-from oracle import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -217,16 +216,6 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
         assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
         assert (len(batches.dataset), batches.dataset.classes, batches.dataset.class_to_idx) == (40, None, {})
-
-
-def test_the_numbers_of_classes_are_those_of_torchvision(tmp_path: Path) -> None:
-    samples = [{"__key__": f"{kind}/1", "jpg": encoded(Image.new("RGB", (40, 40)), "JPEG")} for kind in ("dog", "cat")]
-    for sample in samples:
-        (tmp_path / sample["__key__"]).parent.mkdir()
-        (tmp_path / f"{sample['__key__']}.jpg").write_bytes(sample["jpg"])
-    with loader(write_shard(tmp_path / "pets.tar", samples), 2, label_from="folder") as batches:
-        expected = torchvision.datasets.ImageFolder(str(tmp_path)).class_to_idx
-        assert batches.dataset.class_to_idx == expected == {"cat": 0, "dog": 1}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from loaders import SAMPLES, indices, loader
 from making import write_samples
 
-from gpuloader import LoaderError, Sampling
+from gpuloader import LoaderError
 from gpuloader.plan import Cursor, Plan
 
 
@@ -133,11 +133,6 @@ def test_beginning_epochs_again_and_again_builds_one_pipeline(shards: list[Path]
         assert torch.equal(ours["label"], theirs["label"])
 
 
-def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
-    with loader(shards, sampling=Sampling(steps_per_epoch=2)) as batches:
-        assert [len(list(batches)) for _ in range(3)] == [2, 2, 2] == [len(batches)] * 3
-
-
 # --- sizes by epoch
 
 GROWING = {"RandomResizedCrop": {"size": {0: 24, 1: 32, 3: 40}}}
@@ -154,15 +149,6 @@ def test_sizes_change_with_the_epoch_in_one_running_pipeline(shards: list[Path],
         assert next(iter(batches))[0].shape == (8, 3, 24, 24)
         batches.set_epoch(1000)
         assert next(iter(batches))[0].shape == (8, 3, 40, 40)
-
-
-def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> None:
-    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
-        batches.set_epoch(1)
-        growing = [images for images, _ in batches]
-    with loader(shards) as batches:
-        batches.set_epoch(1)
-        assert all(torch.equal(images, other) for (images, _), other in zip(batches, growing, strict=True))
 
 
 def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path]) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from gpu_graph import GPU, gpu_graph, load_on
-from loaders import CUT, SAMPLES, by_webdataset, spoilt
+from loaders import CUT, SAMPLES, spoilt
 from making import damaged_jpeg, write_decoded
 from nvidia.dali import ops
+from packing import samples_of
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
@@ -195,7 +196,7 @@ def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) ->
 
 
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:
-    files = [sample["jpg"] for sample in by_webdataset(shards)[:8]]
+    files = [sample["jpg"] for sample in samples_of(shards)[:8]]
     [batch, *_] = epochs(shards, GPU, preset=VIEWS, shuffle="none")
     with gpu_graph():
         compose = Compose.load(VIEWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from gpuloader.tools.doctor import (
     count_jpeg_engines,
     cuda_versions,
     dali_flavours,
-    decoding,
     examine,
     memory,
     open_files,
@@ -136,13 +134,6 @@ def test_cuda_versions_go_together(driver: str | None, torch: str | None, dali: 
     assert bool(finding.advice) == (status != "ok")
 
 
-@pytest.mark.parametrize(("problems", "status"), [(("", "", "", ""), "ok"), (("", "", "fails", "fails"), "warning")])
-def test_how_the_gpu_decodes(problems: tuple[str, ...], status: str) -> None:
-    finding = decoding(problems, "what was found")
-    assert (finding.name, finding.found, finding.status) == ("decoding", "what was found", status)
-    assert bool(finding.advice) == (status != "ok")
-
-
 class NvJpeg:
     """nvJPEG of a GPU, which tells its engines to the hardware backend alone; there is no GPU here."""
 
@@ -178,11 +169,6 @@ class NvJpeg:
 def test_the_engines_are_those_of_the_hardware_backend(nvjpeg: Any, said: str) -> None:  # noqa: ANN401
     assert count_jpeg_engines(nvjpeg) == said
     assert nvjpeg.open == 0
-
-
-def test_the_versions_of_what_decodes_are_a_finding() -> None:
-    [finding] = [each for each in examine() if each.name == "decoders"]
-    assert re.fullmatch(r"nvImageCodec \d\S+, nvJPEG \d\S+, nvTIFF \d\S+", finding.found)
 
 
 def fails(gpu: int) -> Found:

@@ -401,25 +401,6 @@ def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
     assert page.one("[aria-current=true] .key").text == "0027"
 
 
-def test_samples_are_filtered_by_class_and_key(page: Page) -> None:
-    assert [each.text for each in Select(page.one("#label")).options] == [
-        "all",
-        "0 cat (20)",
-        "1 <b>dog</b> (20)",
-        "2 eel (20)",
-    ]
-    page.choose("#label", "1")
-    page.wait(lambda: page.title == "0001")
-    assert page.place == "20 samples, page 1 of 1"
-    assert page.keys == [f"{number:04d}" for number in range(1, 60, 3)]
-    page.one("#key").send_keys("005")
-    page.wait(lambda: page.place == "3 samples, page 1 of 1")
-    assert page.keys == ["0052", "0055", "0058"]
-    page.one("#key").send_keys("x")
-    page.wait(lambda: page.place == "0 samples, page 1 of 1")
-    assert not page.one("#chosen").is_displayed()
-
-
 def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gallery) -> None:
     compose = Compose.load(PRESET)
     page.all("#grid .tile")[4].click()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -167,12 +166,6 @@ def test_classes_have_the_names_of_a_file_beside_the_shards(
     assert Gallery(path, device_id=None).sample(1).class_name == name
 
 
-def test_classes_have_the_names_of_their_folders(tmp_path: Path) -> None:
-    samples = [{"__key__": f"{name}/1", "jpg": jpeg(40, 40)} for name in ("dog", "cat")]
-    gallery = Gallery(write_shard(tmp_path / "a.tar", samples), label_from="folder", device_id=None)
-    assert [gallery.sample(sample).class_name for sample in (0, 1)] == ["dog", "cat"]
-
-
 @pytest.mark.parametrize("sample", [-1, 40, "000001", None])
 def test_a_sample_that_is_not_there(shards: list[Path], sample: object) -> None:
     with pytest.raises(ConfigError, match="allowed is an id from 0 to 39"):
@@ -244,13 +237,6 @@ def test_views_and_versions_are_set_in_rows(
     assert ((shown.width - 10) // 138, (shown.height - 70) // 170) == expected
 
 
-def test_pixels_of_a_small_recipe_are_squares(shards: list[Path], tmp_path: Path) -> None:
-    show(shards, tmp_path / "a.png", preset="cifar10", samples=[0], versions=1, device_id=None)
-    [version] = Gallery(shards, device_id=None).versions(Compose.load("cifar10"), 0, 0, 0)
-    large = np.asarray(version).repeat(4, 0).repeat(4, 1)
-    assert (tile(Image.open(tmp_path / "a.png"), 0, 1, 128) == large).all()
-
-
 @pytest.mark.parametrize(
     ("name", "data", "cause"),
     [
@@ -295,15 +281,6 @@ def tags(html: str) -> list[tuple[str, dict[str, Any]]]:
     parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))  # type: ignore[method-assign]
     parser.feed(html)
     return found
-
-
-@pytest.mark.parametrize(("name", "kind"), [("a.png", "png"), ("a.JPG", "jpeg"), ("a.jpeg", "jpeg")])
-def test_a_notebook_shows_the_picture(shards: list[Path], tmp_path: Path, name: str, kind: str) -> None:
-    shown = show(shards, tmp_path / name, preset=COLOURS, samples=1, versions=1, device_id=None)
-    [(_, attributes)] = tags(shown._repr_html_())
-    start, content = attributes["src"].split(",")
-    assert start == f"data:image/{kind};base64"
-    assert b64decode(content) == shown.picture.read_bytes()
 
 
 @pytest.mark.parametrize(
