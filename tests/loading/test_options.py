@@ -38,7 +38,6 @@ MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or Non
     ("kind", "given", "says"),
     [
         (Sampling, {"replacement": "no"}, r"Sampling\(replacement='no'\): allowed are True and False"),
-        (BadImages, {"replace": "yes"}, r"BadImages\(replace='yes'\): allowed are True and False"),
         (BadImages, {"max_share": 1.01}, SHARE.format("1.01")),
         (BadImages, {"max_share": float("nan")}, SHARE.format("nan")),
         (BadImages, {"max_share": "1%"}, SHARE.format("'1%'")),
@@ -56,7 +55,6 @@ MAX_BYTES = r"Cache\(max_bytes={}\): allowed is an integer of at least 1, or Non
         (Cache, {"max_bytes": 5e11}, MAX_BYTES.format("500000000000.0")),
         (World, {"rank": 2, "world_size": 2}, "rank=2, world_size=2, .*: allowed are integers, 0 <= rank < world_size"),
         (World, {"rank": 0, "world_size": 1, "local_rank": -1}, "local_rank=-1, .*: allowed .* local_rank >= 0"),
-        (World, {"rank": 0, "world_size": 1, "local_world_size": 0}, "local_world_size=0: allowed are integers"),
     ],
 )
 def test_a_value_refuses_what_is_invalid(kind: type[Any], given: dict[str, Any], says: str) -> None:
@@ -83,14 +81,11 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
     ("given", "says"),
     [
         ({"decoder": {"threads": 2}}, "decoder: Decoder has no 'threads'; did you mean num_threads?"),
-        ({"decoder": {"zzz": 2}}, "decoder: Decoder has no 'zzz'; allowed are num_threads, prefetch, hw_load, hybrid"),
         ({"decoder": 4}, "decoder=4: allowed is a Decoder(num_threads=, prefetch=, hw_load=,"),
         ({"decoder": 0}, "decoder=0: allowed is a Decoder("),  # not "none given"
         ({"decoder": Cache()}, "decoder=Cache(folder=None, max_bytes=None): allowed is a Decoder("),
         ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight'; did you mean weights?"),
-        ({"label_from": 3}, "label_from=3: allowed is a LabelFrom(place=, classes=)"),
         ({"on_error": "skip"}, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages(...)'),
-        ({"on_error": True}, "on_error=True: allowed is a BadImages(replace=, max_share=, known=)"),
         ({"cache": "/scratch"}, "cache='/scratch': allowed is a Cache(folder=, max_bytes=), or a mapping of these"),
         ({"world": (0, 1)}, "world=(0, 1): allowed is a World(rank=, world_size=, local_rank=, local_world_size=)"),
         ({"world": {"rank": 1}}, "world={'rank': 1}: world_size is missing; give all of rank, world_size"),
@@ -107,11 +102,9 @@ def test_a_mapping_has_the_fields_of_its_value(shards: list[Path], given: dict[s
     [  # an argument that is a field of a value, and those that are spelt almost so
         ("num_threads", "decoder=Decoder(num_threads=...)"),
         ("subset", "sampling=Sampling(subset=...)"),
-        ("steps_per_epoch", "sampling=Sampling(steps_per_epoch=...)"),
         ("classes", "label_from=LabelFrom(classes=...)"),
         ("max_share", "on_error=BadImages(max_share=...)"),
         ("max_bytes", "cache=Cache(max_bytes=...)"),
-        ("rank", "world=World(rank=...)"),
         ("sample_weights", "sampling=Sampling(weights=...)"),
         ("max_bad", "on_error=BadImages(max_share=...)"),
         ("batchsize", "batch_size"),

@@ -41,11 +41,8 @@ from gpuloader import (
         ({"sampling": {"steps_per_epoch": "3"}}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
-        ({"preset": 3}, PresetError, "preset=3, .*: allowed are a name, a path or a Compose"),
-        ({"preset": {"imagenet_train": 3}}, PresetError, "overrides=3: allowed are"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
         ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
-        ({"fields": "json", "output": "dict"}, ConfigError, r"give a list of extensions, such as \['json'\]"),
         ({"fields": ["key"], "output": "dict"}, ConfigError, "key is already the name of another entry"),
     ],
 )

@@ -620,17 +620,6 @@ def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) ->
         assert not any(torch.equal(one, other) for one, other in itertools.combinations(alone, 2))
 
 
-def test_ranks_without_a_sample_get_empty_batches(shards: list[Path]) -> None:
-    for rank, expected in ((0, [[]]), (7, [[39]])):
-        options = {"sampling": {"subset": [17, 39]}, "fields": ["json", "cls"], "last_batch": "partial"}
-        with loader(shards, 1, world=World(rank, 8), **options) as batches:
-            for _ in range(2):
-                epoch = list(batches)
-                assert [delivered(batch) for batch in epoch] == expected
-                assert [len(batch["json"]) for batch in epoch] == [len(step) for step in expected]
-                assert [len(batch["cls"]) for batch in epoch] == [len(step) for step in expected]
-
-
 # --- bad images
 
 

@@ -430,7 +430,6 @@ def test_items_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
             "[Errno 5] Input/output error: 'item 0'",
         ),  # a disk's error is no bad picture
         (Pairs(), NoSamplesError, "the dataset is empty"),
-        (Pairs(5), PackError, "item 0 of the dataset is a int: it must be (image, label)"),
         (Pairs((np.zeros((8, 8, 3)), 1)), PackError, "item 0 of the dataset has a ndarray as its image: allowed are"),
         (Pairs((picture(8, 8), "cat")), LabelError, "item 0 of the dataset has the label 'cat': it must be an integer"),
         ([], NoSamplesError, "the dataset is empty"),
@@ -451,7 +450,6 @@ def test_a_dataset_with_transforms_is_refused(tmp_path: Path) -> None:
     [
         ("torchvision:CIFAR10", ConfigError, "allowed is torchvision:NAME:ROOT"),
         ("torchvision:Cifar:x", PackError, "torchvision.datasets has no 'Cifar'"),
-        ("torchvision:CIFAR10:x", PackError, "Dataset not found or corrupted"),
         ("torchvision:ImageFolder:x", PackError, "No such file or directory"),
         ("torchvision:CIFAR10:x:nonsense=1", PackError, "unexpected keyword argument 'nonsense'"),
     ],

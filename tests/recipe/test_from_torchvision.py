@@ -182,10 +182,8 @@ def test_color_jitter_and_choice_without_parameters(theirs: ModuleType) -> None:
     ("make", "ours"),
     [
         (lambda theirs: theirs.CenterCrop([5]), CenterCrop(5)),
-        (lambda theirs: theirs.CenterCrop((5, 5)), CenterCrop(5)),
         (lambda theirs: theirs.RandomCrop(5, [2, 2]), RandomCrop(5, 2)),
         (lambda theirs: theirs.RandomCrop(5, pad_if_needed=True, fill=[3]), RandomCrop(5, fill=3.0)),
-        (lambda theirs: theirs.Pad([3]), Pad(3)),
         (lambda theirs: theirs.ColorJitter(0.4, 1.5, hue=0.1), ColorJitter((0.6, 1.4), (0.0, 2.5), hue=(-0.1, 0.1))),
         (lambda theirs: theirs.RandomRotation(10), RandomRotation((-10.0, 10.0))),
         (lambda theirs: theirs.RandomAffine(0, shear=5), RandomAffine((0.0, 0.0), shear=(-5.0, 5.0))),
@@ -243,13 +241,10 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
         ([v1.PILToTensor()], "uint8"),
         ([v2.ToImage(), v2.RGB(), v2.ToPureTensor(), v2.Identity()], "uint8"),
         ([v1.ToTensor()], "float32"),
-        ([v1.ConvertImageDtype(torch.float)], "float32"),
         ([v2.ConvertImageDtype(torch.float16)], "float16"),
         ([v2.ToDtype(torch.float32, scale=True)], "float32"),
-        ([v2.ToDtype(torch.float16, scale=True)], "float16"),
         ([v2.ToDtype(torch.bfloat16, scale=True)], "bfloat16"),
         ([v2.ToDtype(torch.uint8, scale=True)], "uint8"),
-        ([v2.ToDtype(torch.uint8)], "uint8"),
         ([v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)], "float32"),
         ([v2.ToDtype({torchvision.tv_tensors.Image: torch.float32, "others": None}, scale=True)], "float32"),
         ([v2.ToDtype({torchvision.tv_tensors.Mask: torch.int64, "others": None})], "uint8"),
@@ -318,14 +313,12 @@ class ToTensor:
     ("transform", "says"),
     [
         (ToTensor(), "ToTensor is not a transform of torchvision"),
-        (None, "builtins.NoneType is not a transform of torchvision"),
         (str, "builtins.type is not a transform of torchvision"),
         (torch.nn.ReLU(), "ReLU has no counterpart"),
         (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
         (v2.Resize(9, Mode.BOX), "`Resize.interpolation`: found 'box'; allowed are 'nearest', 'bilinear', 'bicubic'"),
         (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True is supported"),
         (v2.ToDtype(torch.float64, scale=True), "ToDtype to float64: only float32, float16, bfloat16, uint8 are"),
-        (v1.ConvertImageDtype(torch.int16), "ConvertImageDtype to int16: only float32, float16, bfloat16, uint8 are"),
         # In torchvision each choice is one of two.
         *(
             (
@@ -335,7 +328,6 @@ class ToTensor:
             for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
         ),
         (v2.MixUp(alpha=0.2, num_classes=10), "MixUp mixes batches: leave it out, and give the recipe"),
-        (v2.CutMix(num_classes=9), "give the recipe mix=Mix(num_classes=9, cutmix_alpha=1.0)"),
         (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
         (v2.RandomChoice([v2.RandomPhotometricDistort(), v2.RandomInvert()]), "RandomPhotometricDistort has no "),
     ],

@@ -146,9 +146,7 @@ def test_a_preset_is_taken_as_it_is() -> None:
         ("imagenet_trian", "no preset is called 'imagenet_trian' (did you mean imagenet_train?): the presets are"),
         ("imagenet", "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment,"),
         ("", "no preset is called '': the presets are "),
-        ("something", "or give a path that ends in .yaml, or a Compose"),
         (Path("nowhere"), "no such preset file: nowhere"),
-        ("/", "no such preset file: /"),  # a folder is no file
         (None, "preset=None, overrides=None: allowed are a name, a path or a Compose, with a mapping"),
         ([FLIP], "preset=[RandomHorizontalFlip(p=0.5)], overrides=None: allowed are a name, a path or a Compose"),
     ],
@@ -241,8 +239,6 @@ def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> 
     [
         ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Recipe([CenterCrop(8), FLIP])),
         ({"transforms": (CenterCrop(8), FLIP)}, Recipe([CenterCrop(8), FLIP])),
-        ({"transforms": [CenterCrop(8), {"RandomHorizontalFlip": {}}], "views": 2}, Recipe([CenterCrop(8), FLIP], 2)),
-        ({"transforms": [CenterCrop(8)], "layout": "nhwc"}, Recipe([CenterCrop(8)], layout="channels_last")),
         (
             {"views": (View([CenterCrop(8)]), {"transforms": [CenterCrop(9)]})},
             Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)])]),
@@ -334,7 +330,6 @@ def test_what_is_no_transform_is_said(tmp_path: Path, each: object, says: str) -
     [
         ({"transforms": None}, "`transforms`: found None, allowed is a list, such as [RandomHorizontalFlip]"),
         ({"transforms": {"Pad": {}}}, "`transforms`: found {'Pad': {}}, allowed is a list, such as"),
-        ({"mix": None, "num_classes": 10, "p": 0.5}, "`mix`: num_classes, p must be indented below it, further than"),
         ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
         ({"views": [{"transforms": 3}]}, "`views[0].transforms`: found 3, allowed is a list, such as"),
         ({"mix": 3}, "`mix`: found 3: input should be an instance of Mix"),
@@ -444,10 +439,8 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
             'dtype "uint8" gives levels',
         ),
         ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "views": 2}, "`mix` needs one view and a float dtype"),
-        ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         ({"mix": {"num_classes": 9}}, "`mix`: mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
         ({"transforms": [*NORMALIZED, {"Pad": {"padding": 1}}]}, "Pad is in the wrong place: allowed are resizing, "),
-        ({"transforms": ["RandomHorizontalFlip"]}, "RandomHorizontalFlip: leaves images of different sizes: add "),
         ({"transforms": [{"CenterCrop": {"size": {5: 8}}}]}, "`transforms[0].CenterCrop.size`: sizes by epoch {5:"),
         ({"transforms": [{"RandomResizedCrop": {"size": 8, "scale": [0, 1]}}]}, "`transforms[0].RandomResizedCrop`:"),
         ({"transforms": [*SMALL["transforms"], {"RandAugment": {"magnitude": 31}}]}, "`transforms[2].RandAugment`:"),
@@ -601,7 +594,6 @@ def changed(preset: Recipe, **values: object) -> Recipe:
     [
         ({}, {}),
         (None, {}),
-        ({"dtype": "float16", "layout": "channels_last"}, {"dtype": "float16", "layout": "channels_last"}),
         ({"mix": {"num_classes": 9, "mixup_alpha": 1}}, {"mix": Mix(9, 1.0)}),
         ({"mix": Mix(9, 1.0)}, {"mix": Mix(9, 1.0)}),
         # Of a transform only what is named is replaced.
@@ -614,7 +606,6 @@ def changed(preset: Recipe, **values: object) -> Recipe:
             {"ColorJitter": {"hue": 0}},
             {"transforms": (CROP, FLIP, ColorJitter(0.4, 0.4, 0.4), IMAGENET)},
         ),
-        ({"ColorJitter": None}, {"transforms": (CROP, FLIP, IMAGENET)}),
         (
             {"ColorJitter": None, "Normalize": None, "dtype": "uint8"},
             {"transforms": (CROP, FLIP), "dtype": "uint8"},
@@ -891,7 +882,6 @@ def around(content: object) -> list[Any]:
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
-        (Compose([CenterCrop(8)]), "Compose(transforms=(CenterCrop(size=8),))"),
         (
             Recipe([CenterCrop((8, 9))], layout="channels_last"),
             "Recipe(transforms=(CenterCrop(size=(8, 9)),), layout='channels_last')",

@@ -377,13 +377,11 @@ def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) 
     [
         ("cls", {"cls": b"dgo"}, "the .cls component of 'x/k1' in {b} has an unknown class: 'dgo' is not one of the"),
         ("cls", {"cls": b"dgo"}, "similar are 'dog'"),
-        ("cls", {"cls": b"zzzzzz"}, "is not one of the 4 classes, such as 'cat', 'dog', 'emü'"),
         ("cls", {"cls": b""}, "unknown class: '' is not one"),
         ("cls", {"cls": b"\xff"}, "is neither an integer nor a class name in UTF-8"),
         ("cls", {}, "they have no .cls component"),
         ("json:a", {"json": b'{"a": "dgo"}'}, "the .json component of 'x/k1' in {b} has an unknown class: 'dgo'"),
         ("json:a", {"json": b'{"a": 4}'}, "has the label 4: there are 4 classes, numbered from 0"),
-        ("json:a", {"json": b'{"a": -1}'}, "has the label -1: there are 4 classes"),
         ("json:a", {"json": b'{"a": null}'}, "found None"),
         ("folder", {}, "1 of 2 samples are in folders of unknown classes: 'x/k1' in {b}. 'x' is not one of the 4"),
     ],
