@@ -891,7 +891,7 @@ def around(content: object) -> list[Any]:
             "Compose(views=(View(transforms=(CenterCrop(size=8),), count=2),))",
         ),
     ],
-    ids=["transforms", "layout", "views"],
+    ids=["layout", "views"],
 )
 def test_a_repr_is_the_call_without_keys_at_their_default(recipe: Recipe, expected: str) -> None:
     assert repr(recipe) == expected
