@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
+from torch.utils.data import default_collate
 
 from gpuloader import ConfigError
 from gpuloader.data import CollatorRegistry, DefaultCollator, TaskSpec, VisionCollator
@@ -17,12 +19,23 @@ def registry() -> CollatorRegistry:
     return CollatorRegistry()
 
 
+def test_one_registry_serves_the_process() -> None:
+    assert CollatorRegistry.get_instance() is CollatorRegistry.get_instance()
+
+
 @pytest.mark.parametrize(
     ("task", "kind"), [(TaskSpec.vision_tiny(), VisionCollator), (AUDIO, DefaultCollator)], ids=["vision", "audio"]
 )
 def test_the_modality_chooses(registry: CollatorRegistry, task: TaskSpec, kind: type) -> None:
     assert type(registry.get_collator(task_spec=task)) is kind
     assert type(registry.get_collator(task_spec=task, tokenizer="not theirs")) is kind
+
+
+def test_the_default_is_torchs() -> None:
+    batch = [{"x": torch.ones(2), "y": number} for number in range(3)]
+    expected, found = default_collate(batch), DefaultCollator()(batch)
+    assert found["x"].equal(expected["x"])
+    assert found["y"].equal(expected["y"])
 
 
 def test_a_registered_collator_is_chosen_by_name_and_by_modality(registry: CollatorRegistry) -> None:

@@ -72,19 +72,6 @@ def test_a_list_is_a_batch_of_samples_in_their_order(train: Compose, images: lis
         assert torch.equal(train(images[number], sample=7 + number), tensor)
 
 
-@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
-def test_dtype_and_memory_format_are_the_recipes(dtype: str, layout: str) -> None:
-    compose = Compose([Resize((20, 24))], dtype=dtype, layout=layout)
-    batch, one = compose(ARRAYS), compose(ARRAYS[0])
-    assert batch.dtype == one.dtype == getattr(torch, dtype)
-    memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    assert batch.is_contiguous(memory_format=memory_format)
-    assert torch.equal(one, batch[0])
-    assert one.shape == (3, 20, 24)
-    assert one.stride() == batch[0].stride()
-
-
 def test_several_views_are_a_list() -> None:
     compose = Compose(views=[View([RandomResizedCrop(32)]), View([RandomResizedCrop((16, 24))], count=2)])
     one, batch = compose(ARRAYS[0], sample=3), compose(ARRAYS[:2], sample=3)

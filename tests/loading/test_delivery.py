@@ -86,18 +86,6 @@ def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
     assert all(torch.equal(images, copy) for images, copy in held)
 
 
-@pytest.mark.parametrize(
-    ("label_from", "expected"),
-    [("cls", [i % 10 for i in range(8)]), ("json:label", [i % 10 for i in range(8)]), (None, None)],
-)
-def test_labels_come_from_where_label_from_says(
-    shards: list[Path], label_from: str | None, expected: list[int] | None
-) -> None:
-    with evaluation(shards, label_from=label_from) as batches:
-        _, labels = next(iter(batches))
-    assert (labels if expected is None else labels.tolist()) == expected
-
-
 def test_fields_come_beside_the_image(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     file = tmp_path / "a.npy"

@@ -84,10 +84,9 @@ def test_steps_that_were_not_reported_are_in_the_next_share() -> None:
     assert monitor.step() is None
 
 
-@pytest.mark.parametrize("every_steps", [0, -1])
-def test_no_steps_are_refused(every_steps: int) -> None:
-    with pytest.raises(ConfigError, match=f"every_steps={every_steps}: allowed is at least 1"):
-        WaitMonitor(MadeUp(), every_steps=every_steps)  # type: ignore[arg-type]
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every_steps=0: allowed is at least 1"):
+        WaitMonitor(MadeUp(), every_steps=0)  # type: ignore[arg-type]
 
 
 # --- log and warning

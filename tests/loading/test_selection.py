@@ -27,7 +27,7 @@ from gpuloader import (
     World,
 )
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import Custom, Mixture, Positions, Subset, Weighted
+from gpuloader.plan import Mixture, Positions, Subset, Weighted
 from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
@@ -346,12 +346,6 @@ def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path
     tar = write_shard(tmp_path / "a.tar", samples)
     with pytest.raises(LabelError, match=r"component of '0' in .*a.tar has no 64-bit integer under 'label'"):
         loader(tar, 1, label_from="json:label", sampling=Sampling(weights="balanced"))
-
-
-def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
-    assert isinstance(sampling(shards, shuffle=rolled), Custom)
-    with pytest.raises(ConfigError, match="ids 0 to 39: allowed is 0 to 19"):
-        loader(shards[0], shuffle=rolled)
 
 
 # --- components that some samples lack

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +115,6 @@ def test_what_cannot_be_meant_is_an_error(
     with pytest.raises(ConfigError) as caught:
         world(arguments)
     assert says in str(caught.value)
-
-
-def test_a_world_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        World(0, 1).rank = 1  # type: ignore[misc]
 
 
 def processes(work: str, tmp_path: Path, count: int) -> list[str]:

@@ -152,12 +152,6 @@ def test_two_parts_are_the_whole(
     assert content(tmp_path) == expected
 
 
-def test_parts_at_once_are_the_whole(photos: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    processes = [start(photos, tmp_path, part=(part, 3)) for part in range(3)]
-    assert [(process.communicate(timeout=300), process.returncode)[1] for process in processes] == [0, 0, 0]
-    assert content(tmp_path) == expected
-
-
 def test_another_path_to_the_same_pictures_is_the_same_source(
     photos: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from oracle import torchvision
 from packing import CLASSES, samples_of, write_class_folders
 from PIL import Image
 
-from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, TarError
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
 
 
@@ -320,11 +320,6 @@ def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
         write_shard(tmp_path / "shards" / f"{name}.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "txt": name.encode()}])
     _, samples = packed(tmp_path / "shards", tmp_path)
     assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
-
-
-def test_a_tar_that_is_none_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(b"x" * 2000)
-    assert "a.tar: not a tar file" in errors(tmp_path / "a.tar", tmp_path, TarError)
 
 
 def test_a_downsized_image_replaces_the_one_of_its_tar(tmp_path: Path) -> None:

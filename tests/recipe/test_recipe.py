@@ -167,30 +167,6 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
 # What a recipe may say.
 
 
-def test_what_a_recipe_leaves_out_has_a_default(tmp_path: Path) -> None:
-    assert as_plain_values(preset_of(tmp_path)) == {
-        "transforms": [
-            {
-                "RandomResizedCrop": {
-                    "size": 32,
-                    "scale": [0.08, 1.0],
-                    "ratio": [3 / 4, 4 / 3],
-                    "interpolation": "bilinear",
-                    "antialias": True,
-                }
-            },
-            {"RandomHorizontalFlip": {"p": 0.5}},
-        ],
-        "views": 1,
-        "mix": None,
-        "fast_idct": False,
-        "dtype": "float32",
-        "layout": "nchw",
-        "max_pixels": 50_000_000,
-        "formats": ["jpeg", "png", "webp"],
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "preset"),
     [
