@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_samples, write_shard
+from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
@@ -149,25 +149,6 @@ def test_keys_are_found(shards: list[Path], text: str, whole: bool, expected: li
 def test_a_whole_key_is_no_part_of_another(tmp_path: Path, keys: list[str], text: str, expected: list[int]) -> None:
     path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
     assert Gallery(path, device_id=None).find(text, whole=True).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "name"),
-    [('["cat", "dog"]', "dog"), ('{"cat": 7, "dog": 1}', "dog"), ('["cat"]', None), (None, None)],
-)
-def test_classes_have_the_names_of_a_file_beside_the_shards(
-    tmp_path: Path, content: str | None, name: str | None
-) -> None:
-    path = write_samples(tmp_path, 2)
-    if content is not None:
-        (tmp_path / "classes.json").write_text(content)
-    assert Gallery(path, device_id=None).sample(1).class_name == name
-
-
-@pytest.mark.parametrize("sample", [-1, 40, "000001", None])
-def test_a_sample_that_is_not_there(shards: list[Path], sample: object) -> None:
-    with pytest.raises(ConfigError, match="allowed is an id from 0 to 39"):
-        Gallery(shards, device_id=None).sample(sample)
 
 
 # --- the picture
