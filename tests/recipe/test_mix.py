@@ -149,10 +149,7 @@ def test_images_of_one_pixel_are_mixed() -> None:
     ("make", "message"),
     [
         (lambda: Mix(10), "mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
-        (lambda: Mix(0, 1.0), "found 0.*greater than or equal to 1"),
         (lambda: Mix(10, -0.1), "found -0.1.*greater than or equal to 0"),
-        (lambda: Mix(10, 1.0, float("inf")), "found inf.*finite number"),
-        (lambda: Mix(10, 1.0, switch_p=-1), "found -1.*greater than or equal to 0"),
         (lambda: Mix(10, 1.0, per="pair"), "found 'pair'.*'sample' or 'batch'"),  # type: ignore[arg-type]
         (lambda: Mix(10, 1.0, label_smoothing=1.0), "found 1.0.*less than 1"),
     ],

@@ -134,7 +134,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
                 ((0.485, 0.456, 0.406), (58.395, 57.12, 57.375), IMAGENET),
             )
         ),
-        (lambda: Normalize((0, 0, float("nan")), (1, 1, 1)), "found nan.*finite number"),
         *(
             (
                 lambda scale=scale: RandomErasing(scale=scale),
@@ -150,7 +149,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
             for ratio in ((0.0, 3.0), (3.0, 0.3))
         ),
         (lambda: RandomErasing(value="noise"), "found 'noise'.*'random'"),  # type: ignore[arg-type]
-        (lambda: RandomErasing(value=(1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
