@@ -25,7 +25,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import WebDriverWait
 
 from gpuloader import Compose, ConfigError
 from gpuloader.recipe import load_preset
@@ -342,9 +342,6 @@ class Page:
     def steps(self) -> list[list[str]]:
         return [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in self.all("#steps tr")]
 
-    def choose(self, selector: str, value: str) -> None:
-        Select(self.one(selector)).select_by_value(value)
-
     def type(self, selector: str, text: str) -> None:
         self.one(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.DELETE, Keys.TAB)
 
@@ -370,14 +367,14 @@ def page(browser: WebDriver, port: int) -> Iterator[Page]:
     assert refused == []  # no error of the script, nothing that the policy forbids
 
 
-def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int, view: int = 0) -> list[list[str]]:
+def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int) -> list[list[str]]:
     return [
         [
             step.transform,
             step.operation or "nothing",
             ", ".join(f"{name} {str(value).removesuffix('.0')}" for name, value in step.parameters.items()),
         ]
-        for step in gallery.explain(compose, sample, SEED, epoch)[view].steps
+        for step in gallery.explain(compose, sample, SEED, epoch)[0].steps
     ]
 
 
@@ -417,20 +414,6 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
     assert (page.picture("#before img") == np.asarray(gallery.original(4, 1024))).all()
 
 
-def test_each_view_of_a_recipe_can_be_seen(page: Page, gallery: Gallery) -> None:
-    page.choose("#preset", "dino")
-    page.wait(lambda: len(page.all("#views button")) == 10)
-    assert len(page.all("rect.window")) == 10
-    page.all("#views button")[7].click()
-    compose = Compose.load("dino")
-    page.wait(lambda: page.steps == expected_steps(gallery, compose, 0, 0, view=7))
-    version = gallery.versions(compose, 0, SEED, 0)[7]
-    assert (page.picture("#after img") == np.asarray(version)).all()
-    page.choose("#preset", "deit")
-    page.wait(lambda: page.one("#mix").is_displayed())
-    assert page.all("#views button") == []
-
-
 def test_a_key_that_is_html_stays_text(page: Page) -> None:
     page.press(Keys.ARROW_RIGHT)
     page.wait(lambda: page.title == "0001")
@@ -451,13 +434,3 @@ def test_a_bad_image_shows_its_cause(page: Page) -> None:
     page.type("#key", f"{DAMAGED + 1:04d}")
     page.wait(lambda: page.one("#stage").is_displayed())
     assert "bad image" not in page.one("body").text
-
-
-def test_a_server_that_ended_is_said_once(browser: WebDriver, gallery: Gallery) -> None:
-    with served(gallery) as port:
-        page = Page(browser, port)
-        page.wait(lambda: page.title == "0000")
-    page.press(Keys.ARROW_RIGHT)
-    page.wait(lambda: page.one("#problem").is_displayed())
-    assert page.one("body").text.count("The server does not answer") == 1
-    assert page.title == "0000"
