@@ -151,6 +151,15 @@ def test_sizes_change_with_the_epoch_in_one_running_pipeline(shards: list[Path],
         assert next(iter(batches))[0].shape == (8, 3, 40, 40)
 
 
+def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> None:
+    with loader(shards, preset={"imagenet_train": GROWING}) as batches:
+        batches.set_epoch(1)
+        growing = [images for images, _ in batches]
+    with loader(shards) as batches:
+        batches.set_epoch(1)
+        assert all(torch.equal(images, other) for (images, _), other in zip(batches, growing, strict=True))
+
+
 def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path]) -> None:
     with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as batches:
         batches.set_epoch(2)
