@@ -9,7 +9,7 @@ import pytest
 import torch
 from making import write_decoded, write_samples
 
-from gpuloader import BadImageError, DataError, GPULoader, World
+from gpuloader import BadImageError, DataError, GPULoader
 from gpuloader.loading.loader import run_of
 
 
@@ -33,19 +33,6 @@ def test_the_batches_are_those_of_the_encoded_images(encoded: list[Path], decode
             assert one["key"] == other["key"]
             torch.testing.assert_close(other["image"], one["image"], rtol=0, atol=0)
             torch.testing.assert_close(other["label"], one["label"])
-
-
-def test_a_run_resumes_on_any_number_of_ranks(decoded: list[Path]) -> None:
-    with GPULoader(decoded, 8, None) as loader:
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        expected = torch.cat([images for images, _ in batches])
-    ranks = [GPULoader(decoded, 4, None, world=World(rank, 2)) for rank in range(2)]
-    for rank in ranks:
-        rank.load_state_dict(state)
-    found = [images for step in zip(*ranks, strict=True) for images, _ in step]
-    torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=0)
 
 
 def test_encoded_and_decoded_images_do_not_go_into_one_loader(encoded: list[Path], decoded: list[Path]) -> None:

@@ -187,10 +187,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ConfigError,
             "the home folder of ~nobody_such is not known: write the folder out",
         ),
-        ("~nobody\0such/a.tar", ConfigError, r"the home folder of ~nobody\x00such is not known"),
         (Path("~nobody_such/a.tar"), ConfigError, "~nobody_such/a.tar: the home folder of"),
         (["train-0000.tar", "~nobody_such/{a,b}.tar"], ConfigError, "the home folder of ~nobody_such is not known"),
-        ({"tar": "~nobody_such/a.tar"}, ConfigError, "the home folder of ~nobody_such is not known"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -241,11 +239,9 @@ def test_so_are_those_of_other_files(folder: Path, arguments: dict[str, Any]) ->
     "arguments",
     [
         {"destination": "~nobody_such/packed"},
-        {"destination": "x" * 300},
         {"destination": "a\0b"},
         {"destination": "train-0000.tar/packed"},
         {"classes": "~nobody_such/classes.json"},
-        {"classes": "a\0b"},
         {"source": [("a\0b.jpg", 0)]},
         {"source": [("x" * 300, 0)]},
         {"source": "torchvision:ImageFolder:~nobody_such"},

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
@@ -127,16 +126,6 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(
         assert stats.downloaded_bytes == sum(shard.stat().st_size for shard in shards)
     else:
         assert stats.held_bytes <= cache_bytes
-
-
-def test_a_store_may_tell_versions_apart_by_any_bytes(shards: list[Path], server: Server, cache: Path) -> None:
-    server.headers = {"ETag": '"\xff\xfe"'}  # no UTF-8
-    for _ in range(2):
-        with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
-            assert_same(list(far), list(local))
-            stats = far.stats().cache
-    assert stats is not None
-    assert stats.downloaded_bytes == 0  # the second loader finds the shards of the first one
 
 
 def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: Path) -> None:
@@ -529,15 +518,6 @@ def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], serve
         gc.collect()
         before["file socket"] += 4  # connections that are about to close
         assert left_behind(before) == {}
-
-
-def test_the_index_of_each_sample_is_that_of_the_disk(shards: list[Path], server: Server, cache: Path) -> None:
-    with (
-        loader(shards, shuffle="none") as local,
-        loader(urls(server), shuffle="none", cache=Cache(cache)) as far,
-    ):
-        ids = np.concatenate([batch["index"] for batch in far])
-        assert ids.tolist() == np.concatenate([batch["index"] for batch in local]).tolist() == list(range(SAMPLES))
 
 
 def test_logs_are_quiet_when_all_is_well(
