@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import TRANSFORMS, Recipe
 from gpuloader.recipe.model import ResizeFilter, Transform
 
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -116,15 +117,6 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drawn pictures and noise."""
     samples = [{"__key__": str(n), "png": image, "cls": b"0"} for n, image in enumerate(picturing.pictures(range(3)))]
     return write_shard(tmp_path_factory.mktemp("shards") / "a.tar", samples)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def torch_in_one_thread() -> Iterator[None]:
-    """For images as small as these its threads cost more than they do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def measure(row: Row) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import spoilt
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
 from gpuloader import (
@@ -618,12 +619,6 @@ def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) ->
 
 
 # --- bad images
-
-
-def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
-    images = [bad.get(i, jpeg(*SIZES[i % len(SIZES)], seed=i)) for i in range(SAMPLES)]
-    samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"%d" % (i % 10)} for i, image in enumerate(images)]
-    return write_shard(folder / "spoilt.tar", samples)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from making import jpeg
 from packing import content, samples_of, write_class_folders
 from PIL import Image
+from serving import wait_for
 from warm import Program
 
 from gpuloader import GPULoader
@@ -175,12 +175,12 @@ def start(source: Path, folder: Path, before: str = "", **options: object) -> Pr
     return Program(work, stderr=subprocess.PIPE)
 
 
-def wait_for(condition: Callable[[], object], process: Program) -> None:
-    end = time.monotonic() + 120
-    while not condition():
+def wait_while_it_runs(process: Program, condition: Callable[[], object]) -> None:
+    def holds() -> object:
         assert process.poll() is None, "it ended before"
-        assert time.monotonic() < end
-        time.sleep(0.005)
+        return condition()
+
+    wait_for(holds)
 
 
 SLOW = "import gpuloader.pack.writing as w, time; r = w.render; w.render = lambda *a: (time.sleep(0.05), r(*a))[1]"
@@ -191,7 +191,7 @@ def test_a_killed_run_is_continued_to_the_same_bytes(
     photos: Path, tmp_path: Path, expected: dict[str, bytes], kill: signal.Signals
 ) -> None:
     process = start(photos, tmp_path, before=SLOW)
-    wait_for(lambda: len(list(tmp_path.glob("*.tar"))) >= 2 and list(tmp_path.glob(".*.tmp")), process)
+    wait_while_it_runs(process, lambda: len(list(tmp_path.glob("*.tar"))) >= 2 and list(tmp_path.glob(".*.tmp")))
     process.send_signal(kill)
     assert process.wait() == -kill
     process.communicate()
@@ -216,10 +216,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_the_end_of(processes: list[int]) -> None:
-    end = time.monotonic() + 30
-    while any(map(is_running, processes)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: not any(map(is_running, processes)))
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +232,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
-    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    wait_while_it_runs(process, lambda: list((tmp_path / "packed").glob("*.tar")))
     workers = children(process.process)
     assert len(workers) >= 2
     process.kill()
@@ -245,7 +242,7 @@ def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> 
 
 def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
-    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    wait_while_it_runs(process, lambda: list((tmp_path / "packed").glob("*.tar")))
     os.kill(children(process.process)[-1], signal.SIGKILL)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 1
@@ -257,9 +254,9 @@ def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, sha
     arguments = ["pack", many, tmp_path / "packed", "--samples-per-shard", 4, "--workers", 2, "--max-size", 20]
     work = "import os; os.setsid(); from gpuloader.cli import main; main()"
     process = Program(work, *arguments, stderr=subprocess.PIPE)
-    wait_for(
-        lambda: len(list((tmp_path / "packed").glob("*.tar"))) >= shards and len(children(process.process)) >= 3,
-        process,
+    packed = tmp_path / "packed"
+    wait_while_it_runs(
+        process, lambda: len(list(packed.glob("*.tar"))) >= shards and len(children(process.process)) >= 3
     )
     workers = children(process.process)
     (os.killpg if whole_group else os.kill)(process.process, signal.SIGINT)
@@ -297,7 +294,7 @@ def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(man
 def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: Path) -> None:
     source = write_class_folders(tmp_path / "photos")
     process = start(source, tmp_path / "packed", before=SLOW)
-    wait_for(lambda: list((tmp_path / "packed").glob("*.tar")), process)
+    wait_while_it_runs(process, lambda: list((tmp_path / "packed").glob("*.tar")))
     (tmp_path / "photos").rename(tmp_path / "moved")
     _, told = process.communicate(timeout=300)
     assert b"gpuloader.errors.PackError: the picture " + os.fsencode(source) in told

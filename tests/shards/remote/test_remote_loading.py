@@ -20,7 +20,7 @@ import torch
 from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
 from making import damaged_jpeg, jpeg, write_samples, write_shard
 from naming import named
-from serving import SOON, Server
+from serving import SOON, Server, wait_for
 
 from gpuloader import (
     BadImages,
@@ -181,10 +181,7 @@ def test_shards_are_downloaded_before_they_are_needed(server: Server, cache: Pat
     with loader(urls(server), 2, cache=Cache(cache), shuffle="none", decoder=Decoder(prefetch=1)) as batches:
         epoch = iter(batches)
         next(epoch)
-        end = time.monotonic() + 20
-        while len(list(cache.glob("*.tar"))) < SHARDS:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: len(list(cache.glob("*.tar"))) == SHARDS)
         list(epoch)
         stats = batches.stats().cache
     assert stats is not None
@@ -257,10 +254,7 @@ def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
     server.bytes_per_second = 30_000
     process = NewProcess()
     process.begin(loaded, tar=urls(server), cache={"folder": str(cache)})
-    end = time.monotonic() + 60
-    while not list(cache.glob("*.part")):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: list(cache.glob("*.part")))
     process.process.kill()
     process.process.communicate()
     server.bytes_per_second = 0
