@@ -268,6 +268,14 @@ def test_a_second_padding_must_be_like_the_first(paddings: list[PlacingTransform
         folded(paddings, [50], [60])
 
 
+def test_a_second_resizing_of_all_of_the_image_reaches_not_beyond_it() -> None:
+    heights, widths = np.arange(1, 2001), np.arange(2000, 0, -1)
+    for side in (7, 49, 224, 333):
+        at = folded([Resize((side, side + 1)), Resize((30, 31))], heights, widths)
+        np.testing.assert_array_equal(at.window, np.stack([0 * heights, 0 * widths, heights, widths], 1))
+        assert (at.needed()[:, 2:] <= at.window[:, 2:]).all()
+
+
 # Points.
 
 
