@@ -96,10 +96,11 @@ class Placement:
         start, resized, part = origin + scale * self.corner, self._turn(shape), self.part
         if self.padded:
             part = _overlap(part, np.rint(np.tile(origin, 2) + np.tile(scale, 2) * self.shown).astype(np.int64))
+        window = np.concatenate([start, start + scale * self._turn(self.shape)], 1)
         return replace(
             self,
             part=part,
-            window=np.concatenate([start, start + scale * self._turn(self.shape)], 1),
+            window=np.round(window, 6),  # a window of the whole image must not end behind it
             resized=resized,
             shown=np.concatenate([np.zeros_like(resized), resized], 1),
             corner=np.zeros_like(self.corner),

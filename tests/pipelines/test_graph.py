@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -264,6 +265,38 @@ def test_any_order_is_torchvisions(placing: list[Transform]) -> None:
     [resize] = [each for each in placing if isinstance(each, Resize)] or [Resize(9)]
     most = LEVELS[resize.interpolation] * (3 if resize.interpolation in ("bicubic", "lanczos") else 1)
     assert largest_difference(run_graph(in_levels(*placing), small()), expected) <= most
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_chain_is_torchvisions(seed: int) -> None:
+    placing, images = chain(random.Random(seed)), [encoded(picture(50, 60, number), "PNG") for number in range(2)]
+    expected = [levels(by_torchvision(placing, pil(image))) for image in images]
+    assert largest_difference(run_graph(in_levels(*placing), images), expected) <= 1
+    # Without antialiasing, the border of what DALI resizes is as that of torch.
+    preset = in_levels(*(replace(each, antialias=False) if isinstance(each, Resize) else each for each in placing))
+    drawn = draw(preset, images)
+    assert largest_difference(run_gpu_graph(preset, images, drawn)[0], run_views(preset, images, drawn)[0]) <= 1
+
+
+def chain(rng: random.Random) -> list[Transform]:
+    """Geometry for images of 50 x 60, of which nothing is drawn; no crop exceeds what it crops."""
+    height, width, placing, fill, mode = 50, 60, list[Transform](), rng.randrange(256), rng.choice(PADDINGS)
+    kinds = ["center", "corner", "flip", "upside down", "resize", *["pad"] * (2 if mode == "constant" else 1)]
+    for kind in rng.sample(kinds * 2, 7):
+        if kind in ("center", "corner"):
+            height, width = rng.randint(-(-height // 3), height), rng.randint(-(-width // 3), width)
+            corner = rng.choice(("top left", "bottom right"))
+            placing.append(CenterCrop((height, width)) if kind == "center" else CornerCrop((height, width), corner))
+        elif kind == "pad" and (mode == "constant" or not any(isinstance(each, Pad) for each in placing)):
+            left, top, right, bottom = (rng.randint(0, min(20, height - 1, width - 1)) for _ in range(4))
+            placing.append(Pad((left, top, right, bottom), fill, mode))
+            height, width = height + top + bottom, width + left + right
+        elif kind == "resize" and not any(isinstance(each, Resize) for each in placing):
+            height, width = rng.randint(4, 70), rng.randint(4, 70)
+            placing.append(Resize((height, width)))
+        elif kind in ("flip", "upside down"):
+            placing.append(RandomHorizontalFlip(1.0) if kind == "flip" else RandomVerticalFlip(1.0))
+    return [*placing, CenterCrop((height, width))]
 
 
 def by_torchvision(placing: Sequence[Transform], image: Image.Image) -> Image.Image:
