@@ -259,7 +259,7 @@ def test_a_state_of_labels_that_changed_is_refused(tmp_path: Path) -> None:
         state = batches.state_dict()
     with (
         loader(changed(tmp_path / "after", cls=b"7"), 2) as other,
-        pytest.raises(StateError, match="the state was saved with other labels .*or start without the state"),
+        pytest.raises(StateError, match=r"the state was saved with other labels .*or start without the state"),
     ):
         other.load_state_dict(state)
 
