@@ -345,6 +345,7 @@ class ToTensor:
         ),
         (v2.CutMix(num_classes=9), "give the recipe mix=Mix(num_classes=9, cutmix_alpha=1.0)"),
         (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
+        (v2.Resize(8), "RandomResizedCrop and Resize: here they are one resizing, which gives other pixels: leave one"),
         (v2.RandomChoice([v2.RandomPhotometricDistort(), v2.RandomInvert()]), "RandomPhotometricDistort has no "),
     ],
 )
@@ -389,7 +390,13 @@ def test_timms_transforms_without_a_counterpart_are_refused_with_what_to_do() ->
         (v2.CenterCrop(9), {"mix": Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
         ([], {}, "give either `transforms`, or `views` with their own transforms"),
-        ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: Resize must come before cropping and padding"),
+        ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: leaves images of different sizes"),
+        ([v2.ColorJitter(0.4), v2.CenterCrop(9)], {}, "CenterCrop is in the wrong place"),  # other pixels behind it
+        (
+            [v2.Pad(1, 9), v2.RandomCrop(9, 1)],
+            {},
+            "Pad, RandomCrop: padded twice, 'constant' with fill (9.0, 9.0, 9.0)",
+        ),
         ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
         (v2.CenterCrop(9), {"layout": "nchv"}, "`layout`: found 'nchv' (did you mean nchw?); allowed are "),
         (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is an unknown key (did you mean layout?); allowed are "),

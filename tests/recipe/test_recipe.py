@@ -40,7 +40,7 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import ResizeFilter, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.plain import as_plain_values
+from gpuloader.recipe.part import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
