@@ -33,6 +33,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import FileIO
@@ -315,7 +316,8 @@ class Columns:
     def _refuse(self, problem: str) -> IndexFileError:
         if self._file is None:
             return IndexFileError(f"{self._path} {problem}")
-        Path(self._path).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(self._path).unlink()
         return IndexFileError(f"{self._path} {problem}. It was removed: make the loader again, and it is made again")
 
 

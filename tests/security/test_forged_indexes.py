@@ -19,6 +19,7 @@ from making import write_samples
 
 from gpuloader import GPULoader, IndexFileError
 from gpuloader.shards import ShardIndex, index_file, open_index
+from gpuloader.shards.index import SetIndex, write_index
 from gpuloader.shards.scan import scan
 from gpuloader.tools.check import check_shards
 
@@ -137,6 +138,39 @@ def test_columns_that_contradict_each_other(
     changed = replace(index, **{name: change(getattr(index, name)) for name, change in changes.items()})
     with pytest.raises(IndexFileError, match=f"a.gpuidx is damaged: {says}"):
         ShardIndex.parse(changed.to_bytes(), "a.gpuidx")
+
+
+def use_of_many(index: SetIndex) -> None:
+    """All that the library asks the index of several shards."""
+    keys = index.all_keys()
+    assert [index.key(row) for row in range(len(index))] == keys
+    largest = int(index.shard_bytes.max())
+    places = [place for row in range(len(index)) for place in index.components(row)]
+    assert all(0 <= offset <= offset + size <= largest for _, offset, size in places)
+    rows = np.arange(len(index))
+    for name in ("image_offset", "image_size", "height", "width", "orientation", "label"):
+        assert index.at(name, rows).tolist() == index.column(name).tolist()
+    assert index.decoded().shape == index.image_extensions().shape == (len(keys),)
+    assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))
+    assert len(index.digest()) == 32
+    assert sum(digest.samples for digest in index.data_digests()) == len(index)
+    index.data_digest_of(0, len(index))
+
+
+def test_the_index_of_several_shards_with_hostile_values(shard: Path) -> None:
+    file = io.BytesIO()
+    write_index(file, [scan(shard)] * 3, [scan(shard)] * 3, ["a.tar", "b.tar", "c.tar"])
+    whole = parts_of(file.getvalue())
+    use_of_many(SetIndex.parse(sealed(whole), "a.gpuidx"))
+    said = []
+    for area in ("header", "table", "columns"):
+        for changed in mutated_bytes(getattr(whole, area), 500):
+            try:
+                use_of_many(SetIndex.parse(sealed(whole._replace(**{area: changed})), "a.gpuidx"))
+            except IndexFileError as error:
+                said.append(str(error))
+    assert len(said) > 300
+    assert all(each.startswith("a.gpuidx ") and len(each) < 500 for each in said)
 
 
 FORGED = [b'{"a": ' * 5000, b"9" * 5000, b"NaN", b"[]", b'{"counts": {"samples": -1}}']
