@@ -100,7 +100,7 @@ def recipe_pipeline(
 
 
 def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queue_depth: int) -> Callable[[], Any]:
-    """A source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
+    """Wraps a source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
     in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
     def feed() -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ def recipe_graph(
     decoded: bool,
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """The graph of `recipe_pipeline`, whose source gives images and the values of such inputs; see there."""
+    """Builds the graph of `recipe_pipeline`, whose source gives images and the values of such inputs; see there."""
     arrays = like.values()
     image, *given = fn.external_source(
         source=source,

@@ -59,7 +59,7 @@ class Inputs(Generic[Each]):
     views: Sequence[ViewInputs[Each]]
 
     def values(self) -> list[Each]:
-        """All of them, in an order that depends only on the recipe."""
+        """Lists all of them, in an order that depends only on the recipe."""
         each_view = (mapping for view in self.views for mapping in (view.named, *view.steps))
         return [each for mapping in (self.region, *each_view) for each in mapping.values()]
 
@@ -117,7 +117,7 @@ def make_inputs(
 
 
 def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
-    """What the CPU's kernels take for a view; only what it uses.
+    """Computes what the CPU's kernels take for a view; only what it uses.
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the region's
                                            pixels, and of the picture; both may reach beyond the region
@@ -150,7 +150,7 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
 
 
 def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Arrays:
-    """What `place_on_gpu` and `turn` take; `shared` is whether the region is that of several views.
+    """Computes what `place_on_gpu` and `turn` take; `shared` is whether several views have the region.
 
     part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared
     window_...                                     `_padding` of what is resized, if it may show some
@@ -196,7 +196,7 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
 
 
 def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: Ints) -> Arrays:
-    """What `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
+    """Computes what `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
 
     NAME_start     (n, 2) int32       where it begins in the image, or in that and mirrored copies around it
     NAME_shape     (n, 2) int32       its size; float32 with padding_mode "edge"
@@ -222,7 +222,7 @@ def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: In
 
 
 def _changing(views: Sequence[ViewPlan], drawn: Sequence[DrawnView]) -> list[Arrays]:
-    """What `run_steps` takes for each step of each view; computed for all at once, which is faster."""
+    """Computes what `run_steps` takes for each step of each view; for all at once, which is faster."""
     return step_inputs(
         np.concatenate([view.program.ops for view in drawn], axis=1),
         np.concatenate([view.program.parameters for view in drawn], axis=1),
@@ -231,7 +231,7 @@ def _changing(views: Sequence[ViewPlan], drawn: Sequence[DrawnView]) -> list[Arr
 
 
 def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:
-    """What each of k steps takes, one row for each of n samples.
+    """Computes what each of k steps takes, one row for each of n samples.
 
     A step does its operations one after the other, on all samples. Only the operation that was drawn for a sample
     changes it, because the others get numbers, or a condition, with which they do nothing.
@@ -247,7 +247,7 @@ def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]
 
 @lru_cache
 def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
-    """The names of what a step takes that may be one of these operations; `warps` is that of `warps_of`."""
+    """Names what a step takes that may be one of these operations; `warps` is that of `warps_of`."""
     return tuple(
         name
         for name, (users, _) in _NUMBERS.items()
@@ -256,7 +256,7 @@ def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
 
 
 def warps_of(view: ViewPlan) -> frozenset[str]:
-    """What a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
+    """Names what a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
     inner = list(with_inner(view.pixels))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
     interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
@@ -267,12 +267,12 @@ def warps_of(view: ViewPlan) -> frozenset[str]:
 
 
 def _first(op: Op, otherwise: float) -> Callable[[Numbers, Numbers], Numbers]:
-    """The operation's first parameter."""
+    """Makes a function for the operation's first parameter."""
     return lambda ops, parameters: np.where(ops == op, parameters[..., 0], np.float32(otherwise))
 
 
 def _rest(op: Op) -> Callable[[Numbers, Numbers], Numbers]:
-    """What its first parameter leaves of 1."""
+    """Makes a function for what its first parameter leaves of 1."""
     return lambda ops, parameters: np.where(ops == op, 1 - parameters[..., 0], np.float32(0))
 
 
@@ -281,7 +281,7 @@ def _is(op: Op) -> Callable[[Numbers, Numbers], Numbers]:
 
 
 def _linear(ops: Numbers, parameters: Numbers) -> Numbers:
-    """(k, n, 3, 3): the matrix by which a pixel is multiplied."""
+    """Computes (k, n, 3, 3): the matrix by which a pixel is multiplied."""
     factors = np.where(np.isin(ops, [Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION]), parameters[..., 0], np.float32(1))
     factors = factors / _power(ops, parameters)
     matrices = factors[..., None, None] * np.eye(3, dtype=np.float32)
@@ -290,19 +290,19 @@ def _linear(ops: Numbers, parameters: Numbers) -> Numbers:
 
 
 def _power(ops: Numbers, parameters: Numbers) -> Numbers:
-    """2 to the number of bits that POSTERIZE clears."""
+    """Computes 2 to the number of bits that POSTERIZE clears."""
     kept = np.where(ops == Op.POSTERIZE, parameters[..., 0], np.float32(8))
     return np.ldexp(np.float32(1), 8 - kept.astype(np.int32))
 
 
 def _threshold(ops: Numbers, parameters: Numbers) -> Numbers:
-    """The level from which on SOLARIZE and INVERT invert."""
+    """Computes the level from which on SOLARIZE and INVERT invert."""
     threshold = np.where(ops == Op.SOLARIZE, parameters[..., 0], np.float32(256))
     return np.where(ops == Op.INVERT, np.float32(0), threshold)
 
 
 def _matrix(affine: bool, nearest: bool) -> Callable[[Numbers, Numbers], Numbers]:
-    """(k, n, 2, 3) if affine, otherwise (k, n, 3, 3): the matrix of a warp of this kind, or one that moves nothing."""
+    """Makes a function for the matrices of warps of this kind, (k, n, 2 or 3, 3); others get one that moves nothing."""
     rows = 2 if affine else 3
 
     def matrix(ops: Numbers, parameters: Numbers) -> Numbers:
@@ -346,7 +346,7 @@ _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
 
 
 def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
-    """What `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
+    """Computes what `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
 
     erase_start, erase_shape     (n, 2) float32
     erased                       (n,) bool       from here on only for noise

@@ -104,7 +104,7 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
 
 
 def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
-    """The format and scale of the image after the last pass."""
+    """Returns the format and scale of the image after the last pass."""
     scale, offset = _scale_and_offset(view, preset)
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
@@ -204,7 +204,7 @@ def normalise(image: DataNode, view: ViewPlan, preset: Recipe, dtype: str, mirro
 
 
 def _scale_and_offset(view: ViewPlan, preset: Recipe) -> tuple[Rgb, Rgb]:
-    """(scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
+    """Computes (scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
     if preset.graph_dtype == "uint8":
         return _ONES, _ZEROS
     mean, std = (_ZEROS, _ONES) if view.normalize is None else (view.normalize.mean, view.normalize.std)

@@ -83,7 +83,7 @@ def _other(image: DataNode, other: DataNode) -> DataNode:
 
 
 def _levels(values: DataNode) -> DataNode:
-    """Clamped and truncated, because `cast` alone would round."""
+    """Clamps and truncates, because `cast` alone would round."""
     return fn.cast(math.floor(values), dtype=types.UINT8)
 
 
@@ -109,7 +109,7 @@ def _warps(image: DataNode, p: Nodes) -> DataNode:
 
 
 def _colors(image: DataNode, p: Nodes) -> DataNode:
-    """All operations that are a weighted sum, truncated; POSTERIZE truncates a fraction of the level."""
+    """Does all operations that are a weighted sum, truncated; POSTERIZE truncates a fraction of the level."""
     total = fn.coord_transform(image, M=p["linear"]) if "linear" in p else image
     if "gray" in p or "mean" in p:
         gray = math.floor(fn.coord_transform(image, M=GRAY))
@@ -133,7 +133,7 @@ def _hue(image: DataNode, p: Nodes) -> DataNode:
 
 
 def _turn(image: DataNode, turn: DataNode) -> DataNode:
-    """A channel is v - c max(0, min(k, 4 - k, 1)), with k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue.
+    """Turns the hue: a channel is v - c max(0, min(k, 4 - k, 1)), k = (n + h) mod 6, n = 5, 3, 1 for red, green, blue.
 
     v is the largest channel, c the largest minus the smallest, and h the hue in sixths of a circle (Wikipedia, "HSL and
     HSV", "HSV to RGB alternative").

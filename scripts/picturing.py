@@ -34,8 +34,8 @@ from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
 from gpuloader.loading.blending import mix_images  # noqa: E402
 from gpuloader.recipe import Drawn, Mixing, Recipe, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
+from gpuloader.recipe.part import as_plain_values  # noqa: E402
 from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
-from gpuloader.recipe.plain import as_plain_values  # noqa: E402
 from gpuloader.recipe.program import chain  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"

@@ -97,3 +97,14 @@ def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two shards of 20 samples each, see `write_samples`. To be read only."""
     return write_samples(tmp_path_factory.mktemp("shards"), 40)
+
+
+@pytest.fixture(scope="module")
+def torch_in_one_thread() -> Iterator[None]:
+    """For images as small as those of tests its threads cost more than they do."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

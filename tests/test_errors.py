@@ -34,7 +34,12 @@ def test_every_error_is_public_and_one_of_ours() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [errors.BadImageError("a.tar", "k", 512, "cut"), errors.TarError("a.tar", 7, "cut"), errors.StateError("x")],
+    [
+        errors.BadImageError("a.tar", "k", 512, "cut"),
+        errors.TarError("a.tar", 7, "cut"),
+        errors.StateError("x"),
+        errors.RemoteError("s3://a", "HTTP 500", 5),
+    ],
 )
 def test_errors_survive_pickling_as_they_cross_processes(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))

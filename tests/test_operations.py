@@ -3,12 +3,11 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from gpu_graph import GPU, load_on
@@ -20,6 +19,7 @@ from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import TRANSFORMS, Recipe
 from gpuloader.recipe.model import ResizeFilter, Transform
 
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -119,15 +119,6 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shard(tmp_path_factory.mktemp("shards") / "a.tar", samples)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def torch_in_one_thread() -> Iterator[None]:
-    """For images as small as these its threads cost more than they do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def measure(row: Row) -> tuple[float, float]:
     """The mean and the largest difference."""
     if row.name in {"FiveCrop", "TenCrop", "Normalize"}:
@@ -212,20 +203,3 @@ def test_every_operation_is_on_the_page_as_measured() -> None:
     page = picturing.PAGE.read_text()
     assert picturing.replaced(page, picturing.page(measured)) == page
     assert all((picturing.FOLDER / f"{name}.jpg").is_file() for name in measured)
-
-
-def test_each_image_of_a_picture_has_its_caption_below() -> None:
-    images = torch.arange(5, dtype=torch.uint8)[:, None, None, None].expand(5, 3, 224, 224)
-    tiles = [(f"image {number}\ndrawn: nothing", image) for number, image in enumerate(images)]
-    sheet = torch.from_numpy(np.array(picturing.sheet(tiles)))
-    height = len(sheet) // 2
-    for number in range(5):
-        top, left = number // 3 * height, number % 3 * 236
-        assert (sheet[top : top + 224, left : left + 224] == number).all()
-        assert (sheet[top + 224 : top + height, left : left + 224] < 128).any()
-    assert (sheet[height:, 472:] == 255).all()  # where a sixth would be
-
-
-@pytest.mark.parametrize(("name", "rows"), [("Grayscale", 1), ("RandomPosterize", 2)])
-def test_what_looks_the_same_is_shown_once(name: str, rows: int) -> None:
-    assert picturing.picture(picturing.EXAMPLES[name]).height // 224 == rows

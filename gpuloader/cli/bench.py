@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from gpuloader.cli.options import (
     Shards,
     Shuffle,
     chosen_device,
-    label_source,
+    loader_arguments,
 )
 from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.text import counted, format_bytes
@@ -48,13 +48,8 @@ def bench(
     from gpuloader.tools.bench_report import caching_note
     from gpuloader.tools.measuring import LARGEST_BATCH
 
-    arguments: dict[str, Any] = {
-        "preset": preset,
-        "shuffle": shuffle,
-        "label_from": label_source(label_from),
-        "decoder": None if num_threads is None else {"num_threads": num_threads},
-        "on_error": None if quarantine is None else {"known": str(quarantine)},
-    }
+    arguments = loader_arguments(preset, shuffle, label_from, quarantine)
+    arguments |= {} if num_threads is None else {"decoder": {"num_threads": num_threads}}
     result = run(
         shards,
         batch_size,
@@ -63,7 +58,7 @@ def bench(
         plot=plot,
         report=report,
         progress=True,
-        **{name: value for name, value in arguments.items() if value is not None or name == "label_from"},
+        **arguments,
     )
     if as_json:
         print_json(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,13 @@ def complete_preset(begun: str) -> list[str]:
 def label_source(text: str) -> str | None:
     """Returns a loader's `label_from`; the command line has "none" for Python's None."""
     return None if text == "none" else text
+
+
+def loader_arguments(preset: str, shuffle: str | None, label_from: str, quarantine: Path | None) -> dict[str, Any]:
+    """The arguments of `GPULoader` that these options name; the loader decides those that were not given."""
+    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
+    arguments |= {} if shuffle is None else {"shuffle": shuffle}
+    return arguments | ({} if quarantine is None else {"on_error": {"known": str(quarantine)}})
 
 
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from gpuloader.cli.options import (
     Shards,
     Shuffle,
     chosen_device,
-    label_source,
+    loader_arguments,
 )
 from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.text import counted
@@ -50,9 +50,6 @@ def tune(
         others = [int(each) for each in batch_sizes.split(",") if each]
     except ValueError:
         raise ConfigError(f"--batch-sizes {batch_sizes}: allowed are integers with commas between them") from None
-    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
-    arguments |= {} if shuffle is None else {"shuffle": shuffle}
-    arguments |= {} if quarantine is None else {"on_error": {"known": str(quarantine)}}
     result = run(
         shards,
         batch_size,
@@ -61,7 +58,7 @@ def tune(
         seconds=seconds,
         output=output,
         progress=True,
-        **arguments,
+        **loader_arguments(preset, shuffle, label_from, quarantine),
     )
     if as_json:
         print_json(result)

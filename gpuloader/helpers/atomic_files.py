@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tarfile
 
 
 class OtherWriterError(FileNotFoundError):
@@ -57,7 +59,7 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
 def write_sample(tar: tarfile.TarFile, key: str, components: Mapping[str, bytes]) -> None:
     """Adds the members KEY.EXTENSION, sorted. The bytes depend on nothing else: times, users and modes are fixed."""
     for extension, data in sorted(components.items()):
-        member = tarfile.TarInfo(f"{key}.{extension}")
+        member = tar.tarinfo(f"{key}.{extension}")
         member.size, member.mode = len(data), 0o444
         tar.addfile(member, BytesIO(data))
 

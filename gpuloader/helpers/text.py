@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -67,9 +66,11 @@ def format_bytes(count: float) -> str:
 
 def similar(name: str, allowed: Iterable[str], most: int = 1) -> list[str]:
     """Returns the allowed names that begin with "NAME_", otherwise at most this many of the most similar ones."""
+    from difflib import get_close_matches  # here, because only errors need it
+
     names = list(islice(allowed, _MOST_COMPARED))
     longer = [each for each in names if each.startswith(f"{name}_")]
-    return longer or difflib.get_close_matches(name[:_COMPARED_CHARACTERS], names, most)
+    return longer or get_close_matches(name[:_COMPARED_CHARACTERS], names, most)
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

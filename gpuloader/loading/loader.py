@@ -371,12 +371,12 @@ class _Epoch(Iteration[Cursor, Any]):
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     """Returns everything that the loader's arguments decided, for the rooms above."""
-    return loader._run
+    return loader._run  # noqa: SLF001 - this module is its class's
 
 
 def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
     """Begins an epoch from its first step, even if a state was restored in it."""
-    loader._progress.start = Cursor(epoch)
+    loader._progress.start = Cursor(epoch)  # noqa: SLF001
     return iter(loader)
 
 

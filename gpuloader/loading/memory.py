@@ -28,7 +28,7 @@ class MemoryEstimate:
 
     Attributes:
         preset, batch_size, prefetch: the loader's.
-        index_bytes: the index in memory.
+        index_bytes: the index in memory. If it is large, all processes of a machine share it.
         encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter more to grow.
         decoded_bytes: the decoded regions of two batches, on the device; None if no image's size is known.
         worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
@@ -50,10 +50,7 @@ class MemoryEstimate:
 
 def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
-    heights, widths, sizes = (
-        np.concatenate([getattr(index, column) for _, index in shards.indexes])
-        for column in ("height", "width", "image_size")
-    )
+    heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
     decoded = None
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
@@ -63,12 +60,11 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
     values = sum(3 * prod(shape) for shape in recipe.shapes)
-    columns = (column for _, index in shards.indexes for column in vars(index).values())
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
         prefetch=prefetch,
-        index_bytes=sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
+        index_bytes=shards.index.head.file_bytes,
         encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * float(sizes.mean())),
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
@@ -122,6 +118,6 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
 
 def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
     """The decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
-    pixels = np.concatenate([index.height.astype(np.int64) * index.width for _, index in shards.indexes])
+    pixels = shards.column("height").astype(np.int64) * shards.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
     return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

@@ -114,8 +114,8 @@ class Reader:
         reading = time.perf_counter()
         images = list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
         reading_seconds = time.perf_counter() - reading
-        accepted_sizes = self._run.shards.accepted_sizes
-        sizes = accepted_sizes[ids].astype(np.int64)
+        accepted = self._run.shards.accepted
+        sizes = accepted.of(ids)
         unseen = (sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))
         numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(ids), 0))
         fields: list[Mapping[str, Any]] = [{}] * len(ids)
@@ -128,8 +128,8 @@ class Reader:
             except Refused as error:
                 refused[row] = error.cause
                 continue
-            if images[row] is image and self._run.shards.local:
-                accepted_sizes[sample] = sizes[row]
+            if unseen[row] and images[row] is image and self._run.shards.local:
+                accepted.note(sample, tuple(sizes[row].tolist()))
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]

@@ -143,11 +143,13 @@ class Run:
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
+            "samples": len(self.shards),
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
             "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
+            "labels": None if self.labels is None else self.labels.digest,
         }
 
     @cached_property
@@ -229,7 +231,7 @@ def resolve_run(
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, beside, names, bad_images, known_bad, decoding, device, here, name)
-    if here.world_size > 1:  # computing the data's fingerprint reads all of its index
+    if here.world_size > 1:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:

@@ -126,7 +126,7 @@ def make_sampling(
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)
     left_out = selection.left_out
-    ends = np.cumsum([0, *(len(index) for _, index in shards.indexes)])
+    ends = np.append(0, shards.index.sample_end)
     sizes = np.diff(ends - np.searchsorted(left_out, ends))  # of the shards, without what is left out
     if shuffle == "shards":
         positions: Positions = ByShard(sizes)
@@ -168,14 +168,10 @@ def columns(shards: ShardSet) -> Columns:
     All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
     size_bytes of the image; the shard's number.
     """
-    indexes = [index for _, index in shards.indexes]
-    names = {"height": "height", "width": "width", "size_bytes": "image_size"}
-    found = {
-        name: np.concatenate([getattr(index, column) for index in indexes]).astype(np.int64)
-        for name, column in names.items()
-    }
-    shard = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
-    return _Columns(label=shards.cls_labels.copy(), **found, shard=shard)
+    names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
+    found = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
+    shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
+    return _Columns(**found, shard=shard)
 
 
 class _Columns(dict[str, NDArray[Any]]):
@@ -191,7 +187,7 @@ def _mixture(
     ends = np.cumsum([0, *(count for count, _ in sources)])
     samples = [int(sizes[first:end].sum()) for first, end in pairwise(ends)]
     if not all(samples):
-        empty, _ = shards.indexes[ends[samples.index(0)]]
+        empty = shards.shards[ends[samples.index(0)]]
         raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
     return Mixture.of(samples, [weight for _, weight in sources], shuffle)
 

@@ -15,17 +15,28 @@ from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
-STATE_VERSION = 1
-_DIGITS_PER_SHARD = 4
+STATE_VERSION = 2
+_DIGITS = 4
+_MOST_RUNS = 256
 _MOST_SHOWN = 5
 _ABSENT = object()
 _PLAIN = (str, int, float, type(None))
 
 
 def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
-    """The details by which `check_identity` names differences: the recipe as JSON, and some digits of each shard."""
-    digits = (digest.hex()[:_DIGITS_PER_SHARD] for digest in shards.digests)
-    return {"recipe": json.loads(json.dumps(recipe.pixels)), "shards": "".join(digits)}
+    """The details by which `check_identity` names differences: the recipe as JSON, and digits of runs of shards."""
+    run = 1
+    while len(shards.shards) > run * _MOST_RUNS:
+        run *= 2
+    return {
+        "recipe": json.loads(json.dumps(recipe.pixels)),
+        "shards": {"count": len(shards.shards), "run": run, "digests": "".join(_digits(shards, run))},
+    }
+
+
+def _digits(shards: ShardSet, run: int) -> list[str]:
+    """Some digits of the digest of each run of so many shards."""
+    return [str(digest)[-_DIGITS:] for digest in shards.digests_of_runs(run)]
 
 
 def check_identity(
@@ -41,21 +52,30 @@ def check_identity(
         raise StateError(
             f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
         )
+    if is_integer(version := state.get("version"), 1, STATE_VERSION) and "dataset" in state:
+        raise StateError(
+            f"the state has version {version}, from an earlier gpuloader; this one reads version {STATE_VERSION}: "
+            f"finish that run with the gpuloader that saved the state, or start without the state"
+        )
     if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
     for name, value in identity.items():
-        if is_same(state[name], value):
+        if is_same(state[name], value) or (name == "labels" and (value is None or state[name] is None)):
             continue
         problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             differences = _differences(saved["recipe"], described["recipe"])
             if differences:
                 problem = f"the state was saved with another recipe: {_list(differences, '; ')}"
-        if name == "dataset" and isinstance(saved.get("shards"), str):
-            difference = _shard_difference(saved["shards"], described["shards"], shards)
+        if name == "dataset" and (difference := _shard_difference(saved.get("shards"), shards)):
             problem = f"the state was saved with other data: {difference}"
+        if name == "labels":
+            problem = (
+                f"the state was saved with other labels ({describe(state[name])}, here {value!r}): a .cls, a folder's "
+                f"name, or the order of the classes differs"
+            )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
     return state
 
@@ -118,11 +138,18 @@ def _quote(value: object) -> str:
     return "absent" if value is _ABSENT else describe(value, 200)
 
 
-def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
-    """Says which shards differ, by comparing their digits in order."""
-    step = _DIGITS_PER_SHARD
-    before, now = ([text[start : start + step] for start in range(0, len(text), step)] for text in (saved, mine))
-    names = [str(shard) for shard, _ in shards.indexes]
+def _shard_difference(saved: object, shards: ShardSet) -> str | None:
+    """Says which shards differ from those that a state describes; None if it does not describe them."""
+    if not isinstance(saved, Mapping):
+        return None
+    count, run, digests = saved.get("count"), saved.get("run"), saved.get("digests")
+    if not (is_integer(count, 1, 2**62) and is_integer(run, 1, 2**62) and isinstance(digests, str)):
+        return None
+    before = [digests[start : start + _DIGITS] for start in range(0, len(digests), _DIGITS)]
+    now = _digits(shards, run)
+    names = list(map(str, shards.shards))
+    if run > 1:
+        return _run_difference(count, run, before, now, names)
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     if not gone and not new:
         moved = [name for name, was, here in zip(names, before, now) if was != here]
@@ -131,9 +158,24 @@ def _shard_difference(saved: str, mine: str, shards: ShardSet) -> str:
     added = [name for name, digits in zip(names, now) if digits in new]
     return "; ".join(
         [
-            f"it had {counted(len(before), 'shard')}, this loader has {len(now)}",
+            f"it had {counted(count, 'shard')}, this loader has {len(now)}",
             *([f"missing or changed here are the saved shards {_list(lacking)}, counted from 0"] if lacking else []),
             *([f"new or changed here are {_list(added)}"] if added else []),
+        ]
+    )
+
+
+def _run_difference(count: int, run: int, before: Sequence[str], now: Sequence[str], names: Sequence[str]) -> str:
+    """The same for many shards, of which the state describes runs of so many."""
+    differ = [number for number, (was, here) in enumerate(zip_longest(before, now)) if was != here]
+    bounds = [(number * run, min((number + 1) * run, max(count, len(names))) - 1) for number in differ]
+    runs = [f"{start} to {last}" if start < last else f"{start}" for start, last in bounds]
+    first = next((names[number * run] for number in differ if number * run < len(names)), None)
+    return "; ".join(
+        [
+            f"it had {counted(count, 'shard')}, this loader has {len(names)}",
+            f"what differs is among the shards {_list(runs)}, counted from 0" if runs else "other samples",
+            *([f"the first of these here is {first}"] if first else []),
         ]
     )
 

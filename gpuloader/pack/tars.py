@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack.records import OpenedSource, Sample
-from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
+from gpuloader.shards.index import IMAGE_EXTENSIONS, SetIndex
 from gpuloader.shards.shard_set import ShardSet
 
 
@@ -59,25 +59,15 @@ def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
     """
     paths = [shard.absolute() for shard in shards]
     shard_set = ShardSet.open(paths, progress)
-    records = [record for path, (_, index) in zip(paths, shard_set.indexes) for record in _records(path, index)]
-    left_out_count = sum(index.left_out_count for _, index in shard_set.indexes)
-    return OpenedSource(records, shard_set.fingerprint, left_out_count=left_out_count)
+    index = shard_set.index
+    records = [
+        record for number, path in enumerate(paths) for record in _records(path, shard_set.samples_of(number), index)
+    ]
+    return OpenedSource(records, index.digest().hex()[:32], left_out_count=int(index.left_out_count.sum()))
 
 
-def _records(shard: Path, index: ShardIndex) -> Iterator[TarRecord]:
+def _records(shard: Path, samples: range, index: SetIndex) -> Iterator[TarRecord]:
     ranks = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
-    start = 0
-    for row, end in enumerate(index.component_end.tolist()):
-        components = sorted(
-            (
-                (
-                    index.extensions[index.component_extension[i]],
-                    int(index.component_offset[i]),
-                    int(index.component_size[i]),
-                )
-                for i in range(start, end)
-            ),
-            key=lambda component: ranks.get(component[0], len(ranks)),
-        )
-        yield TarRecord(str(shard), index.key(row), tuple(components))
-        start = end
+    for sample in samples:
+        components = sorted(index.components(sample), key=lambda component: ranks.get(component[0], len(ranks)))
+        yield TarRecord(str(shard), index.key(sample), tuple(components))

@@ -4,9 +4,9 @@ from gpuloader.recipe.drawn import Drawn, DrawnView
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
-from gpuloader.recipe.names import PresetName
 from gpuloader.recipe.preset_files import (
     TRANSFORMS,
+    PresetName,
     is_recipe_mapping,
     load_preset,
     preset_names,

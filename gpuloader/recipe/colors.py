@@ -76,7 +76,7 @@ class ColorJitter(PixelTransform):
         return self
 
     def bounds(self, name: str) -> tuple[float, float]:
-        """The least and greatest parameter of an operation."""
+        """Returns the least and greatest parameter of an operation."""
         strength: Number | Pair = getattr(self, name)
         if not isinstance(strength, (int, float)):
             return strength[0], strength[1]
@@ -88,7 +88,7 @@ class ColorJitter(PixelTransform):
         return len(on) > 1 or any(low < high for low, high in map(self.bounds, on))
 
     def _on(self) -> list[str]:
-        """The operations in use. If there are several, their order is drawn."""
+        """Lists the operations in use. If there are several, their order is drawn."""
         return [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
 
     @property
@@ -96,7 +96,7 @@ class ColorJitter(PixelTransform):
         return len(self._on())
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """k is the number of operations.
+        """Draws k steps, the number of operations.
 
         Columns: four numbers, by which brightness, contrast, saturation and hue are sorted; then their parameters.
         """
@@ -130,7 +130,7 @@ class Grayscale(PixelTransform):
         return False
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return step(Op.GRAYSCALE, draw.samples)
 
 
@@ -151,7 +151,7 @@ class RandomGrayscale(_Sometimes):
     p: Probability = 0.1
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
 
 
@@ -198,7 +198,7 @@ class GaussianBlur(PixelTransform):
         return (self.sigma, self.sigma) if isinstance(self.sigma, (int, float)) else self.sigma
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step.
+        """Draws one step.
 
         Raises:
             ConfigError: the kernel is too large for the image.
@@ -241,7 +241,7 @@ class RandomSolarize(_Sometimes):
         return self
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
 
 
@@ -263,7 +263,7 @@ class RandomPosterize(_Sometimes):
     p: Probability = 0.5
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
 
 
@@ -284,7 +284,7 @@ class RandomEqualize(_Sometimes):
     p: Probability = 0.5
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
 
 
@@ -305,7 +305,7 @@ class RandomAutocontrast(_Sometimes):
     p: Probability = 0.5
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
 
 
@@ -327,7 +327,7 @@ class RandomAdjustSharpness(_Sometimes):
     p: Probability = 0.5
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
 
 
@@ -348,5 +348,5 @@ class RandomInvert(_Sometimes):
     p: Probability = 0.5
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         return sometimes(step(Op.INVERT, draw.samples), draw(1)[:, 0], self.p)

@@ -211,6 +211,8 @@ class RandomCrop(_Crop):
 class Pad(PlacingTransform):
     """Adds pixels around the image; a crop that reaches further shows more padding of the same kind.
 
+    In front of resizing, it is resized with the picture.
+
     On the CPU its levels equal torchvision's.
 
     Attributes:
@@ -314,7 +316,7 @@ class FiveCrop(Transform):
     size: Size
 
     def variants(self) -> list[tuple[PlacingTransform, ...]]:
-        """The transforms that replace this one in each view, in torchvision's order."""
+        """Lists the transforms that replace this one in each view, in torchvision's order."""
         corners: tuple[Corner, ...] = ("top left", "top right", "bottom left", "bottom right")
         return [*((CornerCrop(self.size, corner),) for corner in corners), (CenterCrop(self.size),)]
 
@@ -335,14 +337,14 @@ class TenCrop(Transform):
     vertical_flip: bool = False
 
     def variants(self) -> list[tuple[PlacingTransform, ...]]:
-        """The transforms that replace this one in each view, in torchvision's order."""
+        """Lists the transforms that replace this one in each view, in torchvision's order."""
         flip = (RandomVerticalFlip if self.vertical_flip else RandomHorizontalFlip)(p=1.0)
         five = FiveCrop(self.size).variants()
         return five + [(flip, *crop) for crop in five]
 
 
 def random_windows(draw: Draw, shape: Ints, scale: Pair, ratio: Pair) -> Ints:
-    """(n, 4) int64: top, left, height, width, distributed as torchvision's `RandomResizedCrop.get_params`.
+    """Draws (n, 4) int64: top, left, height, width, as torchvision's `RandomResizedCrop.get_params`.
 
     For each image, ten windows are drawn and the first that fits is used. If none fits, the largest centred window
     within the bounds of the ratio is used.
@@ -376,7 +378,7 @@ def _largest_within(ratio: Pair, heights: Ints, widths: Ints) -> tuple[Ints, Int
 
 
 def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
-    """(n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`."""
+    """Computes (n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`."""
     longer = (shorter * shape.max(1) / shape.min(1)).astype(np.int64)
     short = np.full_like(longer, shorter)
     if max_size is not None:

@@ -10,12 +10,12 @@ _ATTEMPTS = 8
 
 
 def normal(radius: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard normal numbers of two uniform ones each, by Box and Muller's transform."""
+    """Makes standard normal numbers of two uniform ones each, by Box and Muller's transform."""
     return np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
 
 
 def beta(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Beta(alpha, alpha) numbers, (n,), of (n, 2) uniform ones.
+    """Makes Beta(alpha, alpha) numbers, (n,), of (n, 2) uniform ones.
 
     Computed from a Student t of 2 alpha degrees of freedom, brought to [0, 1]. The t comes from the polar method of
     Bailey, "Polar generation of random variates with the t-distribution", Math. Comp. 62 (1994).
@@ -26,12 +26,12 @@ def beta(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
 
 
 def gamma_columns(alpha: float) -> int:
-    """How many uniform numbers `dirichlet` takes for each of its numbers."""
+    """Returns how many uniform numbers `dirichlet` takes for each of its numbers."""
     return 1 if alpha == 1 else 1 + 3 * _ATTEMPTS
 
 
 def dirichlet(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Dirichlet(alpha, ..., alpha) numbers, (n, count), of (n, count, `gamma_columns(alpha)`) uniform ones.
+    """Makes Dirichlet(alpha, ..., alpha) numbers, (n, count), of (n, count, `gamma_columns(alpha)`) uniform ones.
 
     They are gamma numbers divided by their sum.
     """

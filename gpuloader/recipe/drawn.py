@@ -38,7 +38,7 @@ class DrawnView:
         return self.placements[-1]
 
     def take(self, rows: Rows) -> DrawnView:
-        """What is drawn for some of the samples, in that order."""
+        """Takes what is drawn for some of the samples, in that order."""
         return replace(
             self,
             placements=tuple(placement.take(rows) for placement in self.placements),
@@ -66,5 +66,5 @@ class Drawn:
         return cls(tuple(views), np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1))
 
     def take(self, rows: Rows) -> Drawn:
-        """What is drawn for some of the samples, in that order."""
+        """Takes what is drawn for some of the samples, in that order."""
         return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows])

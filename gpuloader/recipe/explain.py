@@ -74,7 +74,7 @@ class ExplainedView:
 
 
 def explain(preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
-    """What each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
+    """Says what each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
     drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
 
@@ -134,7 +134,7 @@ def _is_affine(matrix: NDArray[np.floating]) -> bool:
 
 
 def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
-    """The parameters of an affine map from the input's (x, y, 1) to the output's; those without effect are left out."""
+    """Yields the parameters of an affine map of the input's (x, y, 1) to the output's; only those with an effect."""
     (a, b), (c, d) = matrix[:2, :2]
     middle = np.array([width / 2, height / 2])
     move_x, move_y = matrix[:2, :2] @ middle + matrix[:2, 2] - middle

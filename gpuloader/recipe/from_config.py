@@ -20,7 +20,7 @@ _CONVNEXT_CROPS_BELOW = 384
 
 
 def as_config(given: object) -> Mapping[str, Any] | None:
-    """What is given as a configuration: a mapping, or that of an image processor; None if it is neither."""
+    """Returns what is given as a configuration: a mapping, or that of an image processor; None if it is neither."""
     if isinstance(given, Mapping):
         return given
     if type(given).__module__.startswith("transformers.") and hasattr(given, "to_dict"):
@@ -30,7 +30,7 @@ def as_config(given: object) -> Mapping[str, Any] | None:
 
 
 def translate_config(config: Mapping[str, Any], problems: list[str]) -> tuple[tuple[Transform, ...], str]:
-    """(the transforms, the dtype after them); empty if a problem was added."""
+    """Returns (the transforms, the dtype after them); empty if a problem was added."""
     try:
         if _OF_HUGGING_FACE in config:
             return _of_hugging_face(config)
@@ -56,7 +56,7 @@ class _UnknownError(Exception):
 
 
 def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
-    """What timm's `create_transform(**config)` does."""
+    """Translates what timm's `create_transform(**config)` does."""
     channels, height, width = config["input_size"]
     if channels != 3:
         raise _UnknownError(f"input_size={config['input_size']!r}: only 3 channels are supported")
@@ -75,7 +75,7 @@ def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
 
 
 def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
-    """What the image processor does. Its crop may begin a pixel earlier: it rounds down where torchvision rounds."""
+    """Translates an image processor. Its crop may begin a pixel earlier: it rounds down where torchvision rounds."""
     kind = str(config[_OF_HUGGING_FACE])
     name = kind.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     if name not in _PLAIN:

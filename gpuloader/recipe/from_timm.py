@@ -31,7 +31,7 @@ _ADVICE = {
 
 
 def translate_timms(leaf: Any, problems: list[str]) -> list[Transform]:  # noqa: ANN401
-    """The counterpart of one of timm's transforms; an empty list if a problem was added."""
+    """Returns the counterpart of one of timm's transforms; an empty list if a problem was added."""
     name = type(leaf).__name__
     if name not in _TRANSLATED:
         problems.append(f"timm's {name} has no counterpart: {_ADVICE.get(name, 'leave it out')}")
@@ -84,7 +84,7 @@ def _rand_augment(leaf: Any) -> Transform | str:  # noqa: ANN401
 
 
 def _timms(operation: str, increasing: bool) -> str:
-    """timm's name of an operation in its RandAugment."""
+    """Returns timm's name of an operation in its RandAugment."""
     moving = "Rel" if operation.startswith("Translate") else ""
     return f"{operation}{moving}{'Increasing' if increasing and operation in _INCREASING else ''}"
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, get_args
 
 from gpuloader.errors import PresetError
+from gpuloader.recipe.crops import RandomResizedCrop, Resize
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
@@ -29,7 +30,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 
 
 def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noqa: ANN401
-    """The recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
+    """Makes the recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     config = as_config(transform)
     if config is not None:
@@ -39,13 +40,16 @@ def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
         leaves = list(_leaves(transform))
         what = f"{'timm' if any(map(_is_timms, leaves)) else 'torchvision'}'s transform"
         transforms, dtype = _translate(leaves, "uint8", problems)
+        resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop))]
+        if len(resizes) > 1:
+            problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
     if problems:
         raise PresetError(f"{what} cannot be translated: {'; '.join(problems)}")
     return make_part(Recipe, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
 
 
 def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
-    """The transforms within nested `Compose`s and lists, in order."""
+    """Yields the transforms within nested `Compose`s and lists, in order."""
     if isinstance(transform, (list, tuple)) or type(transform).__name__ in _NESTING:
         for inner in getattr(transform, "transforms", transform):
             yield from _leaves(inner)
@@ -58,7 +62,7 @@ def _is_timms(leaf: object) -> bool:
 
 
 def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
-    """(the transforms, the dtype after them); `dtype` is the image's before them."""
+    """Returns (the transforms, the dtype after them); `dtype` is the image's before them."""
     transforms = []
     for leaf in leaves:
         name, module = type(leaf).__name__, type(leaf).__module__
@@ -83,7 +87,7 @@ def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[
 
 
 def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
-    """What the `transforms()` of torchvision's weights do."""
+    """Translates the `transforms()` of torchvision's weights."""
     resizing = {"interpolation": leaf.interpolation.value, "antialias": leaf.antialias is not False}
     parts = {
         "Resize": {"size": leaf.resize_size[0], **resizing},
@@ -94,7 +98,7 @@ def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
 
 
 def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
-    """The dtype after a conversion."""
+    """Returns the dtype after a conversion."""
     name = type(leaf).__name__
     if name in ("ToTensor", "ToPILImage"):
         return "float32" if name == "ToTensor" else "uint8"
@@ -108,7 +112,7 @@ def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
 
 
 def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa: ANN401
-    """The counterpart of a transform; an empty list if a problem was added."""
+    """Returns the counterpart of a transform; an empty list if a problem was added."""
     name, before = type(leaf).__name__, len(problems)
     if name not in TRANSFORMS:
         problems.append(f"{name} has no counterpart")
@@ -141,7 +145,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
 
 
 def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
-    """A parameter as this library writes it; None if it is the default."""
+    """Returns a parameter as this library writes it; None if it is the default."""
     value, name = getattr(leaf, parameter), type(leaf).__name__
     if parameter == "value" and value is None:  # v2 keeps RandomErasing's noise as None
         return "random"
@@ -162,7 +166,7 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
 
 
 def _of_images(value: Any) -> Any:  # noqa: ANN401
-    """The value for images, if v2 has one for each type of input."""
+    """Returns the value for images, if v2 has one for each type of input."""
     if not isinstance(value, Mapping):
         return value
     by_name = {getattr(kind, "__name__", kind): each for kind, each in value.items()}

@@ -10,7 +10,7 @@ import yaml
 
 
 def recipe_html(recipe: Mapping[str, Any]) -> str:
-    """A recipe as a table with a row for each transform. It sets no colours, so the page's own, light or dark, apply.
+    """Writes a recipe as a table, a row for each transform. It sets no colours: the page's own, light or dark, apply.
 
     Args:
         recipe: its plain values, without defaults. Arguments are written as in YAML.
@@ -20,7 +20,7 @@ def recipe_html(recipe: Mapping[str, Any]) -> str:
 
 
 def _rows(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The tag of a row's cells and their texts."""
+    """Yields the tag of a row's cells and their texts."""
     if isinstance(recipe.get("views"), list):
         first = 0
         for view in recipe["views"]:

@@ -67,7 +67,7 @@ class Mix:
         return self
 
     def draw(self, draw: Draw, height: int, width: int) -> Mixing:
-        """The mixing of the samples of a draw, images of height x width.
+        """Draws the mixing of samples, images of height x width.
 
         CutMix's box is torchvision's: its centre is anywhere, its sides are sqrt(1 - share) of the image's, and it is
         cut off at the border. The share is then what the box leaves.

@@ -14,13 +14,13 @@ from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
 
 # Each bound is a hundred times what recipes use.
-MAX_TRANSFORMS = 1_000
-MAX_NESTED = 16
+_MAX_TRANSFORMS = 1_000
+_MAX_NESTED = 16
 MAX_STEPS = 1_000
 
 
 def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
-    """For the type of a parameter that takes any sequence: how it is checked, and the tuple that it is kept as.
+    """Makes the type of a parameter that takes any sequence, with how it is checked and the tuple that it is kept as.
 
     Type checkers and editors see the sequence, so that they allow a list.
     """
@@ -77,18 +77,18 @@ class PixelTransform(Transform, ABC):
 def check_transforms(transforms: Sequence[Transform]) -> None:
     """Raises ValueError if there are too many, counting those within others, or if they are nested too deep."""
     level, count = list(transforms), 0
-    for _ in range(MAX_NESTED + 1):
+    for _ in range(_MAX_NESTED + 1):
         count += len(level)
-        if count > MAX_TRANSFORMS:
-            raise ValueError(f"more than {MAX_TRANSFORMS} transforms, counting those within others: leave some out")
+        if count > _MAX_TRANSFORMS:
+            raise ValueError(f"more than {_MAX_TRANSFORMS} transforms, counting those within others: leave some out")
         level = [inner for each in level for inner in getattr(each, "transforms", ())]
         if not level:
             return
-    raise ValueError(f"transforms nested more than {MAX_NESTED} deep: nest fewer transforms")
+    raise ValueError(f"transforms nested more than {_MAX_NESTED} deep: nest fewer transforms")
 
 
 def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
-    """The transforms, each followed by those within it."""
+    """Yields the transforms, each followed by those within it."""
     for each in transforms:
         yield each
         yield from with_inner(getattr(each, "transforms", ()))

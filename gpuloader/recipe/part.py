@@ -73,12 +73,12 @@ def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Ma
 
 
 def key_name(key: object) -> str:
-    """A key of a mapping that should be a name, as text."""
+    """Returns a key of a mapping that should be a name, as text."""
     return key if isinstance(key, str) else describe(key)
 
 
 def first_lines(problems: Sequence[str]) -> list[str]:
-    """A line for each of the first problems, and how many more there are."""
+    """Takes a line for each of the first problems, and how many more there are."""
     more = len(problems) - _MOST_PROBLEMS
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
@@ -91,7 +91,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made at the first use, as a recipe needs few of them."""
+    """Makes it at the first use, as a recipe needs few of them."""
     return TypeAdapter(kind)
 
 
@@ -109,7 +109,7 @@ def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] 
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
-    """The wrong key; "" if the problem is not a key, or is one value too many."""
+    """Returns the wrong key; "" if the problem is not a key, or is one value too many."""
     first = problem["loc"][0] if problem["loc"] else ""
     if isinstance(first, int):
         return names[first] if first < len(names) else ""
@@ -117,7 +117,7 @@ def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
 
 
 def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Of the errors for each allowed type, the one for the type that the value comes nearest to."""
+    """Picks, of the errors for each allowed type, the one for the type that the value comes nearest to."""
     return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
@@ -152,7 +152,7 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
 
 
 def not_needed(name: str) -> str:
-    """The message for a transform in `NOT_NEEDED`."""
+    """Writes the message for a transform in `NOT_NEEDED`."""
     return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
 
 
@@ -170,9 +170,35 @@ def _no_transform(found: object) -> str:
 
 
 def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
-    """How to write a height and a width, if they were given as a size and another parameter."""
+    """Says how to write a height and a width, if they were given as a size and another parameter."""
     behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
     if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
         advised = f"{where.removeprefix('`')}({describe(list(values))})"
         return f"; write several numbers of `{names[0]}` as one list: {advised}"
     return ""
+
+
+def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
+    """Writes a transform as {its name: its parameters}, another part as {its keys: their values}; tuples become lists.
+
+    Args:
+        brief: leave out what is at its default; a transform without parameters is its name alone.
+    """
+    if isinstance(value, (list, tuple)):
+        return [as_plain_values(each, brief) for each in value]
+    if isinstance(value, dict):
+        return {key: as_plain_values(each, brief) for key, each in value.items()}
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    values = set_values(value) if brief else {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
+    content = {name: as_plain_values(each, brief) for name, each in values.items()}
+    if isinstance(value, Transform):
+        name = type(value).__name__
+        return {name: content} if content else name
+    return content
+
+
+def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the parameters of a part that are not at their default."""
+    values = ((field, getattr(part, field.name)) for field in fields(part))
+    return {field.name: value for field, value in values if value != field.default}

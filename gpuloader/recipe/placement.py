@@ -96,10 +96,11 @@ class Placement:
         start, resized, part = origin + scale * self.corner, self._turn(shape), self.part
         if self.padded:
             part = _overlap(part, np.rint(np.tile(origin, 2) + np.tile(scale, 2) * self.shown).astype(np.int64))
+        window = np.concatenate([start, start + scale * self._turn(self.shape)], 1)
         return replace(
             self,
             part=part,
-            window=np.concatenate([start, start + scale * self._turn(self.shape)], 1),
+            window=np.round(window, 6),  # a window of the whole image must not end behind it
             resized=resized,
             shown=np.concatenate([np.zeros_like(resized), resized], 1),
             corner=np.zeros_like(self.corner),
@@ -215,18 +216,18 @@ class Placement:
         return np.where(self.transposed[:, None], values[:, ::-1], values) if self.oriented else values
 
     def _origin_and_scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The window's start, and the pixels of the image in one of the resized window, (n, 2) each."""
+        """Computes the window's start, and the image's pixels in one of the resized window, (n, 2) each."""
         start, end = _halves(self.window)
         return start, (end - start) / self.resized
 
 
 def _halves(boxes: Values) -> tuple[Values, Values]:
-    """Starts and ends of boxes."""
+    """Splits boxes into starts and ends."""
     return boxes[:, :2], boxes[:, 2:]
 
 
 def _overlap(boxes: Ints, others: Ints) -> Ints:
-    """The parts of boxes, (n, 4), that lie in others; one that is empty begins at a pixel of its box."""
+    """Cuts boxes, (n, 4), to what lies in others; one that is empty begins at a pixel of its box."""
     low, high = np.maximum(boxes, others)[:, :2], np.minimum(boxes, others)[:, 2:]
     start = np.minimum(low, np.maximum(boxes[:, 2:] - 1, boxes[:, :2]))
     return np.concatenate([start, np.where(low < high, high, start)], 1)
@@ -237,7 +238,7 @@ class PlacingTransform(Transform, ABC):
 
     @abstractmethod
     def place(self, at: Placement, draw: Draw) -> Placement:
-        """The placement after this operation, drawn for each sample."""
+        """Returns the placement after this operation, drawn for each sample."""
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         """Returns (height, width) after it, or None if that depends on the image; `before` is the shape before it."""
@@ -282,5 +283,5 @@ def sides(size: Size) -> Shape:
 
 
 def rgb(fill: Fill) -> tuple[float, float, float]:
-    """A fill for three channels."""
+    """Returns a fill for three channels."""
     return (fill, fill, fill) if isinstance(fill, (int, float)) else (fill[0], fill[1], fill[2])

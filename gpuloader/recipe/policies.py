@@ -19,7 +19,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import MAX_TRANSFORMS, Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
+from gpuloader.recipe.model import Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotation, shear, translate, warp
@@ -47,7 +47,7 @@ OPERATIONS = {
 
 
 def operation(name: str, argument: Floats, sizes: Ints, interpolation: ArrayLike, fill: Fill | None) -> Program:
-    """One step for each argument, (n,), of an operation by its name in the papers.
+    """Makes one step for each argument, (n,), of an operation by its name in the papers.
 
     The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
     the parameter that `program` names; it is 0 if the operation has none.
@@ -88,7 +88,7 @@ class Space:
     bits: tuple[int, int]
 
     def arguments(self, name: str, bins: int, height: int, width: int) -> Floats:
-        """(bins, 2): an operation's arguments by magnitude; the second is the negative, if the operation has a sign."""
+        """Lists, (bins, 2), an operation's arguments by magnitude; the second is the negative, if it has a sign."""
         signs = np.array([1.0, -1.0])
         match name:
             case "ShearX" | "ShearY":
@@ -112,7 +112,7 @@ class Space:
 
 
 def _linspace(start: float, end: float, count: int) -> Floats:
-    """(count, 1): torch.linspace of float32, to the bit, because the integer part of a move depends on it.
+    """Makes (count, 1): torch.linspace of float32, to the bit, as the integer part of a move depends on it.
 
     torch goes from both ends to the middle, by fused multiplication and addition; here that is float64, rounded once.
     """
@@ -148,7 +148,7 @@ class Table:
     fill: Fill | None
 
     def rows(self, operations: Ints, magnitudes: Ints, negative: NDArray[np.bool_]) -> Ints:
-        """The rows of operations by their place in the space, of magnitudes and of signs."""
+        """Finds the rows of operations by their place in the space, of magnitudes and of signs."""
         return (operations * self.bins + magnitudes) * 2 + negative
 
     def program(self, rows: Ints, sizes: Ints, choices: tuple[frozenset[Op], ...]) -> Program:
@@ -214,7 +214,7 @@ class AutoAugment(PixelTransform):
         return 2
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
+        """Draws two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
         policies, names = POLICIES[self.policy], AUTO_SPACE.names
         steps = Table(AUTO_SPACE, 10, self.interpolation, self.fill)
         operations = np.array([[names.index(name) for name, _, _ in pair] for pair in policies])
@@ -268,7 +268,7 @@ class RandAugment(PixelTransform):
         return self.num_ops
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """`num_ops` steps. Columns for each: the operation, the sign."""
+        """Draws `num_ops` steps. Columns for each: the operation, the sign."""
         steps = Table(RAND_SPACE, self.num_magnitude_bins, self.interpolation, self.fill)
         uniform = draw(2 * self.num_ops).reshape(draw.samples, self.num_ops, 2)
         operations = _below(len(RAND_SPACE.names), uniform[..., 0])
@@ -298,7 +298,7 @@ class TrivialAugmentWide(PixelTransform):
     fill: Fill | None = None
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step. Columns: the operation, the magnitude, the sign."""
+        """Draws one step. Columns: the operation, the magnitude, the sign."""
         steps = Table(WIDE_SPACE, self.num_magnitude_bins, self.interpolation, self.fill)
         uniform = draw(3)
         operations, magnitudes = _below(len(WIDE_SPACE.names), uniform[:, 0]), _below(steps.bins, uniform[:, 1])
@@ -344,7 +344,7 @@ class AugMix(PixelTransform):
         return 3 + self.mixture_width * (self._depth + 1)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """3 + `mixture_width` (depth + 1) steps; the depth is 3 if it is drawn.
+        """Draws 3 + `mixture_width` (depth + 1) steps; the depth is 3 if it is drawn.
 
         Columns: two for the image's weight; for each chain its depth, and for each of its operations the operation, the
         magnitude and the sign; then those of the chains' weights.
@@ -376,7 +376,7 @@ class AugMix(PixelTransform):
 
 
 PixelTransforms: TypeAlias = Annotated[
-    Sequence[PixelTransform], kept_as(tuple[InstanceOf[PixelTransform], ...], min_length=1, max_length=MAX_TRANSFORMS)
+    Sequence[PixelTransform], kept_as(tuple[InstanceOf[PixelTransform], ...], min_length=1)
 ]
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -414,7 +414,7 @@ class RandomApply(PixelTransform):
         return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """The steps of the transforms."""
+        """Draws the steps of the transforms."""
         own, *draws = draw.split(1 + len(self.transforms))
         parts = [transform.program(part, sizes) for transform, part in zip(self.transforms, draws)]
         return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
@@ -437,7 +437,7 @@ class RandomChoice(PixelTransform):
     stream: ClassVar[Stream] = Stream.CHOICE
 
     transforms: PixelTransforms
-    p: Annotated[Sequence[float], kept_as(tuple[Weight, ...], max_length=MAX_TRANSFORMS)] | None = None
+    p: Annotated[Sequence[float], kept_as(tuple[Weight, ...])] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:
@@ -463,7 +463,7 @@ class RandomChoice(PixelTransform):
         return self.p or (1.0,) * len(self.transforms)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """The steps of the longest transform."""
+        """Draws as many steps as the longest transform has."""
         weights = np.array(self._weights)
         own, *draws = draw.split(1 + len(self.transforms))
         programs = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, ValuesView
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import yaml
 
@@ -17,14 +17,43 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import (
     NOT_NEEDED,
     OF_THE_LOADER,
+    as_plain_values,
     first_lines,
     key_name,
     make_part,
     not_needed,
 )
-from gpuloader.recipe.plain import as_plain_values
 from gpuloader.recipe.recipe import Recipe, View
-from gpuloader.recipe.strict_yaml import MAX_DEPTH, MAX_VALUES, MAX_YAML_CHARACTERS, load_yaml
+from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, check_values, load_yaml
+
+PresetName: TypeAlias = Literal[
+    "a1",
+    "a1_eval",
+    "a2",
+    "a3",
+    "cifar10",
+    "cifar100",
+    "cifar100_eval",
+    "cifar10_eval",
+    "clip_eval",
+    "clip_train",
+    "deit",
+    "deit3",
+    "deit3_eval",
+    "deit_eval",
+    "dino",
+    "imagenet_eval",
+    "imagenet_randaugment",
+    "imagenet_train",
+    "imagenet_train_jitter",
+    "moco_v2",
+    "raw_uint8",
+    "resnet50_v1",
+    "resnet50_v2",
+    "resnet50_v2_eval",
+    "simclr",
+]
+"""A file of configs/presets, written here for editors to complete; a test compares them."""
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
@@ -38,12 +67,12 @@ TRANSFORMS: dict[str, type[Any]] = {
 
 
 def preset_names() -> list[str]:
-    """The names of the presets that come with the library."""
+    """Lists the names of the presets that come with the library."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def preset_text(name: str) -> str:
-    """The YAML of a preset that comes with the library.
+    """Reads the YAML of a preset that comes with the library.
 
     Raises:
         PresetError: no preset has this name.
@@ -57,7 +86,7 @@ def preset_text(name: str) -> str:
 
 
 def preset_yaml(preset: Recipe) -> str:
-    """A recipe as YAML, without the values at their default; `load_preset` reads it back."""
+    """Writes a recipe as YAML, without the values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
@@ -96,18 +125,18 @@ def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapp
         where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
     if overrides:
         where = f"{where} with overrides"
-        _check_size(overrides, where)
+        check_values(overrides, where)
         content = _replace(content, overrides, where)
     return _preset(content, where)
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
+    """Returns whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
     return isinstance(source, Mapping) and ("transforms" in source or "views" in source)
 
 
 def _text(source: str | Path) -> bytes:
-    """The bytes of a file, up to one more than a recipe may have."""
+    """Reads the bytes of a file, up to one more than a recipe may have."""
     try:
         path = Path(source).expanduser()
         if not path.is_file():
@@ -118,23 +147,8 @@ def _text(source: str | Path) -> bytes:
         raise PresetError(f"the preset file {source} cannot be read: {error}") from None
 
 
-def _check_size(content: object, where: str) -> None:
-    level, count = [content], 0
-    for _ in range(MAX_DEPTH):
-        count += len(level)
-        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [value for values in inner if isinstance(values, (ValuesView, list, tuple)) for value in values]
-        if not level and count <= MAX_VALUES:
-            return
-        if count > MAX_VALUES:
-            break
-    raise PresetError(
-        f"{where}: more than {MAX_VALUES} values, or nested more than {MAX_DEPTH} deep; no recipe needs as many"
-    )
-
-
 def _preset(content: Mapping[str, Any], where: str) -> Recipe:
-    _check_size(content, where)
+    check_values(content, where)
     parts = dict(content)
     if parts.get("mix", {}) is None:
         its_keys = [field.name for field in fields(Mix) if field.name in parts]
@@ -238,7 +252,7 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
 
 
 def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
-    """The advice for an unknown key: the transforms that have it, or what is allowed."""
+    """Advises on an unknown key: the transforms that have it, or what is allowed."""
     if key in OF_THE_LOADER:
         return f": {OF_THE_LOADER[str(key)]}"
     found: list[str] = []
@@ -254,7 +268,7 @@ def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
 
 
 def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, found: list[str]) -> Any:  # noqa: ANN401
-    """A part of a recipe with the transforms of that name changed or left out; `found` collects the names seen."""
+    """Changes or leaves out the transforms of that name in a part of a recipe; `found` collects the names seen."""
     if isinstance(content, str) and content in TRANSFORMS:
         content = {content: {}}
     if not isinstance(content, Mapping):

@@ -82,17 +82,17 @@ class Program:
     choices: tuple[frozenset[Op], ...]
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Program:
-        """The program for some of the samples, in that order."""
+        """Takes some of the samples, in that order."""
         return Program(self.ops[rows], self.parameters[rows], self.choices)
 
     def where(self, applied: NDArray[np.bool_]) -> Program:
-        """The program for the samples that are `applied`, (n,); the others get no operation."""
+        """Keeps the program for the samples that are `applied`, (n,); the others get no operation."""
         ops = np.where(applied[:, None], self.ops, np.int32(Op.IDENTITY))
         return Program(ops, self.parameters, tuple(choices | {Op.IDENTITY} for choices in self.choices))
 
 
 def step(op: Op, samples: int, *parameters: ArrayLike) -> Program:
-    """One step with the same operation for all samples; each parameter is a number, or one for each sample."""
+    """Makes one step with the same operation for all samples; each parameter is a number, or one for each sample."""
     values = np.zeros((samples, 1, PARAMETERS), np.float32)
     for number, parameter in enumerate(parameters):
         values[:, 0, number] = parameter
@@ -100,7 +100,7 @@ def step(op: Op, samples: int, *parameters: ArrayLike) -> Program:
 
 
 def chain(programs: Sequence[Program], samples: int) -> Program:
-    """One program after the other."""
+    """Joins programs, one after the other."""
     return Program(
         np.concatenate([np.zeros((samples, 0), np.int32), *(program.ops for program in programs)], 1),
         np.concatenate(
@@ -121,7 +121,7 @@ def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
 
 
 def sometimes(program: Program, uniform: NDArray[np.float64], p: float) -> Program:
-    """The program for a share `p` of the samples; the others get no operation. `uniform` is (n,) in [0, 1)."""
+    """Applies a program to a share `p` of the samples; the others get no operation. `uniform` is (n,) in [0, 1)."""
     if p == 1:
         return program
     if p == 0:

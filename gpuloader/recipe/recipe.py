@@ -21,20 +21,17 @@ from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.drawn import Drawn
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import MAX_STEPS, MAX_TRANSFORMS, Ints, Transform, check_transforms, kept_as
-from gpuloader.recipe.part import part
+from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
+from gpuloader.recipe.part import as_plain_values, part, set_values
 from gpuloader.recipe.placement import Shape, at_epoch
-from gpuloader.recipe.plain import as_plain_values, set_values
 from gpuloader.recipe.view import ViewPlan
 
-Transforms: TypeAlias = Annotated[
-    Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...], max_length=MAX_TRANSFORMS)
-]
+Transforms: TypeAlias = Annotated[Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...])]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
 
 def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
-    """Each format once, in a fixed order, so that recipes that allow the same formats are equal."""
+    """Sorts formats, each once, so that recipes that allow the same formats are equal."""
     return tuple(each for each in FORMATS if each in formats)
 
 
@@ -152,11 +149,11 @@ class Recipe:
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
     def __repr__(self) -> str:
-        """The call that makes it, without keys at their default."""
+        """Writes the call that makes it, without keys at their default."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Writes what a notebook shows."""
         return recipe_html(as_plain_values(self, brief=True))
 
     @property
@@ -269,7 +266,7 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
-    """The transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
+    """Lists the transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
     variants: list[tuple[Transform, ...]] = [()]
     for each in transforms:
         ways = each.variants() if isinstance(each, _SEVERAL) else [(each,)]

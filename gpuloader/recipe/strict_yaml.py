@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, ValuesView
 from typing import Any
 
 import yaml
@@ -11,9 +11,9 @@ from gpuloader.errors import PresetError, describe
 
 # A hundred times what the longest recipe has.
 MAX_YAML_CHARACTERS = 1 << 18
-MAX_VALUES = 10_000
+_MAX_VALUES = 10_000
 _MAX_VALUE_CHARACTERS = 1_000
-MAX_DEPTH = 64
+_MAX_DEPTH = 64
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -29,8 +29,8 @@ class _StrictLoader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, "tags are not allowed", event.start_mark)
         self._values += 1
         self._depth += 1
-        if self._values > MAX_VALUES or self._depth > MAX_DEPTH:
-            problem = f"more than {MAX_VALUES} values, or nested more than {MAX_DEPTH} deep"
+        if self._values > _MAX_VALUES or self._depth > _MAX_DEPTH:
+            problem = f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep"
             raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
         if self.check_event(yaml.ScalarEvent) and len(event.value) > _MAX_VALUE_CHARACTERS:
             problem = f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}"
@@ -54,7 +54,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
-    """The mapping in a YAML text; `where` names it in errors.
+    """Reads the mapping in a YAML text; `where` names it in errors.
 
     Raises:
         PresetError: it is not YAML, not a mapping, has a key twice, an alias or a tag, or is larger than any recipe.
@@ -76,3 +76,19 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise PresetError(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")
     return content
+
+
+def check_values(content: object, where: str) -> None:
+    """Raises PresetError if a mapping has more values, or is nested deeper, than a text may be."""
+    level, count = [content], 0
+    for _ in range(_MAX_DEPTH):
+        count += len(level)
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [value for values in inner if isinstance(values, (ValuesView, list, tuple)) for value in values]
+        if not level and count <= _MAX_VALUES:
+            return
+        if count > _MAX_VALUES:
+            break
+    raise PresetError(
+        f"{where}: more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep; no recipe needs as many"
+    )

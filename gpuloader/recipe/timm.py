@@ -75,7 +75,7 @@ class TimmRandAugment(PixelTransform):
         return self.num_ops
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """`num_ops` steps.
+        """Draws `num_ops` steps.
 
         Columns for each: the operation, whether it is applied, two for the magnitude, the sign, the interpolation.
         """
@@ -150,7 +150,7 @@ class ThreeAugment(PixelTransform):
         return 4 if self.color_jitter else 1
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step, and the three of the jitter where it is not 0."""
+        """Draws one step, and the three of the jitter where it is not 0."""
         transforms = (
             RandomChoice((Grayscale(), RandomSolarize(128, p=1), GaussianBlur(13, (0.1, 2.0)))),
             ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter),

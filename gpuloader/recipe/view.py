@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -14,7 +15,7 @@ from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.drawn import DrawnView
-from gpuloader.recipe.model import MAX_TRANSFORMS, Ints, PixelTransform, Transform
+from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
@@ -138,7 +139,7 @@ class ViewPlan:
 
 
 def steps_of(transform: Changing) -> int:
-    """How many steps a transform has in a view's program."""
+    """Returns how many steps a transform has in a view's program."""
     return transform.steps if isinstance(transform, PixelTransform) else 1
 
 
@@ -153,7 +154,7 @@ def _program(transform: Changing, draw: Draw, sizes: Ints) -> Program:
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))
 
 
-def _take(left: deque[Transform], *kinds: type[Any], most: int = MAX_TRANSFORMS) -> list[Any]:
+def _take(left: deque[Transform], *kinds: type[Any], most: float = math.inf) -> list[Any]:
     """Takes transforms from the front, while they are of these kinds."""
     taken: list[Any] = []
     while left and isinstance(left[0], kinds) and len(taken) < most:

@@ -27,7 +27,7 @@ INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILI
 
 
 def warp(matrices: Matrices, interpolation: ArrayLike, fill: Fill | None) -> Program:
-    """One step that moves pixels.
+    """Makes one step that moves pixels.
 
     Args:
         matrices: (n, 3, 3).
@@ -74,7 +74,7 @@ def affine(
 
 
 def shear(x: ArrayLike, y: ArrayLike) -> Matrices:
-    """An output pixel is the input at (column + x row, row + y column)."""
+    """Shears the picture: an output pixel is the input at (column + x row, row + y column)."""
     return _matrices(1, x, 0, y, 1, 0)
 
 
@@ -118,12 +118,12 @@ def perspective(corners: NDArray[np.float64], sizes: Ints) -> Matrices:
 
 
 def middle(sizes: Ints) -> Point:
-    """The middle of pictures of these sizes, as in `PixelTransform.program`."""
+    """Returns the middle of pictures of these sizes, as in `PixelTransform.program`."""
     return sizes[:, 1] / 2, sizes[:, 0] / 2
 
 
 def _matrices(*rows: ArrayLike) -> Matrices:
-    """(n, 3, 3) of the six numbers of the upper two rows, each a number or (n,)."""
+    """Makes (n, 3, 3) of the six numbers of the upper two rows, each a number or (n,)."""
     return np.stack(np.broadcast_arrays(*rows, 0.0, 0.0, np.ones(1)), -1).astype(np.float64).reshape(-1, 3, 3)
 
 
@@ -180,7 +180,7 @@ class RandomRotation(PixelTransform):
         return low < high
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step."""
+        """Draws one step."""
         low, high = _spread(self.degrees)
         degrees = _between(draw(1)[:, 0], low, high)
         return warp(rotation(degrees, self.center or middle(sizes)), INTERPOLATIONS[self.interpolation], self.fill)
@@ -236,7 +236,7 @@ class RandomAffine(PixelTransform):
         return bounds[::2] != bounds[1::2] or any(self.translate or ())
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step. Columns: degrees, move along x and y, scale, shear along x and y."""
+        """Draws one step. Columns: degrees, move along x and y, scale, shear along x and y."""
         uniform, (height, width) = draw(6).T, sizes.T
         low, high = _spread(self.degrees)
         x, y = self.translate or (0.0, 0.0)
@@ -290,7 +290,7 @@ class RandomPerspective(PixelTransform):
         return self.p > 0
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """One step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""
+        """Draws one step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""
         uniform = draw(9)
         most = sizes[:, None, ::-1]  # x before y
         reach = (self.distortion_scale * (most // 2)).astype(np.int64) + 1

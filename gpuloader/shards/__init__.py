@@ -2,7 +2,7 @@
 
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import ShardIndex
-from gpuloader.shards.index_files import index_file, open_index, open_indexes
+from gpuloader.shards.index_files import index_file, open_index, open_indexes, open_set
 from gpuloader.shards.labels import Labels, find_class_names, find_labels, make_labels
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
@@ -27,6 +27,7 @@ __all__ = [
     "make_labels",
     "open_index",
     "open_indexes",
+    "open_set",
     "read_class_names",
     "read_quarantine",
     "resolve_local",

@@ -1,24 +1,27 @@
-"""`ShardIndex`: where one tar's samples are. It is kept in a file of this format, version 2:
+"""The index of shards: where their samples are, how large the images are, which labels they have.
 
-    bytes       content
-    0-7         b"GPULIDX\\x02"; the last byte is the version
-    8-15        length of the header in bytes, little-endian like all numbers here
-    16-         header: JSON, padded with spaces so that the columns begin at a multiple of 8
-                  shard_bytes, shard_mtime_ns   size and time of the indexed tar, from stat
-                  samples, components, key_bytes  lengths of the columns
-                  extensions   the components' extensions, without the dot, in lower case
-                  left_out     the first members that are in no sample: [name, offset, why]
-                  left_out_count  how many such members there are in all
-    then        the columns, one after the other, each padded with zeros to a multiple of 8:
-                  for each sample: image_offset i8, image_size i8, height i4, width i4, label i8, key_end i8,
-                    component_end i8
-                  for each component, sample by sample: component_extension i4, component_offset i8,
-                    component_size i8
-                  key_bytes u1: the keys in UTF-8 (surrogateescape); key i ends at key_end[i]
-    last 32     BLAKE2b of everything before
+Its file is a container of columns (`gpuloader.shards.index_format`). The index of one shard and that of many have the
+same format; that of many has the samples of all shards, in order. Its JSON has, besides what is listed there:
 
-A file is never used if its checksum, version, shard size or time differs, or if it has a value that a scan cannot have
-written. The checksum detects damage; the checks of the values detect a forged file.
+    extensions  the components' extensions, without the dot, in lower case
+    left_out    the first members that are in no sample: [name, offset, why, number of the shard]
+    names       the shards' names, or [] if the file does not name them
+
+    counts      columns of the table and of the file, each with as many rows
+    shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
+                sample_end i8: the samples of the shards up to and with this one
+                left_out_count i8: all members that are in no sample
+                data_digest V16: `DataDigest` of its samples
+    samples     image_offset i8, image_size i8: in the tar, in bytes
+                height i4, width i4: in pixels as stored; 0 if the header did not say
+                orientation u1: EXIF's, 1 to 8; 0 if it is not known
+                label i8: from `.cls`, or NO_LABEL, or BAD_LABEL
+                key_end i8, component_end i8: where the sample's key and components end in the columns below
+    components  component_extension i4: the number of its extension; component_offset i8, component_size i8
+    key_bytes   key_bytes u1: the keys in UTF-8 (surrogateescape)
+
+A file is never used if a digest, the shard's size or its time differs, or if it has a value that a scan cannot have
+written. The digests detect damage; the checks of the values detect a forged file.
 
 A sample is the members with the same key: the member's path up to the first dot of its file name, as in WebDataset. The
 rest, in lower case, is the component's extension. A key's components may be anywhere in the tar.
@@ -27,18 +30,24 @@ rest, in lower case, is the component's extension. A key's components may be any
 from __future__ import annotations
 
 import hashlib
-import json
+import io
+import os
 import re
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.regular_file import read_regular
+from gpuloader.helpers.regular_file import Read, read_regular
+from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
 
 ARRAY_EXTENSION = "npy"
 """The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""
@@ -52,52 +61,57 @@ NO_LABEL = -(2**63)
 BAD_LABEL = NO_LABEL + 1
 """The label of a sample whose `.cls` component is not an integer in ASCII."""
 
-_MAGIC = b"GPULIDX\x02"
-_CHECKSUM_BYTES = 32
-_PER_SAMPLE = {
-    "image_offset": "<i8",
-    "image_size": "<i8",
-    "height": "<i4",
-    "width": "<i4",
-    "label": "<i8",
-    "key_end": "<i8",
-    "component_end": "<i8",
+TABLE = {
+    "shard_bytes": ("<i8", "shards"),
+    "shard_mtime_ns": ("<i8", "shards"),
+    "sample_end": ("<i8", "shards"),
+    "left_out_count": ("<i8", "shards"),
+    "data_digest": ("|V16", "shards"),
 }
-_PER_COMPONENT = {"component_extension": "<i4", "component_offset": "<i8", "component_size": "<i8"}
-_COLUMNS = {
-    **dict.fromkeys(_PER_SAMPLE, "samples"),
-    **dict.fromkeys(_PER_COMPONENT, "components"),
-    "key_bytes": "key_bytes",
+COLUMNS = {
+    "image_offset": ("<i8", "samples"),
+    "image_size": ("<i8", "samples"),
+    "height": ("<i4", "samples"),
+    "width": ("<i4", "samples"),
+    "orientation": ("|u1", "samples"),
+    "label": ("<i8", "samples"),
+    "key_end": ("<i8", "samples"),
+    "component_end": ("<i8", "samples"),
+    "component_extension": ("<i4", "components"),
+    "component_offset": ("<i8", "components"),
+    "component_size": ("<i8", "components"),
+    "key_bytes": ("|u1", "key_bytes"),
 }
-_DTYPES = {**_PER_SAMPLE, **_PER_COMPONENT, "key_bytes": "|u1"}
-_COUNTS = ("shard_bytes", "samples", "components", "key_bytes", "left_out_count")
-_HEADER = frozenset((*_COUNTS, "shard_mtime_ns", "extensions", "left_out"))
-_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrogateescape never makes
+LEFT_OUT_KEPT = 1000
+"""The most members in no sample that an index lists; it counts all."""
 
+_ENDS = {"key_end": "key_bytes", "component_end": "components"}
+_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrogateescape never makes
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
+_LARGEST_ORIENTATION = 8
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A member of the tar that is in no sample: its name, the offset of its data, and why."""
+    """A member of a tar that is in no sample: its name, the offset of its data, why, and the number of the shard."""
 
     name: str
     offset: int
     why: str
+    shard: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class ShardIndex:
-    """The samples of one tar, in its order; see the module's docstring.
+class ShardFacts:
+    """What the head of an index says of a shard.
 
     Attributes:
         shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
-        image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
-        height, width: (n,) int32 pixels as stored; 0 if the header did not say.
-        label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
-        extensions: the extensions that `component_extension` refers to by number.
+        extensions: the extensions that the column `component_extension` refers to by number.
         left_out: the first members that are in no sample; `left_out_count` counts all of them.
+        data_digest: of its samples.
+        counts: the numbers of rows of the columns.
     """
 
     shard_bytes: int
@@ -105,10 +119,103 @@ class ShardIndex:
     extensions: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
     left_out_count: int
+    data_digest: DataDigest
+    counts: Mapping[str, int]
+
+
+class Index(ABC):
+    """The samples of one shard or of many, as rows."""
+
+    extensions: tuple[str, ...]
+
+    @abstractmethod
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    def key(self, row: int) -> str:
+        """The key of one sample."""
+        key = self.column("key_bytes", *self._part("key_end", row))
+        return key.tobytes().decode("utf-8", "surrogateescape")
+
+    def all_keys(self) -> list[str]:
+        """The keys of all samples."""
+        data, ends = self.column("key_bytes").tobytes(), self.column("key_end").tolist()
+        return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
+
+    def components(self, row: int) -> list[tuple[str, int, int]]:
+        """(extension, offset, size) of a sample's components, in bytes."""
+        part = self._part("component_end", row)
+        numbers, *places = (
+            self.column(f"component_{each}", *part).tolist() for each in ("extension", "offset", "size")
+        )
+        return [(self.extensions[number], offset, size) for number, offset, size in zip(numbers, *places)]
+
+    def component(self, row: int, extension: str) -> tuple[int, int] | None:
+        """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
+        return next(((offset, size) for name, offset, size in self.components(row) if name == extension), None)
+
+    def rows_without(self, extension: str) -> NDArray[np.int64]:
+        """The samples without a component of that extension."""
+        if extension not in self.extensions or len(self) == 0:
+            return np.arange(len(self))
+        is_one = self.column("component_extension") == self.extensions.index(extension)
+        return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.column("component_end")[:-1])))
+
+    def image_extensions(self) -> NDArray[np.int32]:
+        """(n,) the number of the extension of each sample's image."""
+        offsets = self.column("component_offset")
+        rows = np.repeat(np.arange(len(self)), np.diff(self.column("component_end"), prepend=0))
+        is_image = offsets == self.column("image_offset")[rows]
+        numbers = np.full(len(self), -1, np.int32)
+        numbers[rows[is_image]] = self.column("component_extension")[is_image]
+        return numbers
+
+    def decoded(self) -> NDArray[np.bool_]:
+        """(n,) whether the image is an array, which needs no decoding."""
+        if ARRAY_EXTENSION not in self.extensions:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(self.image_extensions() == self.extensions.index(ARRAY_EXTENSION))
+
+    def data_digest_of(self, start: int, stop: int) -> DataDigest:
+        """The `DataDigest` of samples [start, stop), from their keys and sizes."""
+        ends = self.column("key_end", start, stop).tolist()
+        first = self._part("key_end", start)[0] if ends else 0
+        keys = self.column("key_bytes", first, ends[-1] if ends else 0).tobytes()
+        parts = (keys[a - first : b - first] for a, b in zip([first, *ends], ends))
+        sides = (self.column(side, start, stop).tolist() for side in ("height", "width"))
+        return DataDigest.of(zip(parts, *sides))
+
+    def _digest(self, shards: str) -> bytes:
+        identity = hashlib.blake2b(f"{shards} {self.extensions}".encode(), digest_size=32)
+        for name in COLUMNS:
+            identity.update(np.ascontiguousarray(self.column(name)))
+        return identity.digest()
+
+    def _part(self, ends: str, row: int) -> tuple[int, int]:
+        found = self.column(ends, max(0, row - 1), row + 1).tolist()
+        return (found[0] if row else 0), found[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex(ShardFacts, Index):
+    """The samples of one tar, in its order; see the module's docstring.
+
+    Attributes:
+        image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
+        height, width: (n,) int32 pixels as stored; 0 if the header did not say.
+        orientation: (n,) uint8, EXIF's, 0 if it is not known.
+        label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
+    """
+
     image_offset: NDArray[np.int64]
     image_size: NDArray[np.int64]
     height: NDArray[np.int32]
     width: NDArray[np.int32]
+    orientation: NDArray[np.uint8]
     label: NDArray[np.int64]
     key_end: NDArray[np.int64]
     component_end: NDArray[np.int64]
@@ -118,75 +225,26 @@ class ShardIndex:
     key_bytes: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        return len(self.image_offset)
+        return len(self.height)
 
-    def key(self, row: int) -> str:
-        """The key of one sample."""
-        start = int(self.key_end[row - 1]) if row else 0
-        return self.key_bytes[start : int(self.key_end[row])].tobytes().decode("utf-8", "surrogateescape")
-
-    def all_keys(self) -> list[str]:
-        """The keys of all samples."""
-        data, ends = self.key_bytes.tobytes(), self.key_end.tolist()
-        return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
-
-    def component(self, row: int, extension: str) -> tuple[int, int] | None:
-        """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
-        start = int(self.component_end[row - 1]) if row else 0
-        for place in range(start, int(self.component_end[row])):
-            if self.extensions[self.component_extension[place]] == extension:
-                return int(self.component_offset[place]), int(self.component_size[place])
-        return None
-
-    def rows_without(self, extension: str) -> NDArray[np.int64]:
-        """The samples without a component of that extension."""
-        if extension not in self.extensions or len(self) == 0:
-            return np.arange(len(self))
-        is_one = self.component_extension == self.extensions.index(extension)
-        return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.component_end[:-1])))
-
-    def decoded(self) -> NDArray[np.bool_]:
-        """(n,) whether the image is an array, which needs no decoding."""
-        decoded = np.zeros(len(self), np.bool_)
-        if ARRAY_EXTENSION in self.extensions:
-            places = np.flatnonzero(self.component_extension == self.extensions.index(ARRAY_EXTENSION))
-            rows = np.searchsorted(self.component_end, places, side="right")
-            decoded[rows] = self.component_offset[places] == self.image_offset[rows]
-        return decoded
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(self, name)
+        return values[start:stop]
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tar's time and the members left out."""
-        identity = hashlib.blake2b(f"{self.shard_bytes} {self.extensions}".encode(), digest_size=_CHECKSUM_BYTES)
-        for name in _COLUMNS:
-            identity.update(np.ascontiguousarray(getattr(self, name)))
-        return identity.digest()
+        return self._digest(f"{self.shard_bytes}")
 
     def save(self, path: Path) -> None:
-        """Writes the file format of the module's docstring, first beside `path`, then over it in one step."""
+        """Writes its file, first beside `path`, then over it in one step."""
         with atomic_file(path) as file:
-            file.write(self.to_bytes())
+            write_index(file, [self], [self])
 
     def to_bytes(self) -> bytes:
         """The content of its file; `parse` makes the same index from it."""
-        header = json.dumps(
-            {
-                "shard_bytes": self.shard_bytes,
-                "shard_mtime_ns": self.shard_mtime_ns,
-                "samples": len(self),
-                "components": len(self.component_offset),
-                "key_bytes": len(self.key_bytes),
-                "extensions": self.extensions,
-                "left_out": [[item.name, item.offset, item.why] for item in self.left_out],
-                "left_out_count": self.left_out_count,
-            }
-        ).encode()
-        header += b" " * (-len(header) % 8)
-        parts = [_MAGIC, len(header).to_bytes(8, "little"), header]
-        for name in _COLUMNS:
-            column = getattr(self, name).astype(_DTYPES[name], copy=False).tobytes()
-            parts += [column, bytes(-len(column) % 8)]
-        data = b"".join(parts)
-        return data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+        file = io.BytesIO()
+        write_index(file, [self], [self])
+        return file.getvalue()
 
     @classmethod
     def load(cls, path: Path, shard: Path) -> ShardIndex:
@@ -198,11 +256,7 @@ class ShardIndex:
         """
         stat = shard.stat()
         index = cls.read(path, stat.st_size)
-        found, expected = (stat.st_size, stat.st_mtime_ns), (index.shard_bytes, index.shard_mtime_ns)
-        if found != expected:
-            raise IndexFileError(
-                f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
-            )
+        check_fresh(index, path, shard, stat)
         return index
 
     @classmethod
@@ -213,90 +267,229 @@ class ShardIndex:
             IndexFileError: it is damaged, or of another version.
             OSError: it cannot be read, or is larger than an index of such a shard can be.
         """
-        data = read_regular(path, _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE)
-        return cls.parse(data, str(path))
+        return cls.parse(read_regular(path, most_bytes(shard_bytes)), str(path))
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> ShardIndex:
         """Makes an index from the content of a file, which `path` names; checks it only against itself.
 
         Raises:
-            IndexFileError: it is damaged, or of another version.
+            IndexFileError: it is damaged, of another version, or of several shards.
         """
-        if data[:7] != _MAGIC[:7] or len(data) < 16 + _CHECKSUM_BYTES:
-            raise IndexFileError(f"{path} is not an index file of gpuloader")
-        if data[7] != _MAGIC[7]:
-            raise IndexFileError(f"{path} has format version {data[7]}, this gpuloader reads version {_MAGIC[7]}")
-        body, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-        if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum:
-            raise IndexFileError(f"{path} is damaged: its checksum is wrong")
-        try:
-            return cls._from_body(body)
-        except (ValueError, RecursionError) as error:  # it was not written by `save`
-            raise IndexFileError(f"{path} is damaged: {error}") from None
+        index = SetIndex.parse(data, path)
+        columns: dict[str, Any] = {name: index.column(name) for name in COLUMNS}
+        return cls(**vars(facts_of_one(index.head, path)), **columns)
+
+
+class SetIndex(Index):
+    """The samples of many shards, one after the other, from one file that is in memory or mapped.
+
+    Attributes:
+        names: the names of the shards, if the file has them.
+        sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, as in the module's docstring.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.head = columns.head
+        self._columns = columns
+        facts, table = self.head.facts, self.head.table
+        self.extensions = tuple(facts["extensions"])
+        self.left_out = tuple(LeftOut(*item) for item in facts["left_out"])
+        self.names: tuple[str, ...] = tuple(facts["names"])
+        self.sample_end: NDArray[np.int64] = table["sample_end"]
+        self.shard_bytes: NDArray[np.int64] = table["shard_bytes"]
+        self.shard_mtime_ns: NDArray[np.int64] = table["shard_mtime_ns"]
+        self.left_out_count: NDArray[np.int64] = table["left_out_count"]
+
+    def __len__(self) -> int:
+        return self.head.rows("samples")
 
     @classmethod
-    def _from_body(cls, body: memoryview) -> ShardIndex:
-        position = 16 + int.from_bytes(body[8:16], "little")
-        if position > len(body) or position % 8:
-            raise ValueError("its header has a wrong length")
-        header = _check_header(json.loads(bytes(body[16:position])))
-        columns = {}
-        for name, length in _COLUMNS.items():
-            if position + np.dtype(_DTYPES[name]).itemsize * header[length] > len(body):
-                raise ValueError(f"it ends before its column {name}")
-            columns[name] = np.frombuffer(body, _DTYPES[name], header[length], position)
-            position += -(-columns[name].nbytes // 8) * 8
-        if position != len(body):
-            raise ValueError("it does not end with its columns")
-        index = cls(
-            shard_bytes=header["shard_bytes"],
-            shard_mtime_ns=header["shard_mtime_ns"],
-            extensions=tuple(header["extensions"]),
-            left_out=tuple(LeftOut(*item) for item in header["left_out"]),
-            left_out_count=header["left_out_count"],
-            **columns,
+    def of(cls, indexes: Sequence[ShardIndex]) -> SetIndex:
+        """Makes one index of several, in memory."""
+        file = io.BytesIO()
+        write_index(file, indexes, indexes)
+        return cls.parse(file.getvalue(), "the index of several shards")
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> SetIndex:
+        """Takes the content of a file, which `path` names; raises IndexFileError as `map` does."""
+        head = read_index_head(lambda count, offset: data[offset : offset + count], len(data), path)
+        return cls(Columns(head, data, path, _check_values))
+
+    @classmethod
+    def map(cls, path: Path) -> SetIndex:
+        """Maps a file that only this library writes, see `gpuloader.shards.index_format`.
+
+        Raises:
+            IndexFileError: it is damaged or of another version. Using a damaged block raises it later.
+            OSError: it cannot be opened.
+        """
+        return cls(Columns.map(path, read_index_head, _check_values))
+
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        return self._columns.use(name, start, stop)
+
+    def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """A copy of these rows of a column."""
+        return self._columns.at(name, rows)
+
+    def data_digests(self) -> list[DataDigest]:
+        """The digest of each shard's samples."""
+        return _data_digests(self.head)
+
+    def digest(self) -> bytes:
+        """Identifies the indexed content: everything except the tars' times and the members left out."""
+        return self._digest(f"{self.shard_bytes.tolist()} {self.sample_end.tolist()}")
+
+
+def write_index(
+    file: IO[bytes], facts: Sequence[ShardFacts], indexes: Iterable[ShardIndex], names: Sequence[str] = ()
+) -> None:
+    """Writes the index of one shard, or one index of several, from the beginning of a file.
+
+    Args:
+        file: opened for writing and reading.
+        facts: of the shards.
+        indexes: of the shards, in the same order; only one of them needs to be in memory at a time.
+        names: of the shards, or none.
+
+    Raises:
+        IndexFileError: an index does not have what its facts say.
+    """
+    number_of = {
+        name: number for number, name in enumerate(dict.fromkeys(n for each in facts for n in each.extensions))
+    }
+    left_out = (replace(item, shard=shard) for shard, each in enumerate(facts) for item in each.left_out)
+    counts = {name: sum(each.counts[name] for each in facts) for _, name in COLUMNS.values()}
+    table = {
+        "shard_bytes": np.array([each.shard_bytes for each in facts], np.int64),
+        "shard_mtime_ns": np.array([each.shard_mtime_ns for each in facts], np.int64),
+        "sample_end": np.cumsum([each.counts["samples"] for each in facts], dtype=np.int64),
+        "left_out_count": np.array([each.left_out_count for each in facts], np.int64),
+        "data_digest": np.array([each.data_digest.to_bytes() for each in facts], "|V16"),
+    }
+
+    def parts() -> Iterator[Arrays]:
+        before = dict.fromkeys(_ENDS, 0)
+        for index in indexes:
+            part = {name: index.column(name) for name in COLUMNS}
+            if index.extensions != tuple(number_of):
+                numbers = np.array([number_of[name] for name in index.extensions], np.int32)
+                part["component_extension"] = numbers[part["component_extension"]]
+            for name, rows in _ENDS.items():
+                part[name] = part[name] + before[name]
+                before[name] += index.counts[rows]
+            yield part
+
+    try:
+        write(
+            file,
+            {
+                "extensions": list(number_of),
+                "left_out": [list(astuple(item)) for item in islice(left_out, LEFT_OUT_KEPT)],
+                "names": list(names),
+            },
+            {"shards": len(facts), **counts},
+            (TABLE, table),
+            (COLUMNS, parts()),
         )
-        index._check_columns()
-        return index
+    except (KeyError, ValueError) as error:
+        raise IndexFileError(f"the index of a shard is not what its head says: {error}") from error
 
-    def _check_columns(self) -> None:
-        for offset, size in (
-            (self.image_offset, self.image_size),
-            (self.component_offset, self.component_size),
-        ):
-            if min(offset.min(initial=0), size.min(initial=0)) < 0 or (size > self.shard_bytes - offset).any():
-                raise ValueError("it points outside the shard")
+
+def read_index_head(read: Read, file_bytes: int, path: str) -> Head:
+    """Reads and checks the head of an index; raises IndexFileError if it is damaged or of another version."""
+    head = read_head(read, file_bytes, path, TABLE, COLUMNS)
+    try:
+        _check_head(head)
+    except ValueError as error:
+        raise IndexFileError(f"{path} is damaged: {error}") from None
+    return head
+
+
+def facts_of_one(head: Head, path: str) -> ShardFacts:
+    """What the head of one shard's index says; raises IndexFileError if it is the index of several."""
+    if head.rows("shards") != 1:
+        raise IndexFileError(f"{path} is the index of {head.rows('shards')} shards, not of one")
+    numbers = {name: head.table[name].item() for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
+    return ShardFacts(
+        **numbers,
+        extensions=tuple(head.facts["extensions"]),
+        left_out=tuple(LeftOut(*item) for item in head.facts["left_out"]),
+        data_digest=_data_digests(head)[0],
+        counts={rows: head.rows(rows) for _, rows in COLUMNS.values()},
+    )
+
+
+def check_fresh(facts: ShardFacts, path: Path, shard: Path, stat: os.stat_result) -> None:
+    """Raises IndexFileError if the shard, with this stat, is not the one that was indexed."""
+    found, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
+    if found != expected:
+        raise IndexFileError(
+            f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
+        )
+
+
+def most_bytes(shard_bytes: int) -> int:
+    """The most bytes that the index of a shard of this size can have."""
+    return _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE
+
+
+def _data_digests(head: Head) -> list[DataDigest]:
+    samples = np.diff(head.table["sample_end"], prepend=0).tolist()
+    return list(map(DataDigest.from_bytes, samples, head.table["data_digest"].tolist()))
+
+
+def _check_head(head: Head) -> None:
+    """Raises ValueError if something in the head is not as `write_index` writes it."""
+    extensions, left_out, names = (_listed(head, name) for name in ("extensions", "left_out", "names"))
+    if not all(map(_is_name, extensions)) or len(set(extensions)) < len(extensions):
+        raise ValueError("its header has wrong extensions")
+    if not all(map(_is_name, names)) or len(names) not in (0, head.rows("shards")):
+        raise ValueError("its header has wrong names")
+    if not all(_is_left_out(item, head) for item in left_out):
+        raise ValueError("its header has wrong members left out")
+    sizes, counts, ends = (head.table[name] for name in ("shard_bytes", "left_out_count", "sample_end"))
+    if min(sizes.min(initial=0), counts.min(initial=0)) < 0 or len(left_out) > sum(counts.tolist()):
+        raise ValueError("its table has a wrong size or number")
+    if (
+        ends.min(initial=0) < 0
+        or (ends[1:] < ends[:-1]).any()
+        or head.rows("samples") != (ends[-1] if len(ends) else 0)
+    ):
+        raise ValueError("its shards do not follow each other")
+    if head.rows("samples") == 0 and (head.rows("components") or head.rows("key_bytes")):
+        raise ValueError("it has components without samples")
+
+
+def _check_values(head: Head, raw: Arrays, name: str, start: int, stop: int) -> None:
+    """Raises ValueError if rows [start, stop) of a column have a value that a scan cannot have written."""
+    values = raw[name][start:stop]
+    if name in _ENDS:
+        before = raw[name][start - 1] if start else 0
+        total, last = head.rows(_ENDS[name]), stop == len(raw[name])
         if (
-            min(self.height.min(initial=0), self.width.min(initial=0)) < 0
-            or ((self.height == 0) != (self.width == 0)).any()
+            values[0] <= before
+            or (values[1:] <= values[:-1]).any()
+            or (values[-1] != total if last else values[-1] >= total)
         ):
+            what = "keys" if name == "key_end" else "samples' components"
+            raise ValueError(f"its {what} do not follow each other")
+    elif name.endswith(("_offset", "_size")):
+        kind = name.partition("_")[0]
+        offsets, sizes = (raw[f"{kind}_{each}"][start:stop] for each in ("offset", "size"))
+        largest = head.table["shard_bytes"].max(initial=0)
+        if min(offsets.min(), sizes.min()) < 0 or (sizes > largest - offsets).any():
+            raise ValueError("it points outside the shard")
+    elif name in ("height", "width"):
+        heights, widths = raw["height"][start:stop], raw["width"][start:stop]
+        if min(heights.min(), widths.min()) < 0 or ((heights == 0) != (widths == 0)).any():
             raise ValueError("an image has no possible height and width")
-        if not _are_ends(self.key_end, len(self.key_bytes)):
-            raise ValueError("its keys do not follow each other")
-        if not _are_ends(self.component_end, len(self.component_offset)):
-            raise ValueError("its samples' components do not follow each other")
-        numbers = self.component_extension
-        if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(self.extensions):
-            raise ValueError("a component has an unknown extension")
-
-
-def _check_header(header: object) -> dict[str, Any]:
-    """Returns the header if everything in it is as `save` writes it; otherwise raises ValueError."""
-    if not isinstance(header, dict) or set(header) != _HEADER:
-        raise ValueError(f"its header needs {', '.join(sorted(_HEADER))}")
-    right = {name: _is_count(header[name]) for name in _COUNTS}
-    right["shard_mtime_ns"] = type(header["shard_mtime_ns"]) is int
-    extensions, left_out = header["extensions"], header["left_out"]
-    right["extensions"] = isinstance(extensions, list) and all(map(_is_name, extensions))
-    right["left_out"] = isinstance(left_out, list) and all(map(_is_left_out, left_out))
-    if wrong := [name for name, fits in right.items() if not fits]:
-        raise ValueError(f"its header has a wrong {', '.join(wrong)}")
-    if len(set(extensions)) < len(extensions):
-        raise ValueError("its header names an extension twice")
-    if len(left_out) > header["left_out_count"] or any(item[1] > header["shard_bytes"] for item in left_out):
-        raise ValueError("its header has a wrong left_out or left_out_count")
-    return header
+    elif name == "orientation" and values.max() > _LARGEST_ORIENTATION:
+        raise ValueError("an image has no possible orientation")
+    elif name == "component_extension" and (values.min() < 0 or values.max() >= len(head.facts["extensions"])):
+        raise ValueError("a component has an unknown extension")
 
 
 def _is_count(value: object) -> bool:
@@ -307,12 +500,20 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NO_BYTES.search(value) is None
 
 
-def _is_left_out(item: object) -> bool:
-    return isinstance(item, list) and len(item) == 3 and _is_name(item[0]) and _is_count(item[1]) and _is_name(item[2])
+def _listed(head: Head, name: str) -> list[Any]:
+    values = head.facts.get(name)
+    if not isinstance(values, list):
+        raise ValueError(f"its header has no list of {name}")
+    return values
 
 
-def _are_ends(ends: NDArray[np.int64], total: int) -> bool:
-    """Whether non-empty parts with these ends, one after the other, make up the whole."""
-    if len(ends) == 0:
-        return total == 0
-    return bool(ends[0] > 0 and ends[-1] == total and (ends[1:] > ends[:-1]).all())
+def _is_left_out(item: object, head: Head) -> bool:
+    if not (isinstance(item, list) and len(item) == 4 and _is_name(item[0]) and _is_name(item[2])):
+        return False
+    offset, shard = item[1], item[3]
+    return (
+        _is_count(shard)
+        and shard < head.rows("shards")
+        and _is_count(offset)
+        and offset <= head.table["shard_bytes"][shard]
+    )

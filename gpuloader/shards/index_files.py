@@ -1,30 +1,75 @@
-"""Finds index files, and makes missing ones.
+"""Finds index files, and makes missing ones; makes one index of those of many shards.
 
 The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it if that folder is writable, otherwise a file in the
 user's cache folder, named by a hash of the shard's path. DALI's index files (`.idx`) are something else.
+
+The index of many shards is in memory if it is small. A larger one is a file in the user's cache folder, named by the
+digests of the shards' indexes, so it is never out of date; all processes of a machine map it. It is removed once no
+loader used it for 90 days.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 import random
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import platformdirs
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import follow
-from gpuloader.shards.index import ShardIndex
+from gpuloader.helpers.regular_file import open_regular
+from gpuloader.shards.index import (
+    SetIndex,
+    ShardFacts,
+    ShardIndex,
+    check_fresh,
+    facts_of_one,
+    most_bytes,
+    read_index_head,
+    write_index,
+)
+from gpuloader.shards.index_format import Head
 from gpuloader.shards.scan import scan
 
 INDEX_SUFFIX = ".gpuidx"
 
 _THREADS = 8
+_MOST_COPIED_BYTES = 4 << 20
+_KEPT_SECONDS = 90 * 24 * 3600
 _log = logging.getLogger("gpuloader")
+
+
+@dataclass(frozen=True, eq=False)
+class IndexFile(ShardFacts):
+    """The index file of a shard, of which only the head was read: it fits the shard."""
+
+    path: Path
+    shard: Path
+    head: Head
+
+    def load(self) -> ShardIndex:
+        """Reads all of it; if it is damaged, the shard is scanned again."""
+        try:
+            return ShardIndex.load(self.path, self.shard)
+        except (IndexFileError, OSError) as error:
+            _log.info("%s; the file is ignored", error)
+            return _make(self.shard)
+
+
+Opened: TypeAlias = "IndexFile | ShardIndex"
+"""The index of a shard: in its file, or in memory."""
 
 
 def index_file(shard: Path) -> Path:
@@ -41,44 +86,114 @@ def _beside(shard: Path) -> Path:
 
 def _in_cache(shard: Path) -> Path:
     name = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("gpuloader") / f"{name}{INDEX_SUFFIX}"
+    return _cache_folder() / f"{name}{INDEX_SUFFIX}"
+
+
+def _cache_folder() -> Path:
+    return platformdirs.user_cache_path("gpuloader")
 
 
 def open_index(shard: Path) -> ShardIndex:
     """The index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
-    index = _load(shard)
-    return index if index is not None else _make(shard)
+    return _loaded(_open(shard))
 
 
-def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[ShardIndex]:
-    """The indexes of many shards, made in parallel; shows a progress bar on stderr if that takes long."""
+def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]:
+    """Opens the index files of many shards, and makes missing ones in parallel; shows a progress bar if that is long.
+
+    Only those that cannot be saved are in memory.
+    """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
-        indexes = list(threads.map(_load, shards))
-        missing = [number for number, index in enumerate(indexes) if index is None]
-        if not missing:
-            return [index for index in indexes if index is not None]
+        opened: list[Opened | None] = list(threads.map(_find, shards))
+        missing = [number for number, found in enumerate(opened) if found is None]
         # Processes that start together share the work: each checks for a new file before it scans.
         random.Random().shuffle(missing)
-        pending = {threads.submit(open_index, shards[number]): number for number in missing}
+        pending = {threads.submit(_open, shards[number]): number for number in missing}
         try:
-            for future in follow(pending, "indexing shards", progress):
-                indexes[pending[future]] = future.result()
+            for future in follow(pending, "indexing shards", progress) if pending else ():
+                opened[pending[future]] = future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-    return [index for index in indexes if index is not None]
+    return [found for found in opened if found is not None]
 
 
-def _load(shard: Path) -> ShardIndex | None:
-    """Reads the index from its file, also beside a shard in a read-only folder; None if no file is valid."""
+def open_set(opened: Sequence[Opened]) -> SetIndex:
+    """Makes one index of those of many shards, in their order: in memory if it is small, otherwise a mapped file."""
+    sizes, digests = zip(*map(_size_and_digest, opened))
+    if sum(sizes) <= _MOST_COPIED_BYTES:
+        return SetIndex.of([_loaded(each) for each in opened])
+    digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+    path = _cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
+    try:
+        _write_set(path, opened)
+        index = SetIndex.map(path)
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    except (IndexFileError, OSError) as error:
+        _log.warning("each process has the index of all shards in its own memory, because it cannot be kept: %s", error)
+        with suppress(OSError):
+            path.unlink()
+        return SetIndex.of([_loaded(each) for each in opened])
+    return index
+
+
+def _write_set(path: Path, opened: Sequence[Opened]) -> None:
+    """Writes the file if it does not exist; of processes that start together, one does so, and all map its file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / "set.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        for old in path.parent.glob(f"set-*{INDEX_SUFFIX}"):
+            if time.time() - old.stat().st_atime > _KEPT_SECONDS:
+                old.unlink()
+        with atomic_file(path) as file:
+            write_index(file, opened, map(_loaded, opened))
+
+
+def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
+    """The size in bytes and the digest of an index file, or of the file that an index in memory would have."""
+    head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
+    return head.file_bytes, head.digest
+
+
+def _loaded(opened: Opened) -> ShardIndex:
+    return opened if isinstance(opened, ShardIndex) else opened.load()
+
+
+def _open(shard: Path) -> Opened:
+    found = _find(shard)
+    if found is None:
+        index = _make(shard)
+        found = _find(shard)
+    return index if found is None else found
+
+
+def _find(shard: Path) -> IndexFile | None:
+    """Opens the index file, also beside a shard in a read-only folder; None if no file is valid."""
     for path in (_beside(shard), _in_cache(shard)):
         try:
-            return ShardIndex.load(path, shard)
+            return _open_file(path, shard)
         except FileNotFoundError:
             continue
         except (IndexFileError, OSError) as error:
             _log.info("%s; the file is ignored", error)
     return None
+
+
+def _open_file(path: Path, shard: Path) -> IndexFile:
+    stat = shard.stat()
+    fd = open_regular(path)
+    try:
+        file_bytes = os.fstat(fd).st_size
+        if file_bytes > most_bytes(stat.st_size):
+            raise IndexFileError(f"{path} has {file_bytes} bytes, more than an index of {shard} can have")
+        head = read_index_head(partial(os.pread, fd), file_bytes, str(path))
+    finally:
+        os.close(fd)
+    facts = facts_of_one(head, str(path))
+    check_fresh(facts, path, shard, stat)
+    return IndexFile(**vars(facts), path=path, shard=shard, head=head)
 
 
 def _make(shard: Path) -> ShardIndex:

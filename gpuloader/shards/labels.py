@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -33,9 +34,9 @@ _LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
 _KEY_SHOWN = 200
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
-_Refuse: TypeAlias = Callable[..., None]
-"""`_refuse` of some shards: takes samples and their problem, and raises if there are any that are used."""
+_LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
+_DIGESTED = 1 << 20
 _log = logging.getLogger("gpuloader")
 
 
@@ -46,6 +47,8 @@ class Labels(Protocol):
         place: where they come from: "cls", "json:NAME" or "folder".
         names: the names of the classes by label, if they are known.
         classes: the same as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
+        digest: 32 hex digits of the labels of all samples that are used, if they are taken from the index; None if
+            they are read with the samples.
     """
 
     @property
@@ -57,6 +60,9 @@ class Labels(Protocol):
     @property
     def classes(self) -> tuple[str, ...] | None: ...
 
+    @property
+    def digest(self) -> str | None: ...
+
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """(b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
@@ -67,7 +73,7 @@ def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
     Returns "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
     refuses samples without a label.
     """
-    if (shards.cls_labels != NO_LABEL).any():
+    if (shards.column("label") != NO_LABEL).any():
         return "cls"
     return "folder" if any(map(_folder, shards.all_keys())) else None
 
@@ -91,7 +97,7 @@ def make_labels(
         DataError: several `classes.json` name a label differently.
     """
     given = None if classes is None else _check_classes(classes)
-    refuse = partial(_refuse, shards, used)
+    those = _Used(shards, used)
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
@@ -99,13 +105,14 @@ def make_labels(
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
-        return _from_folders(shards, given, refuse)
+        return _from_folders(shards, given, those)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, given), refuse)
+        return _from_cls(shards, _names(shards, given), those)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, given)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
-        refuse(shards.samples_without("json"), _LACKING.format("json"), f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}")
+        advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
+        those.refuse(shards.samples_without("json"), _LACKING.format("json"), advice)
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -125,21 +132,62 @@ class _Names:
     limit: int | None
 
 
-class _Table:
-    """Labels that are known from the start."""
+@dataclass(frozen=True)
+class _Used:
+    """The samples that need a label.
 
-    def __init__(self, place: str, table: NDArray[np.int64], names: Mapping[int, str]) -> None:
-        self._table = table
+    Attributes:
+        of: returns those of some samples, (k,) ids.
+    """
+
+    shards: ShardSet
+    of: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+    def refuse(self, samples: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
+        """Raises LabelError if any of these samples, which have a problem, are used."""
+        samples = self.of(samples)
+        if len(samples):
+            places = [self.shards.place(int(sample)) for sample in samples[:3]]
+            shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
+            more = ", and more" if len(samples) > 3 else ""
+            raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
+
+    def digest(self, label_of: _LabelOf) -> str:
+        """A digest of their labels, as this function returns them."""
+        digest = hashlib.blake2b(digest_size=16)
+        for first in range(0, len(self.shards), _DIGESTED):
+            some = self.of(np.arange(first, min(first + _DIGESTED, len(self.shards))))
+            digest.update(label_of(some).astype("<i8", copy=False).tobytes())
+        return digest.hexdigest()
+
+
+class _Known:
+    """Labels that are known from the start.
+
+    Args:
+        label_of: returns the labels of samples, both (b,).
+    """
+
+    def __init__(self, place: str, label_of: _LabelOf, names: Mapping[int, str], used: _Used) -> None:
+        self._label_of = label_of
+        self._used = used
         self.place = place
         self.names = names
         self.classes = as_list(names)
 
+    @cached_property
+    def digest(self) -> str:
+        return self._used.digest(self._label_of)
+
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        return self._table[samples]
+        return self._label_of(samples)
 
 
 class _ReadLabels:
     """Labels that are read from a component of each sample.
+
+    Attributes:
+        digest: None; the labels are not in the index.
 
     Args:
         place: "cls" or "json:NAME".
@@ -154,6 +202,7 @@ class _ReadLabels:
         self._names = names
         self.names = names.names
         self.classes = as_list(names.names)
+        self.digest = None
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
@@ -218,35 +267,36 @@ def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
     return content, content.get(name)
 
 
-def _from_cls(shards: ShardSet, names: _Names, refuse: _Refuse) -> Labels:
-    table = shards.cls_labels
+def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
+    table = shards.column("label")
     missing = np.flatnonzero(table == NO_LABEL)
     in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-    refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
+    used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
     if len(texts) and names.numbers:
         return _ReadLabels(shards, "cls", _in_cls, names)
     advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
-    refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
+    used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
-        refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
-    return _Table("cls", table, names.names)
+        used.refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
+    return _Known("cls", shards.labels_of, names.names, used)
 
 
-def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, refuse: _Refuse) -> _Table:
+def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, used: _Used) -> Labels:
     folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
     found = sorted(set(folders) - {""})
     classes = tuple(found) if given is None else given
     numbers = {name: number for number, name in enumerate(classes)}
-    table = np.array([numbers.get(folder, NO_LABEL) for folder in folders], np.int64)
+    smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
+    table = np.array([numbers.get(folder, -1) for folder in folders], smallest)
     in_none = np.array([not folder for folder in folders], bool)
-    refuse(np.flatnonzero(in_none), "are not in a folder")
+    used.refuse(np.flatnonzero(in_none), "are not in a folder")
     if unknown := [name for name in found if name not in numbers]:
-        others = np.flatnonzero((table == NO_LABEL) & ~in_none)
-        refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Table("folder", table, dict(enumerate(classes)))
+        others = np.flatnonzero((table < 0) & ~in_none)
+        used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
+    return _Known("folder", lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
 
 
 def _folder(key: str) -> str:
@@ -281,7 +331,7 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [shard.parent if isinstance(shard, Path) else None for shard, _ in shards.indexes]
+    parents = [shard.parent if isinstance(shard, Path) else None for shard in shards.shards]
     names: dict[int, str] = {}
     said_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):
@@ -318,18 +368,3 @@ def _quote(texts: Sequence[str]) -> str:
 
 def _explain_outside(limit: int) -> str:
     return f"there are {limit} classes, numbered from 0"
-
-
-def _refuse(
-    shards: ShardSet,
-    used: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-    samples: NDArray[np.int64],
-    problem: str,
-    advice: str = _LABEL_FROM,
-) -> None:
-    samples = used(samples)
-    if len(samples):
-        places = [shards.place(int(sample)) for sample in samples[:3]]
-        shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
-        more = ", and more" if len(samples) > 3 else ""
-        raise LabelError(f"{len(samples)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")

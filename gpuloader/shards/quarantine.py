@@ -85,11 +85,9 @@ def _samples_at(
     for name, _, offset, _ in entries:
         offsets.setdefault(name, set()).add(offset)
     samples: dict[tuple[str, str, int], list[int]] = {}
-    start = 0
-    for shard, index in shards.indexes:
-        asked = np.array(sorted(offsets.get(shard.name, ())), np.int64)
-        for row in np.flatnonzero(np.isin(index.image_offset, asked)).tolist():
-            place = shard.name, index.key(row), int(index.image_offset[row])
-            samples.setdefault(place, []).append(start + row)
-        start += len(index)
+    for number, shard in enumerate(shards.shards):
+        ids = shards.samples_of(number)
+        there = shards.index.column("image_offset", ids.start, ids.stop)
+        for row in np.flatnonzero(np.isin(there, list(offsets.get(shard.name, ())))).tolist():
+            samples.setdefault((shard.name, shards.key(ids[row]), int(there[row])), []).append(ids[row])
     return samples

@@ -18,10 +18,19 @@ from gpuloader.helpers.regular_file import Read, open_regular
 from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
 from gpuloader.images.header import image_size
-from gpuloader.shards.index import ARRAY_EXTENSION, BAD_LABEL, IMAGE_EXTENSIONS, NO_LABEL, LeftOut, ShardIndex
+from gpuloader.images.orientation import image_orientation
+from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.index import (
+    ARRAY_EXTENSION,
+    BAD_LABEL,
+    IMAGE_EXTENSIONS,
+    LEFT_OUT_KEPT,
+    NO_LABEL,
+    LeftOut,
+    ShardIndex,
+)
 from gpuloader.shards.tar import MISSING_END, Member, members
 
-_LEFT_OUT_KEPT = 1000
 _LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
 _LABEL_BYTES = 64
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
@@ -101,7 +110,9 @@ class _Gathered:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        self._components = array("q")  # for each: key, extension, offset, size, and height, width (or a label)
+        self._components = array(
+            "q"
+        )  # for each: key, extension, offset, size, and height, width, orientation (or a label)
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0
@@ -121,42 +132,44 @@ class _Gathered:
     def _add_component(self, key: str, extension: str, as_written: bool, member: Member) -> None:
         if not as_written:
             self._as_written[member.offset] = member.name
-        facts = (0, 0)
+        facts = (0, 0, 0)
         if extension == ARRAY_EXTENSION:
-            facts = array_size(member.head, member.size)
+            facts = (*array_size(member.head, member.size), 0)
         elif extension in _IMAGE_RANKS:
-            facts = self._image_size(member)
+            facts = self._look_at(member)
         elif extension == "cls":
-            facts = (_label(member), 0)
+            facts = (_label(member), 0, 0)
         sample = self._keys.setdefault(key, len(self._keys))
         number = self._extensions.setdefault(extension, len(self._extensions))
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
-    def _image_size(self, image: Member) -> tuple[int, int]:
+    def _look_at(self, image: Member) -> tuple[int, int, int]:
+        """The height, the width and the orientation in an image's header."""
+
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
             if offset + count <= len(image.head):
                 return image.head[offset : offset + count]
             return self._read(count, image.offset + offset)
 
-        return image_size(read)
+        return (*image_size(read), image_orientation(read))
 
     def _leave_out(self, name: str, offset: int, why: str) -> None:
         self._left_out_count += 1
-        if len(self._left_out) < _LEFT_OUT_KEPT:
+        if len(self._left_out) < LEFT_OUT_KEPT:
             name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
             self._left_out.append(LeftOut(name, offset, why))
 
     def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str) -> None:
         extensions = list(self._extensions)
-        room = _LEFT_OUT_KEPT - len(self._left_out)
+        room = LEFT_OUT_KEPT - len(self._left_out)
         for sample, number, offset, *_ in rows[:room].tolist():
             name = self._as_written.get(offset) or f"{keys[sample]}.{extensions[number]}"
             self._leave_out(name, offset, why.format(extensions[number]))
         self._left_out_count += len(rows[room:])
 
     def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:
-        table = np.frombuffer(self._components, np.int64).reshape(-1, 6)
+        table = np.frombuffer(self._components, np.int64).reshape(-1, 7)
         keys, extensions = list(self._keys), list(self._extensions)
         _, first = np.unique(table[:, 0] * len(extensions) + table[:, 1], return_index=True)
         repeated = np.ones(len(table), np.bool_)
@@ -180,23 +193,27 @@ class _Gathered:
         renumbered = np.zeros(len(extensions), np.int32)
         renumbered[used] = np.arange(len(used))
         encoded = [keys[sample].encode("utf-8", "surrogateescape") for sample in images[:, 0]]
+        key_bytes = np.frombuffer(b"".join(encoded), np.uint8)
         return ShardIndex(
             shard_bytes=size_bytes,
             shard_mtime_ns=mtime_ns,
             extensions=tuple(extensions[number] for number in used),
             left_out=tuple(self._left_out),
             left_out_count=self._left_out_count,
+            data_digest=DataDigest.of(zip(encoded, images[:, 4].tolist(), images[:, 5].tolist())),
             image_offset=images[:, 2].copy(),
             image_size=images[:, 3].copy(),
             height=images[:, 4].astype(np.int32),
             width=images[:, 5].astype(np.int32),
+            orientation=images[:, 6].astype(np.uint8),
             label=labels[has_image],
             key_end=np.cumsum([len(key) for key in encoded], dtype=np.int64),
             component_end=np.searchsorted(kept[:, 0], images[:, 0], side="right"),
             component_extension=renumbered[kept[:, 1]],
             component_offset=kept[:, 2].copy(),
             component_size=kept[:, 3].copy(),
-            key_bytes=np.frombuffer(b"".join(encoded), np.uint8),
+            key_bytes=key_bytes,
+            counts={"samples": len(images), "components": len(kept), "key_bytes": len(key_bytes)},
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 from collections import OrderedDict
@@ -12,7 +11,7 @@ from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,10 @@ from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
 from gpuloader.helpers.regular_file import check_regular
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
 from gpuloader.plan import Plan
-from gpuloader.shards.index import IMAGE_EXTENSIONS, ShardIndex
-from gpuloader.shards.index_files import open_indexes
+from gpuloader.shards.accepted_sizes import AcceptedSizes
+from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex
+from gpuloader.shards.index_files import Opened, open_indexes, open_set
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import (
     Ahead,
@@ -45,7 +46,6 @@ ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
 """Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
 
 _MOST_OPEN_FILES = 256
-_SIDES = ("height", "width")
 
 
 class Arena:
@@ -89,24 +89,26 @@ class ShardSet:
     Threads may share it; they read one after the other.
 
     Args:
+        shards: their paths, or where they are on stores.
+        index: of all of them, in their order.
         read_cached: begins to read images; by default it only asks the disk for them.
     """
 
     def __init__(
         self,
         shards: Sequence[Shard],
-        indexes: Sequence[ShardIndex],
+        index: SetIndex,
         entries: Mapping[int, Entry] | None = None,
         cache: ShardCache | None = None,
         read_cached: ReadCached = ask_for,
     ) -> None:
-        self._shards = list(shards)
-        self._indexes = list(indexes)
+        self.shards = tuple(shards)
+        self.index = index
         self._entries = dict(entries or {})  # for the shards on stores
         self._cache = cache
         self._read_cached = read_cached
         self._warned = False
-        self._starts = np.concatenate([[0], np.cumsum([len(index) for index in indexes])])
+        self._starts = np.concatenate([[0], index.sample_end])
         self._files: OrderedDict[int, FileIO] = OrderedDict()
         self._states: dict[int, tuple[int, int, int]] = {}  # of local shards: device, inode and ctime when last read
         self._lock = Lock()
@@ -114,7 +116,7 @@ class ShardSet:
         self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
         if len(self) == 0:
             raise NoSamplesError(
-                f"no images in {', '.join(map(str, self._shards[:3]))}{' ...' if len(self._shards) > 3 else ''}: "
+                f"no images in {', '.join(map(str, self.shards[:3]))}{' ...' if len(self.shards) > 3 else ''}: "
                 f"a sample needs a member named KEY.EXT with one of the extensions {', '.join(IMAGE_EXTENSIONS)}"
             )
 
@@ -135,22 +137,36 @@ class ShardSet:
         """
         local = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Path)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
-        indexes = dict(zip(local, open_indexes(list(local.values()), progress))) if local else {}
+        indexes: dict[int, Opened] = {}
+        if local:
+            indexes |= zip(local, open_indexes(list(local.values()), progress))
         if not remote:
-            return cls(shards, list(indexes.values()), read_cached=read_cached)
+            return cls(shards, open_set(list(indexes.values())), read_cached=read_cached)
         shard_cache = ShardCache(cache, cache_bytes)
         opened = dict(zip(remote, open_remote(list(remote.values()), shard_cache, progress)))
         indexes |= {number: index for number, (_, index) in opened.items()}
         entries = {number: entry for number, (entry, _) in opened.items()}
-        return cls(shards, [indexes[number] for number in range(len(indexes))], entries, shard_cache, read_cached)
+        index = open_set([indexes[number] for number in range(len(indexes))])
+        return cls(shards, index, entries, shard_cache, read_cached)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def indexes(self) -> Sequence[tuple[Shard, ShardIndex]]:
-        """The shards with their indexes, in order."""
-        return list(zip(self._shards, self._indexes, strict=True))
+    def samples_of(self, shard: int) -> range:
+        """The ids of the samples of a shard, by its number."""
+        return range(self._starts[shard].item(), self._starts[shard + 1].item())
+
+    def column(self, name: str) -> NDArray[Any]:
+        """(N,) a column of the index, read-only: image_offset, image_size, height, width, orientation or label.
+
+        `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
+        `gpuloader.shards.index_format`.
+        """
+        return self.index.column(name)
+
+    def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels of (b,) samples, as in the column `label`."""
+        return self.index.at("label", samples)
 
     @property
     def local(self) -> bool:
@@ -159,27 +175,28 @@ class ShardSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the data: 32 hex digits of the shards' indexed content, in order, wherever they are."""
-        return hashlib.blake2b(b"".join(self.digests), digest_size=16).hexdigest()
+        """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
+        return str(self.digest_of_first(len(self)))
+
+    def digest_of_first(self, samples: int) -> DataDigest:
+        """The digest of the first samples, to recognise shards that were appended."""
+        shard, row = self._locate(samples) if samples < len(self) else (len(self.shards), 0)
+        digest = sum(self.index.data_digests()[:shard], DataDigest())
+        return digest + self.index.data_digest_of(samples - row, samples)
+
+    def digests_of_runs(self, shards: int) -> list[DataDigest]:
+        """The digest of each run of so many shards; the last run may be shorter."""
+        each = self.index.data_digests()
+        return [sum(each[first : first + shards], DataDigest()) for first in range(0, len(each), shards)]
 
     @cached_property
-    def digests(self) -> tuple[bytes, ...]:
-        """A digest of each shard's indexed content."""
-        return tuple(index.digest() for index in self._indexes)
-
-    @cached_property
-    def cls_labels(self) -> NDArray[np.int64]:
-        """(N,) int64, as `ShardIndex.label`."""
-        return np.concatenate([index.label for index in self._indexes])
-
-    @cached_property
-    def accepted_sizes(self) -> NDArray[np.int32]:
-        """(N, 2) height and width of the images that the gate accepted in this process, and 0 for the others.
+    def accepted(self) -> AcceptedSizes:
+        """The images that the gate accepted in this process.
 
         Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
         is forgotten when the shard is read and was changed since.
         """
-        return np.zeros((len(self), 2), np.int32)
+        return AcceptedSizes(self.index)
 
     @cached_property
     def decoded(self) -> bool:
@@ -188,7 +205,9 @@ class ShardSet:
         Raises:
             DataError: some are arrays, and others are not.
         """
-        decoded = np.concatenate([index.decoded() for index in self._indexes])
+        if ARRAY_EXTENSION not in self.index.extensions:
+            return False
+        decoded = self.index.decoded()
         if decoded.any() and not decoded.all():
             places = [self.place(int(np.argmax(decoded == kind))) for kind in (True, False)]
             raise DataError(
@@ -200,7 +219,7 @@ class ShardSet:
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """(height, width) of the largest image with at most `most_pixels` pixels; (0, 0) if none is known."""
-        heights, widths = (np.concatenate([getattr(index, side) for index in self._indexes]) for side in _SIDES)
+        heights, widths = self.column("height"), self.column("width")
         pixels = heights.astype(np.int64) * widths
         row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
         return (int(heights[row]), int(widths[row])) if 0 < pixels[row] <= most_pixels else (0, 0)
@@ -208,7 +227,7 @@ class ShardSet:
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
-        sizes = np.concatenate([index.image_size for index in self._indexes])
+        sizes = self.column("image_size")
         causes = (
             (sample, cause_in_bytes(sizes[sample])) for sample in np.flatnonzero(sizes > MAX_ENCODED_BYTES).tolist()
         )
@@ -216,29 +235,26 @@ class ShardSet:
 
     def place(self, sample: int) -> Place:
         """The place of a sample."""
-        shard, row = self._locate(sample)
-        index = self._indexes[shard]
-        return Place(str(self._shards[shard]), index.key(row), int(index.image_offset[row]))
+        shard, _ = self._locate(sample)
+        offset = self.index.at("image_offset", np.array([sample]))
+        return Place(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
 
     def key(self, sample: int) -> str:
         """A sample's key."""
-        shard, row = self._locate(sample)
-        return self._indexes[shard].key(row)
+        return self.index.key(sample)
 
     def all_keys(self) -> list[str]:
         """The keys of all samples."""
-        return [key for index in self._indexes for key in index.all_keys()]
+        return self.index.all_keys()
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:
         """The extensions of all components, sorted."""
-        return tuple(sorted({extension for index in self._indexes for extension in index.extensions}))
+        return tuple(sorted(self.index.extensions))
 
     def samples_without(self, extension: str) -> NDArray[np.int64]:
         """The ids of the samples without a component of that extension, in order."""
-        return np.concatenate(
-            [index.rows_without(extension) + start for index, start in zip(self._indexes, self._starts, strict=False)]
-        )
+        return self.index.rows_without(extension)
 
     def read_images(
         self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
@@ -251,14 +267,10 @@ class ShardSet:
             ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
             RemoteError: a store does not deliver a shard.
         """
-        shards = self._shards_of(samples)
-        numbers = (samples - self._starts[shards]).tolist()
-        shards = shards.tolist()
-        places = [
-            (shard, self._indexes[shard].image_offset.item(number), self._indexes[shard].image_size.item(number), 0)
-            for shard, number in zip(shards, numbers, strict=True)
-        ]
-        rows = np.array(places, np.int64).reshape(-1, 4)
+        of_shard = self._shards_of(samples)
+        rows = np.zeros((len(samples), 4), np.int64)
+        rows[:, 0], shards = of_shard, of_shard.tolist()
+        rows[:, 1], rows[:, 2] = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
@@ -280,13 +292,13 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard, row = self._locate(sample)
-        place = self._indexes[shard].component(row, extension)
+        shard, _ = self._locate(sample)
+        place = self.index.component(sample, extension)
         if place is None:
             return None
         if cause := cause_in_bytes(place[1]):
             component = f"the .{extension} component"
-            message = f"{component} of {self.key(sample)!r} in {self._shards[shard]}: {cause}"
+            message = f"{component} of {self.key(sample)!r} in {self.shards[shard]}: {cause}"
             raise Refused(f"{component} beside it: {cause}", message)
         view = np.empty(place[1], np.uint8)
         with self._lock:
@@ -370,7 +382,7 @@ class ShardSet:
 
     def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:
-            raise ShardChangedError(f"{self._shards[shard]} ends before byte {offset + size}: {_CHANGED}")
+            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {_CHANGED}")
 
     def _check_local(self, shard: int, fd: int) -> None:
         """Checks that what was read of a file is what was indexed, and whether it is what was accepted.
@@ -384,16 +396,16 @@ class ShardSet:
         state = stat.st_dev, stat.st_ino, stat.st_ctime_ns
         if self._states.setdefault(shard, state) != state:
             self._states[shard] = state
-            self.accepted_sizes[self._starts[shard] : self._starts[shard + 1]] = 0
+            self.accepted.forget(shard)
 
     def _check_unchanged(self, shard: int, fd: int) -> os.stat_result:
         """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
-        index = self._indexes[shard]
         stat = os.fstat(fd)
-        if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
+        found = stat.st_size, stat.st_mtime_ns
+        indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
+        if found != indexed:
             raise ShardChangedError(
-                f"{self._shards[shard]} has (size, mtime_ns) ({stat.st_size}, {stat.st_mtime_ns}), but it was indexed "
-                f"with ({index.shard_bytes}, {index.shard_mtime_ns}): {_CHANGED}"
+                f"{self.shards[shard]} has (size, mtime_ns) {found}, but it was indexed with {indexed}: {_CHANGED}"
             )
         return stat
 
@@ -403,10 +415,10 @@ class ShardSet:
             while len(self._files) >= self._most_open:
                 self._close_oldest()
             try:
-                check_regular(Path(str(self._shards[shard])))
-                file = self._files[shard] = FileIO(str(self._shards[shard]))  # in C, so that no interrupt loses it
+                check_regular(Path(str(self.shards[shard])))
+                file = self._files[shard] = FileIO(str(self.shards[shard]))  # in C, so that no interrupt loses it
             except OSError as error:
-                raise ShardChangedError(f"{self._shards[shard]} can no longer be opened ({error.strerror})") from error
+                raise ShardChangedError(f"{self.shards[shard]} can no longer be opened ({error.strerror})") from error
         self._files.move_to_end(shard)
         return file.fileno()
 

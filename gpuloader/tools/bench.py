@@ -157,7 +157,7 @@ def _measure_device(
 
 def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
     """Reads for one epoch at most, and notes the cursors. Pages that another process maps stay in the page cache."""
-    for shard in (shard for shard, _ in run.shards.indexes if isinstance(shard, Path)):
+    for shard in (shard for shard in run.shards.shards if isinstance(shard, Path)):
         with open_uncached(shard):
             pass
     cursor = Cursor()
@@ -212,14 +212,13 @@ def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
 
 
 def _data(run: Run, machine: Machine) -> DataFacts:
-    indexes: Sequence[Any] = [index for _, index in run.shards.indexes]
-    shard_bytes = sum(index.shard_bytes for index in indexes)
+    shard_bytes = int(run.shards.index.shard_bytes.sum())
     images = len(run.shards)
     return DataFacts(
-        shards=len(indexes),
+        shards=len(run.shards.shards),
         images=images,
         shard_bytes=shard_bytes,
-        image_bytes=sum(int(index.image_size.sum()) for index in indexes) // images,
+        image_bytes=int(run.shards.column("image_size").sum()) // images,
         decoded=run.decoded,
         fits_in_memory=shard_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
     )

@@ -30,6 +30,7 @@ from gpuloader.shards import (
     ShardSet,
     Tar,
     open_index,
+    open_set,
     resolve_local,
     scan_to_damage,
     write_quarantine,
@@ -170,7 +171,7 @@ def check_shards(
     shards = _scan(paths, progress)
     bad: dict[int, str] = {}
     if shards[-1].samples.stop or not any(shard.damage for shard in shards):
-        shard_set = ShardSet(paths, [shard.index for shard in shards])
+        shard_set = ShardSet(paths, open_set([shard.index for shard in shards]))
         with progress_bar(progress) as bar:
             task = bar.add_task("checking images", total=len(shard_set))
             bad = _find_undecodable(shard_set, device, lambda count: bar.advance(task, count))
@@ -262,10 +263,9 @@ def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable
     """The samples whose images the gate or the decoder refuses, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
-    sizes = np.concatenate([index.image_size for _, index in shards.indexes])
     bad: dict[int, str] = {}
     with Decoding(batch_size, threads, device_id) as decoding:
-        for samples, images in _read(shards, runs(sizes.tolist(), batch_size, _READ_BYTES)):
+        for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
             bad |= {samples[row]: cause for row, cause in decoding.bad(images).items()}
             advance(len(samples))
     return bad | shards.too_large

@@ -111,6 +111,10 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
+def _warning_if(wrong: bool, name: str, found: str, advice: str) -> Finding:
+    return Finding(name, found, "warning", advice) if wrong else Finding(name, found)
+
+
 # --- NVIDIA
 
 
@@ -270,10 +274,8 @@ def _decoding() -> Finding:
 
 def decoding(problems: Sequence[str], found: str) -> Finding:
     """The finding of the trial; any problem makes it a warning."""
-    if any(problems):
-        advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
-        return Finding("decoding", found, "warning", advice)
-    return Finding("decoding", found)
+    advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
+    return _warning_if(any(problems), "decoding", found, advice)
 
 
 # --- the machine
@@ -296,10 +298,8 @@ def memory(built_in: int, limit: int | None) -> Finding:
     limited = limit is not None and limit < built_in
     usable = limit if limit is not None and limited else built_in
     found = f"{usable / _GB:.1f} GB" + (f" (a limit; the machine has {built_in / _GB:.1f} GB)" if limited else "")
-    if usable < _FEW_BYTES:
-        advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
-        return Finding("memory", found, "warning", advice)
-    return Finding("memory", found)
+    advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
+    return _warning_if(usable < _FEW_BYTES, "memory", found, advice)
 
 
 def _shared_memory() -> Finding:
@@ -307,20 +307,14 @@ def _shared_memory() -> Finding:
         size = shutil.disk_usage("/dev/shm").total
     except OSError as error:
         return Finding("shared memory", f"no /dev/shm: {error.strerror}", "warning", _MORE_SHARED)
-    found = f"{size / _GB:.1f} GB"
-    return (
-        Finding("shared memory", found, "warning", _MORE_SHARED)
-        if size < _FEW_SHARED_BYTES
-        else Finding("shared memory", found)
-    )
+    return _warning_if(size < _FEW_SHARED_BYTES, "shared memory", f"{size / _GB:.1f} GB", _MORE_SHARED)
 
 
 def open_files(limit: int) -> Finding:
     """The limit on open files, -1 for none."""
-    if 0 <= limit < _FEW_FILES:
-        advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and reopens others: ulimit -n 65536"
-        return Finding("open files", f"at most {limit:,}", "warning", advice)
-    return Finding("open files", "no limit" if limit < 0 else f"at most {limit:,}")
+    advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and reopens others: ulimit -n 65536"
+    found = "no limit" if limit < 0 else f"at most {limit:,}"
+    return _warning_if(0 <= limit < _FEW_FILES, "open files", found, advice)
 
 
 def _kernels() -> Finding:
@@ -386,9 +380,7 @@ def _disk(shards: Sequence[Path]) -> Finding:
         f"{speed.reads_per_second:,.0f} reads of {speed.read_bytes / 1e3:.0f} kB a second at random, by one thread"
     )
     if speed.reads_per_second < _SLOW_READS_PER_SECOND:
-        return Finding(
-            "disk", found, "warning", 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
-        )
-    if speed.bytes_per_second < _SLOW_BYTES_PER_SECOND:
-        return Finding("disk", found, "warning", "copy the shards to a local disk")
-    return Finding("disk", found)
+        advice = 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
+        return Finding("disk", found, "warning", advice)
+    is_slow = speed.bytes_per_second < _SLOW_BYTES_PER_SECOND
+    return _warning_if(is_slow, "disk", found, "copy the shards to a local disk")

@@ -109,32 +109,23 @@ def describe_shards(
     """
     recipe = load_preset(preset)
     shards = ShardSet.open(resolve_shards(tar), progress)
-    indexes = [index for _, index in shards.indexes]
-    heights = np.concatenate([index.height for index in indexes])
-    widths = np.concatenate([index.width for index in indexes])
-    sizes = np.concatenate([index.image_size for index in indexes])
+    index = shards.index
+    heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
     place = find_labels(shards) if label_from == "auto" else label_from
     classes = _classes(shards, place)
-    formats: Counter[str] = Counter()
-    components: Counter[str] = Counter()
-    for index in indexes:
-        rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
-        is_image = index.component_offset == index.image_offset[rows]
-        formats.update(_by_name(index.component_extension[is_image], index.extensions))
-        components.update(_by_name(index.component_extension, index.extensions))
     memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
     return Info(
-        shards=len(indexes),
+        shards=len(shards.shards),
         samples=len(shards),
-        shard_bytes=sum(index.shard_bytes for index in indexes),
-        stray_count=sum(index.left_out_count for index in indexes),
+        shard_bytes=int(index.shard_bytes.sum()),
+        stray_count=int(index.left_out_count.sum()),
         label_from=place,
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
-        formats=dict(formats.most_common()),
-        components=dict(components.most_common()),
+        formats=_by_name(index.image_extensions(), index.extensions),
+        components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),
         megapixels=_spread(heights.astype(np.int64) * widths / 1e6),
@@ -146,7 +137,8 @@ def describe_shards(
 
 
 def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, int]:
-    return {name: count for name, count in zip(names, np.bincount(numbers, minlength=len(names)).tolist()) if count}
+    counts = Counter(dict(zip(names, np.bincount(numbers[numbers >= 0], minlength=len(names)).tolist())))
+    return {name: count for name, count in counts.most_common() if count}
 
 
 def _classes(shards: ShardSet, label_from: str | None) -> tuple[ClassCount, ...]:
@@ -155,7 +147,7 @@ def _classes(shards: ShardSet, label_from: str | None) -> tuple[ClassCount, ...]
         assert labels is not None
         column, names = labels.of(np.arange(len(shards))), labels.names
     else:
-        column, names = shards.cls_labels, find_class_names(shards)
+        column, names = shards.column("label"), find_class_names(shards)
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)

@@ -152,21 +152,19 @@ class Gallery:
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
             return np.arange(0 if whole else len(self))
-        found, first = [], 0
-        for _, index in self._shards.indexes:
-            keys, places = index.key_bytes.tobytes(), []
-            place = keys.find(wanted)
-            while place >= 0:
-                places.append(place)
-                place = keys.find(wanted, place + 1)
-            start = np.array(places, np.int64)
-            rows = np.searchsorted(index.key_end, start, side="right")
-            key_start, key_end = np.concatenate([[0], index.key_end])[rows], index.key_end[rows]
-            end = start + len(wanted)
-            match = (start == key_start) & (end == key_end) if whole else end <= key_end
-            found.append(first + np.unique(rows[match]))
-            first += len(index)
-        return np.concatenate(found)
+        ends = self._shards.index.column("key_end")
+        keys, places = self._shards.index.column("key_bytes").tobytes(), []
+        place = keys.find(wanted)
+        while place >= 0:
+            places.append(place)
+            place = keys.find(wanted, place + 1)
+        start = np.array(places, np.int64)
+        end = start + len(wanted)
+        rows = np.searchsorted(ends, start, side="right")
+        match = end <= ends[rows]
+        if whole:
+            match = (start == np.append(0, ends)[rows]) & (end == ends[rows])
+        return np.unique(rows[match])
 
     def drawn(self, count: int, seed: int) -> list[int]:
         """The ids of some samples from all of the data: the first ones of a training that shuffles with the seed."""

@@ -41,9 +41,9 @@ def gpu_name() -> str | None:
 
 def images(shards: Sequence[Path]) -> dict[str, Any]:
     """How many images there are and how large: bounds, and how many lie from each bound to the next."""
-    indexes = [index for _, index in ShardSet.open(shards).indexes]
-    pixels = np.concatenate([index.height.astype(np.int64) * index.width for index in indexes])
-    sizes = np.concatenate([index.image_size for index in indexes])
+    opened = ShardSet.open(shards)
+    pixels = opened.column("height").astype(np.int64) * opened.column("width")
+    sizes = opened.column("image_size")
     return {
         "shards": len(shards),
         "images": len(sizes),

@@ -58,7 +58,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         "machine": machine(),
         "preset": arguments.preset,
         "batch": arguments.batch,
-        "image_bytes": int(np.mean(np.concatenate([index.image_size for _, index in run.shards.indexes]))),
+        "image_bytes": int(np.mean(run.shards.column("image_size"))),
         "cpu_us_per_image": {name: [each[name] for each in stages] for name in stages[0]},
         "images_per_second": {name: [each[name] for each in speeds] for name in speeds[0]},
     }

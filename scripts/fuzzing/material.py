@@ -125,10 +125,10 @@ def _tars() -> tuple[bytes, ...]:
 
 
 def _indexes() -> tuple[bytes, ...]:
-    """Index files without their checksums, which come last."""
+    """Index files; their digests are put right before they are read."""
     from fuzzing.parsers import scanned
 
-    return tuple(scanned(tar).to_bytes()[:-32] for tar in material("tar"))
+    return tuple(scanned(tar).to_bytes() for tar in material("tar"))
 
 
 def _states() -> tuple[bytes, ...]:

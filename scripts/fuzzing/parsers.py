@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from bad_images import GOOD
 from drawn_numbers import all_numbers_of
+from forging import parts_of, sealed
 from making import write_shard
 
 from fuzzing.jobs import Job, Result
@@ -105,7 +105,7 @@ def _takes_tar(data: bytes) -> bool:
 
 
 def _takes_index(data: bytes) -> bool:
-    index = ShardIndex.parse(data + hashlib.blake2b(data, digest_size=32).digest(), "a.gpuidx")
+    index = ShardIndex.parse(sealed(parts_of(data)), "a.gpuidx")
     _use(index, index.shard_bytes)
     return True
 

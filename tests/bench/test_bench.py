@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,18 +111,6 @@ def test_every_image_is_in_an_epoch_once(
         assert [count for count, _ in batches] == [8, 8, 4]
 
 
-@pytest.mark.parametrize("recipe", ["decoded-train", "decoded-serve"])
-def test_images_are_decoded_once_for_recipes_that_say_so(few_shards: list[Path], tmp_path: Path, recipe: str) -> None:
-    common, gpuloader_ = module("systems.common"), module("systems.gpuloader_")
-    task = common.Task(few_shards, recipe=recipe, batch=BATCH, threads=2, work=tmp_path)
-    for _ in range(2):  # the second time nothing is made
-        batches = list(gpuloader_.make(task).epoch(0))
-        assert [tuple(batch.shape) for batch in batches] == [(8, 3, 224, 224), (8, 3, 224, 224), (4, 3, 224, 224)]
-    [shard] = tmp_path.glob("images-*/train-000000.tar")
-    with tarfile.open(shard) as tar:
-        assert {Path(name).suffix for name in tar.getnames()} == {".npy"}
-
-
 def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_path: Path) -> None:
     common = module("systems.common")
     task = common.Task(few_shards, recipe="eval", antialias=True, batch=BATCH, threads=2, work=tmp_path)
@@ -132,32 +119,6 @@ def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_pa
     )
     assert ours.shape == stock.shape == (BATCH, 3, 224, 224)
     assert (ours - stock).abs().mean() < 0.1
-
-
-def test_the_reason_of_a_failure_is_its_last_error_without_paths() -> None:
-    reason = module("peers").reason
-    assert reason("x\nRuntimeError: no /a/b/c.so here\nnote: pip\nerror: subprocess-exited\n") == (
-        "RuntimeError: no c.so here"
-    )
-    assert reason("ERROR: not in https://host/simple at all\n") == "ERROR: not in  at all"
-    assert reason("") == "no reason was given"
-
-
-def test_large_pictures_are_large(few_shards: list[Path]) -> None:
-    import io
-
-    from PIL import Image
-
-    [picture] = [module("systems.tars").Images(few_shards)[0]]
-    assert Image.open(io.BytesIO(module("large").enlarged(0, picture))).size == (3000, 2000)
-
-
-def test_scale_measures_real_and_planned_samples(tmp_path: Path) -> None:
-    scaling = module("scaling")
-    scaling.write_shards(tmp_path, 300)
-    assert scaling._build(str(tmp_path))["index_build_seconds"] > 0
-    assert scaling._load(str(tmp_path))["index_file_bytes"] > 0
-    assert "1,000,000,000,000" in scaling.table([{"samples": 10**12, **scaling.planning(10**12)}])
 
 
 def test_the_start_is_measured_with_nothing_made_before(
@@ -192,74 +153,12 @@ def test_the_start_is_measured_with_nothing_made_before(
     assert re.fullmatch(r"\| gpuloader( \| \d+\.\d\d s \(\d+\.\d\d s\)){3} \|", lines[2])
 
 
-def test_the_hosts_side_is_measured_without_decoding(
-    few_shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = f"--batch {BATCH} --batches 3 --rounds 2 --output {tmp_path}/host.json --shards".split()
-    module("hosting").main([*options, *map(str, few_shards)])
-    result = json.loads((tmp_path / "host.json").read_text())
-    printed = capsys.readouterr().out
-    for name, values in {**result["cpu_us_per_image"], **result["images_per_second"]}.items():
-        assert len(values) == 2
-        assert (
-            name.startswith("%") or min(values) > 0
-        )  # how long another thread held Python's lock is up to the machine
-        assert f"| {name} | " in printed
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/benchmark.md", "docs/guarantees.md"])
 def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     publishing = module("publishing")
     text = (publishing.ROOT / page).read_text()
     assert publishing.replaced(text, publishing.write_parts(publishing.load())[page]) == text
     assert publishing.replaced(text, "") != text
-
-
-def test_what_is_proven_on_which_gpu_is_what_verify_found() -> None:
-    machine = {"cpu": "a CPU", "gpus": ["NVIDIA H100"]}
-    rows = [{"check": "recipes", "name": "dino", "ok": False}, {"check": "memory", "name": "12 loaders", "ok": True}]
-    common = {"machine": machine, "versions": {"driver": "580", "DALI": "2.4.0"}, "date": "2026-11-22T12:00:00+00:00"}
-    on_cpu = {**common, "device": "cpu", "rows": rows[1:]}
-    on_gpu = {**common, "device": "cuda:0", "rows": rows}
-    write = module("publishing").proven
-    assert write([on_cpu]).splitlines()[0] == "No GPU has been verified yet."
-    assert write([on_cpu, on_gpu]).splitlines() == [
-        "- a CPU (CPU) with driver 580, DALI 2.4.0, 2026-11-22: 1 rows looked at, off: nothing",
-        "- NVIDIA H100 with driver 580, DALI 2.4.0, 2026-11-22: 2 rows looked at, off: recipes: dino",
-    ]
-
-
-def test_a_plot_has_bars_for_systems_and_lines_for_floors() -> None:
-    plot, result = module("plot"), module("publishing").load()["photographs"]
-    figure = plot.plot(result)
-    for axis, systems in zip(figure.axes, result["summary"].values(), strict=True):
-        costs = {
-            result["systems"][name]["title"]: each["cpu_seconds_per_1000"]["median"] for name, each in systems.items()
-        }
-        rows = [label.get_text() for label in axis.get_yticklabels()]
-        bars = {rows[round(bar.get_y() + bar.get_height() / 2)]: bar.get_width() for bar in axis.patches}
-        lines = {line.get_label(): line for line in axis.lines if line.get_linestyle() == ":"}
-        assert {**bars, **{title: line.get_xdata()[0] for title, line in lines.items()}} == costs
-        assert set(lines) == {title for title in costs if title.startswith("floor: ")}
-        assert rows[len(lines) :] == sorted(bars, key=lambda title: -bars[title])  # from the bottom up
-        for title, line in lines.items():
-            assert line.get_ydata()[0] == rows.index(title)
-            assert line.get_ydata()[1] > len(rows) - 1  # through every bar
-    plot.pyplot.close(figure)
-
-
-def test_the_sweep_ends_with_the_fastest_value_of_each_setting() -> None:
-    choices = {"threads": [1, 2, 4], "whole": [False, True], "load": [0.5, 0.0, 1.0]}
-    best = {"threads": 4, "whole": False, "load": 1.0}
-    assert module("sweeping").fastest(choices, lambda it: sum(it[name] == best[name] for name in best)) == best
-
-
-def test_the_sweep_measures_with_every_setting(few_shards: list[Path]) -> None:
-    sweeping = module("sweeping")
-    for name, values in sweeping.CHOICES.items():
-        settings = {**{name: values[0] for name, values in sweeping.CHOICES.items()}, "batch": BATCH, "threads": 1}
-        value = BATCH if name == "batch" else values[-1]
-        assert sweeping.images_per_second(few_shards, {**settings, name: value}, seconds=0.05) > 0
 
 
 def run_on_gpu(folder: Path, *options: str) -> tuple[int, list[str], list[str]]:

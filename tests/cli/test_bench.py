@@ -39,10 +39,3 @@ def test_json_is_all_of_it(shards: list[Path]) -> None:
     assert (printed["settings"]["batch_size"], printed["settings"]["shuffle"]) == (8, "block")
     [device] = printed["devices"]
     assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
-
-
-def test_a_mistake_is_one_message(shards: list[Path]) -> None:
-    result = run(*shards, "--preset", "imagenet_evl")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("error: no preset is called 'imagenet_evl'")
-    assert "Traceback" not in result.stderr

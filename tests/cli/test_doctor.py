@@ -61,11 +61,6 @@ def test_a_rank_without_a_world_size_is_a_failure() -> None:
     assert findings(status=3, RANK="1")["processes"]["status"] == "failure"
 
 
-def test_processes_of_slurms_that_know_no_rank_are_a_warning() -> None:
-    found = findings(status=0, SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="8")
-    assert found["processes"]["status"] == "warning"
-
-
 def test_folders_that_cannot_be_written_to_are_warnings(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = findings(status=0, XDG_CACHE_HOME=str(tmp_path / "file"))

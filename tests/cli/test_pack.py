@@ -80,15 +80,7 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (("gone", "packed"), 1, "error: no such source: gone (relative to "),
-        (("photos", "photos/packed"), 1, "error: the destination "),
-        (("photos", "packed", "--max-size", "0"), 1, "error: max_size=0: allowed is an integer from 1 to 65500"),
-        (("photos", "packed", "--part", "2/2"), 1, "error: part=2/2: allowed is i/n with i from 0 to n - 1"),
-        (
-            ("photos", "packed", "--classes", "gone.json"),
-            1,
-            "error: classes='gone.json' cannot be read (No such file or directory): allowed is a JSON file with a list",
-        ),
-        (("photos", "a-file"), 1, "error: the destination "),
+        (("photos", "packed", "--classes", "gone.json"), 1, "error: classes='gone.json' cannot be read (No such"),
         (("photos", "packed", "--shard-bytes", "much"), 1, "allowed are bytes such as 256MiB"),
         (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if you mean bytes"),
         (("photos", "packed", "--part", "1"), 2, "--part '1': allowed is i/n"),
@@ -100,7 +92,6 @@ def test_a_users_mistake_is_one_message(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_class_folders(tmp_path / "photos", count=3)
-    Path("a-file").touch()
     result = run(*arguments)
     assert result.returncode == status
     assert result.stdout == ""

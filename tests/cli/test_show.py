@@ -55,16 +55,7 @@ def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("-o", "/no/such/a.png"),
-            "error: /no/such/a.png: there is no folder /no/such; name a file in one that exists",
-        ),
-        (("--preset", "imagenet_trian"), "error: no preset is called 'imagenet_trian' (did you mean imagenet_train?)"),
         (("--set", "size"), "error: --set size: allowed is KEY=VALUE, such as RandomResizedCrop.size=160"),
-        (
-            ("--set", "RandomCrop.size=3"),
-            "error: imagenet_train.yaml with overrides: the recipe has no RandomCrop",
-        ),
         (("--set", "dtype=[1"), "error: --set dtype=[1 cannot be read as YAML"),
         (("--id", "40"), "error: sample 40: allowed is an id from 0 to 39"),
         (("--serve", "--port", "70000"), "error: port 70000 cannot be used"),
@@ -79,9 +70,6 @@ def test_a_mistake_is_one_message(shards: list[Path], tmp_path: Path, arguments:
 
 MISTAKES = (
     (("-o", "grid.gif"), "grid.gif: allowed is a file that ends in .png, .jpg or .jpeg"),
-    (("--versions", "0"), "versions=0: allowed is an integer from 1 to 1000"),
-    (("--columns", "1"), "columns=1: allowed is an integer from 2 to 1000"),
-    (("--count", "0"), "samples=0: allowed is a number above 0"),
     (("--seed", "-1"), "seed=-1: allowed is an integer"),
     (("--preset", "imagenet_trian"), "no preset is called 'imagenet_trian'"),
     (("--set", "RandomCrop.size=3"), "the recipe has no RandomCrop"),
@@ -105,16 +93,14 @@ def test_a_mistake_is_said_before_torch_is_imported(shards: list[Path], tmp_path
     assert [message in line for (_, message), line in zip(MISTAKES, said, strict=True)] == [True] * len(MISTAKES)
 
 
-@pytest.mark.parametrize("requests", [0, 1])
-def test_it_serves_until_ctrl_c(shards: list[Path], requests: int) -> None:
+def test_it_serves_until_ctrl_c(shards: list[Path]) -> None:
     command = [*COMMAND, *map(str, shards), *SMALL, "--serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         [url] = re.findall(r"^(http://127\.0\.0\.1:\d+/)    \(Ctrl-C ends it\)$", line.strip())
-        for _ in range(requests):
-            with urllib.request.urlopen(f"{url}api/version?id=3") as answer:
-                assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
+        with urllib.request.urlopen(f"{url}api/version?id=3") as answer:
+            assert answer.read(8) == b"\x89PNG\r\n\x1a\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")

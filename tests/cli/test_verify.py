@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 from command_line import run
 from gpu_graph import gpu_graph
 from typer.testing import CliRunner
 
 from gpuloader.cli.app import app
-from gpuloader.tools.verify import Looks, Outcome, Subject, verifying
-from gpuloader.tools.verify.result import Difference
 
 OFF = {"RANK": "1"}  # without a WORLD_SIZE
 
@@ -50,27 +47,3 @@ def test_without_shards_it_draws_pictures_and_takes_the_gpu(monkeypatch: pytest.
     rows = json.loads(result.stdout)["rows"]
     assert rows[0]["found"] == "10 images are equal"
     assert "let go under a busy stream" in [row["name"] for row in rows]
-
-
-def test_where_images_differ_it_says_where_they_are_drawn(
-    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = torch.zeros((3, 8, 8), dtype=torch.uint8)
-
-    def looks(_: Subject) -> Looks:
-        yield "dino", lambda: Outcome("far", "near", False, Difference("01", image, image + 1))
-
-    monkeypatch.setattr(verifying, "CHECKS", {"recipes": looks})
-    arguments = ["verify", *map(str, shards), "--cpu", "--picture", str(tmp_path / "differ.png")]
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, (tmp_path / "differ.png").read_bytes()[:4]) == (3, b"\x89PNG")
-    assert f"{tmp_path}/differ.png shows the CPU's images, the device's, and their differences" in result.output
-    as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
-    assert as_json["picture"] == "differ.png"  # a report has no paths
-    assert [*as_json["rows"][0]] == ["check", "name", "found", "allowed", "ok"]
-
-
-def test_a_check_that_does_not_exist_is_a_mistake(shards: list[Path]) -> None:
-    result = run("verify", *shards, "--check", "colours")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: no check is called 'colours': allowed are machine, recipes, operations, ")

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from gpuloader import ConfigError, World
 from gpuloader.data import (
@@ -19,10 +19,8 @@ from gpuloader.data import (
     SamplingStrategy,
     TaskSpec,
     create_multi_dataloaders,
-    create_optimized_dataloader,
     ensure_deterministic_dataloader,
     set_reproducible_training,
-    worker_init_fn,
 )
 
 NUMBERS = TensorDataset(torch.arange(20))
@@ -50,10 +48,8 @@ def epoch(loader: DataLoader) -> list[int]:
         ({"num_workers": 0}, (False, None, False), (True, None, False)),
         ({"num_workers": 2}, (False, 2, True), (True, 2, True)),
         ({"num_workers": 2, "prefetch_factor": 4}, (False, 4, True), (True, 4, True)),
-        ({"num_workers": 2, "persistent_workers": False}, (False, 2, False), (True, 2, False)),
         ({"num_workers": 0, "persistent_workers": True}, (False, None, False), (True, None, False)),  # torch: an error
         ({"num_workers": 0, "pin_memory": True}, (False, None, False), (True, None, False)),  # torch: a warning
-        ({"num_workers": 0, "pin_memory": False}, (False, None, False), (False, None, False)),
     ],
     ids=str,
 )
@@ -99,22 +95,6 @@ def test_a_collator_of_ones_own_goes_before_the_tasks() -> None:
 def test_ranks_share_what_there_is() -> None:
     shares = [epoch(make(DataLoaderConfig(4, shuffle=True, seed=1, world=World(rank, 2)))) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == list(range(20))
-
-
-@pytest.mark.parametrize(
-    ("training", "world_size", "lengths"),
-    [(True, 1, [6, 6, 6]), (False, 1, [6, 6, 6, 2]), (True, 2, [6]), (False, 2, [6, 4])],
-)
-def test_create_optimized_dataloader(training: bool, world_size: int, lengths: list[int]) -> None:
-    loaders = [create_optimized_dataloader(NUMBERS, 6, training, 0, world_size, rank) for rank in range(world_size)]
-    for loader in loaders:
-        assert [len(batch) for [batch] in loader] == lengths
-        assert isinstance(loader.sampler, DistributedSampler) == (world_size > 1)
-        assert loader.worker_init_fn is worker_init_fn
-    first = epoch(loaders[0])
-    if world_size > 1:
-        loaders[0].sampler.set_epoch(1)
-    assert (epoch(loaders[0]) != first) == training
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ NUMBERS = [{"raw": torch.tensor(float(number)), "name": str(number)} for number 
         ((torch.tensor(1), 5), (2, 5)),
         (Pair(torch.tensor(1), torch.tensor(2)), Pair(2, 3)),
         ({"a": torch.tensor(1), "b": {"c": [torch.tensor(2)]}}, {"a": 2, "b": {"c": [3]}}),
-        (None, None),
     ],
     ids=str,
 )
@@ -44,36 +43,8 @@ def test_it_is_torchs_loader_on_a_device() -> None:
             assert batch["name"] == expected["name"]
 
 
-def test_batches_go_to_the_device_that_is_asked_for() -> None:
-    [batch] = DeviceLoader(NUMBERS, "meta", batch_size=10)
-    assert batch["raw"].device.type == "meta"
-
-
 def values(loader: CellMapDataLoader) -> list[int]:
     return [int(number) for batch in loader for number in batch["raw"]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "pin", "prefetch", "persistent"),
-    [
-        ({}, False, None, False),
-        ({"num_workers": 2}, False, 2, True),
-        ({"num_workers": 2, "prefetch_factor": 4, "persistent_workers": False}, False, 4, False),
-        ({"prefetch_factor": 8, "pin_memory": True}, False, None, False),  # without workers, without a GPU
-    ],
-)
-def test_attributes_say_how_it_loads(
-    arguments: dict[str, object], pin: bool, prefetch: object, persistent: bool
-) -> None:
-    loader = CellMapDataLoader(NUMBERS, device="cpu", **arguments)
-    assert (loader._pin_memory, loader._prefetch_factor, loader._persistent_workers) == (pin, prefetch, persistent)
-    assert loader._pytorch_loader is loader.loader
-    assert (loader.loader.prefetch_factor, loader.loader.persistent_workers) == (prefetch, persistent)
-
-
-def test_a_gpu_pins_unless_told_otherwise() -> None:
-    assert CellMapDataLoader(NUMBERS, device="cuda")._pin_memory
-    assert not CellMapDataLoader(NUMBERS, device="cuda", pin_memory=False)._pin_memory
 
 
 @pytest.mark.parametrize(
@@ -160,7 +131,6 @@ def test_refresh_calls_the_sampler_again() -> None:
     ("arguments", "message"),
     [
         ({"prefetch_factor": 0}, "prefetch_factor=0: allowed is an integer of at least 1"),
-        ({"prefetch_factor": 1.5}, "prefetch_factor=1.5"),
         ({"weighted_sampler": True}, "has neither get_weighted_sampler nor weights"),
     ],
 )

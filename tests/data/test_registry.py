@@ -68,15 +68,9 @@ def test_a_factory_gets_the_tokenizer_if_it_takes_one(registry: CollatorRegistry
     [
         ({}, "give task_spec or collator_name"),
         ({"collator_name": "visoin"}, "collator_name='visoin': allowed are text, vision, default"),
-        (
-            {"collator_name": "vision", "men": 1},
-            "unexpected keyword argument 'men'; its parameters are normalize, mean",
-        ),
+        ({"collator_name": "vision", "men": 1}, "unexpected keyword argument 'men'; its parameters are normalize,"),
         ({"task_spec": TaskSpec.lm_tiny()}, "text needs tokenizer="),
-        (
-            {"task_spec": TaskSpec("t", "text", "ranking")},
-            "task_type='ranking' for text: allowed are causal_lm, masked_lm",
-        ),
+        ({"task_spec": TaskSpec("t", "text", "ranking")}, "task_type='ranking' for text: allowed are causal_lm,"),
     ],
 )
 def test_what_is_refused(registry: CollatorRegistry, arguments: dict[str, object], message: str) -> None:

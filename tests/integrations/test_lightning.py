@@ -219,23 +219,6 @@ def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
     assert fit(tar, tmp_path, tmp_path / "failed.ckpt", val_check_interval=3).steps["train"] == whole[3:]
 
 
-def test_the_progress_bar_goes_on_where_it_was(tar: list[str], tmp_path: Path) -> None:
-    class Watched(lightning.callbacks.TQDMProgressBar):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shown: list[tuple[int, int]] = []
-
-        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-            super().on_train_batch_end(*args, **kwargs)
-            self.shown.append((self.train_progress_bar.n, self.total_train_batches))
-
-    fit(tar, tmp_path, max_steps=3, callbacks=[checkpoints(lightning, tmp_path, every_n_train_steps=3)])
-    bar = Watched()
-    [(_, path)] = in_order(tmp_path)
-    fit(tar, tmp_path, path, max_epochs=1, enable_progress_bar=True, enable_checkpointing=False, callbacks=[bar])
-    assert bar.shown == [(4, 5), (5, 5)]
-
-
 @pytest.mark.parametrize(
     ("when", "done", "changed", "message"),
     [
@@ -332,15 +315,6 @@ def test_loaders_are_closed_when_they_are_done_with(
             next(iter(loader))
     run.save_checkpoint(tmp_path / "afterwards.ckpt")
     assert torch.load(tmp_path / "afterwards.ckpt", weights_only=True)["GPULoaderDataModule"]["global_batch"] == 8
-
-
-def test_the_same_module_serves_run_after_run(tar: list[str], tmp_path: Path) -> None:
-    module = data(tar)
-    runs = []
-    for _ in range(2):
-        runs.append(model(lightning))
-        trainer(lightning, tmp_path, max_steps=7).fit(runs[-1], datamodule=module)
-    assert runs[0].steps == runs[1].steps
 
 
 # --- invalid arguments
@@ -452,17 +426,12 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("sampling", '{subset: ["a/1", "b/2"]}', {"subset": ["a/1", "b/2"]}),
         ("sampling", "{subset: cat/*}", {"subset": "cat/*"}),  # a pattern of keys
         ("sampling", "{weights: balanced, steps_per_epoch: 4}", {"weights": "balanced", "steps_per_epoch": 4}),
-        ("sampling", "{weights: {0: 2.5, 7: 1}}", {"weights": {0: 2.5, 7: 1.0}}),
-        ("sampling", "{weights: [0.5, 2]}", {"weights": [0.5, 2.0]}),
         ("sampling.weights", "balanced", {"weights": "balanced"}),
         ("sampling", "balanced", None),
         ("on_error", "replace", "replace"),
         ("on_error", "{replace: true}", {"replace": True}),
-        ("on_error.replace", "true", {"replace": True}),
         ("on_error", "skip", None),
-        ("decoder", "{num_threads: 3}", {"num_threads": 3}),
         ("decoder.num_threads", "3", {"num_threads": 3}),
-        ("label_from", "json:label", "json:label"),
         ("label_from", "{classes: [cat, dog]}", {"classes": ["cat", "dog"]}),
         ("cache", "{folder: /scratch, max_bytes: 500}", {"folder": "/scratch", "max_bytes": 500}),
         ("preset", "{imagenet_train: {dtype: float16}}", {"imagenet_train": {"dtype": "float16"}}),
@@ -470,7 +439,6 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("shuffle", "math.factorial", math.factorial),
         ("shuffle", "blocks", None),
         ("eval_loader", "{shuffle: block}", {"shuffle": "block"}),
-        ("eval_loader", "{batch_size: many}", None),
     ],
 )
 def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument: str, given: str, taken: Any) -> None:

@@ -5,7 +5,6 @@ The packages come with scripts/test_integrations; elsewhere these tests skip.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,22 +15,16 @@ import pytest
 import torch
 from making import picture
 from PIL import Image
-from scipy import stats
 
 from gpuloader import Compose, PresetError
-from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
-from gpuloader.recipe.crops import random_windows
 from gpuloader.transforms import (
     ColorJitter,
-    GaussianBlur,
     Normalize,
     RandomApply,
     RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    RandomVerticalFlip,
     ThreeAugment,
     TimmRandAugment,
 )
@@ -75,11 +68,9 @@ def apart(ours: Compose, theirs: Callable[[Image.Image], torch.Tensor], sizes: l
     [
         ({}, 1.01),
         ({"input_size": 96, "crop_pct": 0.9}, 1.01),
-        ({"input_size": (3, 160, 160), "crop_pct": 1.0}, 1.01),
         ({"crop_mode": "squash", "crop_pct": 0.95}, 1.01),
         ({"crop_mode": "squash", "input_size": (3, 96, 128), "mean": (0.5, 0.4, 0.3), "std": (0.3, 0.4, 0.5)}, 1.01),
         ({"interpolation": "bicubic", "crop_pct": 0.95}, 3.01),  # PIL rounds and clips between its two passes
-        ({"is_training": True, "no_aug": True}, 1.01),
     ],
     ids=str,
 )
@@ -119,19 +110,6 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
             [RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"), RandomHorizontalFlip()],
         ),
         (
-            {"hflip": 0.0, "vflip": 0.3, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.4},
-            [
-                RandomResizedCrop(224),
-                RandomVerticalFlip(0.3),
-                RandomGrayscale(0.2),
-                RandomApply([GaussianBlur(23, (0.1, 2.0))], 0.4),
-            ],
-        ),
-        (
-            {"color_jitter": 0.4},
-            [RandomResizedCrop(224), RandomHorizontalFlip(), ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4))],
-        ),
-        (
             {"color_jitter": (0.1, 0.2, 0.3, 0.05), "color_jitter_prob": 0.8},
             [
                 RandomResizedCrop(224),
@@ -145,14 +123,6 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
                 RandomResizedCrop(224, interpolation="bicubic"),
                 RandomHorizontalFlip(),
                 TimmRandAugment(7, 3, 0.5, True, 0.3, 20, "bicubic", (124, 116, 104)),
-            ],
-        ),
-        (
-            {"auto_augment": "rand-m9", "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
-            [
-                RandomResizedCrop(224),
-                RandomHorizontalFlip(),
-                TimmRandAugment(9, 2, 0.0, False, 0.5, 10, "bilinear", (128, 128, 128)),
             ],
         ),
         (
@@ -197,56 +167,11 @@ def test_timms_own_recipes_are_those_that_are_shipped(name: str, options: dict[s
 @pytest.mark.parametrize(
     ("mode", "value"), [("const", 0.0), ("pixel", "random")], ids=["to the mean", "noise for each pixel"]
 )
-def test_erasing_draws_what_timm_draws(mode: str, value: object) -> None:
+def test_erasing_has_timms_parameters(mode: str, value: object) -> None:
     theirs = create_transform(224, **TRAIN, re_prob=0.4, re_mode=mode)
     *_, ours = Compose.from_timm(theirs).transforms
     assert isinstance(ours, RandomErasing)
     assert (ours.p, ours.scale, ours.value) == (0.4, (0.02, 1 / 3), value)
-    boxes = ours.draw(Draws(1, 0, np.arange(4000)).of(ours.stream), 64, 64)
-    erased = boxes[boxes[:, 2] > 0]
-    assert stats.binomtest(len(erased), 4000, 0.4).pvalue > 1e-3
-    random.seed(0)
-    areas, share = [], 0
-    for _ in range(2000):
-        image = theirs.transforms[-1](torch.full((3, 64, 64), 9.0))
-        changed = (image[0] != 9).nonzero()
-        share += len(changed) > 0
-        if len(changed):
-            height, width = (changed.max(0).values - changed.min(0).values + 1).tolist()
-            areas.append((height * width, height / width))
-    for column, theirs_drawn in enumerate(zip(*areas)):
-        drawn = [erased[:, 2] * erased[:, 3], erased[:, 2] / erased[:, 3]][column]
-        assert stats.ks_2samp(drawn, theirs_drawn).pvalue > 1e-3
-
-
-def test_windows_are_drawn_as_timm_draws_them() -> None:
-    theirs = create_transform(64, **TRAIN, scale=(0.1, 0.8), ratio=(0.5, 2.0)).transforms[0]
-    ours = Compose.from_timm(theirs).transforms[0]
-    assert isinstance(ours, RandomResizedCrop)
-    image, rows = picture(90, 130), np.arange(3000)
-    random.seed(0)
-    windows = np.array([theirs.get_params(image, theirs.scale, theirs.ratio) for _ in rows])
-    shapes = np.tile([90, 130], (len(rows), 1))
-    drawn = random_windows(Draws(5, 0, rows).of(ours.stream), shapes, ours.scale, ours.ratio)
-    for column in range(4):  # top, left, height, width
-        assert stats.ks_2samp(drawn[:, column], windows[:, column]).pvalue > 1e-3
-
-
-def test_rand_augment_applies_timms_operations_as_often() -> None:
-    """timm's, counted where they are called; `tests/recipe/test_timm.py` counts ours."""
-    theirs = create_transform(64, **TRAIN, auto_augment="rand-m9-n2-p0.3")
-    policy = next(each for each in theirs.transforms if type(each).__name__ == "RandAugment")
-    applied: list[str] = []
-    for op in policy.ops:
-        op.aug_fn = lambda image, *_, name=op.name, **__: applied.append(name) or image
-    np.random.seed(0)
-    random.seed(0)
-    for _ in range(4000):
-        policy(None)
-    assert stats.binomtest(len(applied), 8000, 0.3).pvalue > 1e-3
-    names, counts = np.unique(applied, return_counts=True)
-    assert len(names) == 15
-    assert stats.chisquare(counts).pvalue > 1e-3
 
 
 # --- timm: what has no counterpart
@@ -255,18 +180,10 @@ def test_rand_augment_applies_timms_operations_as_often() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (
-            {**TRAIN, "interpolation": "random"},
-            "timm's RandomResizedCropAndInterpolation draws its filter: give create_transform interpolation='bicubic'",
-        ),
+        ({**TRAIN, "interpolation": "random"}, "timm's RandomResizedCropAndInterpolation draws its filter: give"),
         ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio has no counterpart: give create_transform a sq"),
         ({**TRAIN, "auto_augment": "original"}, "timm's AutoAugment has no counterpart, except for auto_augment='3a'"),
-        (
-            {**TRAIN, "auto_augment": "3a-mstd0.5"},
-            "timm's AutoAugment has no counterpart, except for auto_augment='3a'",
-        ),
         ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
-        ({**TRAIN, "auto_augment": "rand-m9-tweights"}, "timm's RandAugment has other operations than timm's own two"),
         ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
         ({**TRAIN, "auto_augment": "rand-m9-mstd101"}, "timm's RandAugment draws magnitudes evenly: give auto_augment"),
         ({**TRAIN, "re_prob": 0.2, "re_mode": "rand"}, "timm's RandomErasing erases with one random colour: give "),
@@ -274,7 +191,6 @@ def test_rand_augment_applies_timms_operations_as_often() -> None:
         ({"crop_mode": "border"}, "timm's CenterCropOrPad with fill=[124, 116, 104], padding_mode='constant' has no"),
         ({"input_size": (3, 96, 128)}, "timm's ResizeKeepRatio has no counterpart: give create_transform a square"),
         ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart: leave crop_border_pixels out"),
-        ({"naflex": True}, "timm's ResizeToSequence has no counterpart: leave naflex out"),
     ],
     ids=str,
 )

@@ -77,11 +77,6 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, address: str, told: str) ->
         pack(write_class_folders(tmp_path / "photos", 3), tmp_path / "packed", ray=address)
 
 
-def test_workers_are_rays_own_affair(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="workers=2: allowed is an integer from 1 on; leave it out with ray"):
-        pack(tmp_path, tmp_path / "packed", ray="auto", workers=2)
-
-
 # --- Hugging Face's datasets
 
 
@@ -136,15 +131,6 @@ def test_rows_whose_images_are_files_and_labels_are_numbers(tmp_path: Path) -> N
     saved = save(tmp_path / "saved", rows, image="image", label="int")
     assert pack(saved, tmp_path / "packed", workers=1).classes is None
     assert samples_of(tmp_path / "packed") == [{"__key__": "00000000", "jpg": jpeg(24, 32), "cls": b"7"}]
-
-
-def test_bytes_decide_where_a_shard_ends(tmp_path: Path) -> None:
-    images = [jpeg(24, 32, seed=i) for i in range(4)]
-    rows = [{"image": encoded(data), "label": 0} for data in images]
-    saved = save(tmp_path / "saved", rows, image="image", label="class")
-    most = len(images[0]) + len(images[1])
-    pack(saved, tmp_path / "packed", shard_bytes=f"{most}B", shuffle=False, workers=1)
-    assert [sample["jpg"] for sample in samples_of([tmp_path / "packed" / "train-000000.tar"])] == images[:2]
 
 
 def test_images_that_are_no_pictures_are_left_out(tmp_path: Path) -> None:

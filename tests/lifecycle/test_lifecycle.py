@@ -375,16 +375,6 @@ def test_a_loop_in_which_the_loader_is_closed_twice_ends_with_an_error(shards: l
         next(closed)
 
 
-def test_a_loader_is_closed_twice_after_an_error(tmp_path: Path) -> None:
-    shard = write_shard(tmp_path / "train-0000.tar", [{"__key__": "a", "jpg": jpeg(40, 50)[:-30], "cls": b"1"}])
-    with loader(shard, 1, preset="imagenet_eval") as batches:
-        with pytest.raises(BadImageError):
-            next(iter(batches))
-        batches.close()
-    with pytest.raises(LoaderError, match="closed"):
-        iter(batches)
-
-
 @pytest.mark.parametrize("through", ["the loader", "its iterator", "an error of its own"])
 def test_a_loader_in_a_cycle_is_collected_and_its_threads_end(tmp_path: Path, through: str) -> None:
     images = [jpeg(40, 50), jpeg(40, 50), damaged_jpeg(), jpeg(40, 50)]

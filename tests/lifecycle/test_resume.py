@@ -242,9 +242,7 @@ def changed(folder: Path, **change: Any) -> Path:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"jpg": jpeg(40, 50, seed=9)}, {"cls": b"7"}, {"__key__": "x"}, {"txt": b"abc"}, {"json": b"{}"}],
-    ids=lambda change: next(iter(change)),
+    "change", [{"jpg": jpeg(50, 40)}, {"jpg": b"no image"}, {"__key__": "x"}], ids=["size", "no size", "key"]
 )
 def test_a_state_of_data_that_changed_is_refused_naming_the_shard(tmp_path: Path, change: dict[str, Any]) -> None:
     before, after = changed(tmp_path / "before"), changed(tmp_path / "after", **change)
@@ -254,6 +252,28 @@ def test_a_state_of_data_that_changed_is_refused_naming_the_shard(tmp_path: Path
         other.load_state_dict(state)
     assert str(caught.value).startswith("the state was saved with other data: ")
     assert f"new or changed here are {after}" in str(caught.value)
+
+
+def test_a_state_of_labels_that_changed_is_refused(tmp_path: Path) -> None:
+    with loader(changed(tmp_path / "before"), 2) as batches:
+        state = batches.state_dict()
+    with (
+        loader(changed(tmp_path / "after", cls=b"7"), 2) as other,
+        pytest.raises(StateError, match=r"the state was saved with other labels .*or start without the state"),
+    ):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "change", [{"jpg": jpeg(40, 50, seed=9)}, {"txt": b"abc"}, {"json": b"{}"}], ids=["pixels", "txt", "json"]
+)
+def test_a_state_does_not_notice_other_bytes_behind_the_same_keys_and_sizes(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    with loader(changed(tmp_path / "before"), 2) as batches:
+        state = batches.state_dict()
+    with loader(changed(tmp_path / "after", **change), 2) as other:
+        other.load_state_dict(state)
 
 
 def test_shards_in_another_order_are_other_data(tar: list[str]) -> None:

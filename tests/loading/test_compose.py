@@ -17,12 +17,11 @@ import torch
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
-from PIL import Image
 
 from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
-from gpuloader.recipe import Mix, View, load_preset, preset_names
+from gpuloader.recipe import Mix, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
-from gpuloader.recipe.crops import CenterCrop, FiveCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandAugment, RandomApply
 
@@ -64,11 +63,6 @@ def test_an_image_may_be_an_array_pillows_or_a_file(train: Compose) -> None:
         assert torch.equal(train(image), expected)
 
 
-def test_an_array_need_not_be_contiguous(evaluation: Compose) -> None:
-    flipped = ARRAYS[0][:, ::-1]
-    assert torch.equal(evaluation(flipped), evaluation(np.ascontiguousarray(flipped)))
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("images", [ARRAYS, PICTURES, FILES], ids=["arrays", "Pillow's", "files"])
 def test_a_list_is_a_batch_of_samples_in_their_order(train: Compose, images: list[Any], count: int) -> None:
@@ -76,25 +70,6 @@ def test_a_list_is_a_batch_of_samples_in_their_order(train: Compose, images: lis
     assert batch.shape == (count, 3, 32, 32)
     for number, tensor in enumerate(batch):
         assert torch.equal(train(images[number], sample=7 + number), tensor)
-
-
-def test_sizes_of_lists_may_come_in_any_order() -> None:
-    compose = Compose([Resize((16, 16))])
-    for count in (3, 1, 5, 4, 2, 3):
-        assert compose(ARRAYS[:count]).shape == (count, 3, 16, 16)
-
-
-@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
-def test_dtype_and_memory_format_are_the_recipes(dtype: str, layout: str) -> None:
-    compose = Compose([Resize((20, 24))], dtype=dtype, layout=layout)
-    batch, one = compose(ARRAYS), compose(ARRAYS[0])
-    assert batch.dtype == one.dtype == getattr(torch, dtype)
-    memory_format = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    assert batch.is_contiguous(memory_format=memory_format)
-    assert torch.equal(one, batch[0])
-    assert one.shape == (3, 20, 24)
-    assert one.stride() == batch[0].stride()
 
 
 def test_several_views_are_a_list() -> None:
@@ -190,16 +165,6 @@ def test_what_draws_is_loaded_for_training_and_else_for_evaluation(
         assert [batch["index"].tolist()[0] for batch in loader] == [0, 16, 32]  # the loader's arguments have the say
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_printed_it_is_yaml_that_can_be_read_back(name: str, tmp_path: Path) -> None:
-    compose = Compose.load(name)
-    (tmp_path / "printed.yaml").write_text(str(compose))
-    read = load_preset(tmp_path / "printed.yaml")
-    assert read == load_preset(name)
-    assert read.fingerprint == compose.fingerprint
-    assert Compose.load(tmp_path / "printed.yaml") == compose
-
-
 def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
     compose = Compose.load("imagenet_eval", CenterCrop={"size": 24}, Resize={"size": 24}, Normalize=None)
     assert torch.equal(compose(ARRAYS[0]), Compose([Resize(24), CenterCrop(24)])(ARRAYS[0]))
@@ -246,7 +211,6 @@ def test_it_can_be_copied_and_pickled_also_after_it_ran(train: Compose, make: An
         (v2.Compose([v2.Resize((32, 30)), v2.RandomHorizontalFlip(0.0), v2.RandomInvert(1.0), *FLOAT]), 1),
         (v2.Compose([v2.Resize((32, 30)), v2.GaussianBlur(5, 1.5), *FLOAT]), 2),
         (v2.Compose([v2.Resize((32, 30)), v2.ColorJitter(brightness=(1.5, 1.5)), *FLOAT]), 2),
-        (v2.Compose([v2.Resize((32, 30)), v2.RandomErasing(0.0), *FLOAT]), 1),
         ([v2.Resize((32, 30)), v2.Compose([v2.RandomApply([v2.RandomInvert(1.0)], 1.0), v2.Compose(FLOAT)])], 1),
     ],
 )
@@ -265,12 +229,6 @@ def test_from_torchvision_without_floats_gives_levels() -> None:
     assert torch.equal(ours, transform(PICTURES[2]))
 
 
-def test_from_torchvision_takes_options_of_the_recipe() -> None:
-    compose = Compose.from_torchvision(transforms.Resize((8, 9)), layout="channels_last")
-    assert compose.layout == "channels_last"
-    assert isinstance(compose, Compose)
-
-
 # --- errors
 
 
@@ -280,22 +238,14 @@ def test_from_torchvision_takes_options_of_the_recipe() -> None:
         ([], ConfigError, "images: found 0, 0 of them bytes: give at least one, all arrays or all bytes"),
         ([ARRAYS[0], FILES[0]], ConfigError, "images: found 2, 1 of them bytes"),
         (ARRAYS[0][..., 0], ConfigError, r"image 0 is uint8 of shape \(60, 80\): allowed is uint8"),
-        ([ARRAYS[0], ARRAYS[0][..., :1]], ConfigError, r"image 1 is uint8 of shape \(60, 80, 1\)"),
         (ARRAYS[0] / np.float32(255), ConfigError, r"image 0 is float32 of shape \(60, 80, 3\)"),
         (ARRAYS[0][:0], ConfigError, r"image 0 is uint8 of shape \(0, 80, 3\)"),
         (np.stack([ARRAYS[0]] * 2), ConfigError, r"image 0 is uint8 of shape \(2, 60, 80, 3\)"),
-        (PICTURES[0].convert("L"), ConfigError, r"image 0 is uint8 of shape \(60, 80\)"),
         (PICTURES[0].convert("RGBA"), ConfigError, r"image 0 is uint8 of shape \(60, 80, 4\)"),
         ("cat.jpg", ConfigError, "image 0 is <U7 of shape"),
-        (None, ConfigError, "image 0 is object of shape"),
-        (b"", DataError, "image 0 cannot be decoded: the file is empty"),
         (b"<html>", DataError, "image 0 cannot be decoded: no image format that DALI reads"),
         ([FILES[0], jpeg(64, 64)[:-30]], DataError, "image 1 cannot be decoded: a JPEG that is cut"),
-        (
-            [jpeg(64, 64), damaged_jpeg(), FILES[0]],
-            DataError,
-            "^image 1 cannot be decoded: DALI's decoder fails on it$",
-        ),
+        ([jpeg(64, 64), damaged_jpeg(), FILES[0]], DataError, "^image 1 cannot be decoded: DALI's decoder fails on"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
 )
@@ -309,7 +259,6 @@ def test_what_is_no_image_is_named(evaluation: Compose, images: Any, error: type
     [
         ({"seed": -1}, r"seed=-1: allowed is an integer in \[0, 2\*\*64\)"),
         ({"seed": 2**64}, "seed=18446744073709551616"),
-        ({"seed": 1.5}, "seed=1.5"),
         ({"epoch": 2**32}, r"epoch=4294967296: allowed is an integer in \[0, 2\*\*32\)"),
         ({"sample": -1}, r"sample=-1: allowed is an integer in \[0, 2\*\*63\)"),
     ],
@@ -395,11 +344,3 @@ def test_a_forked_child_makes_its_own_pipeline_and_can_exit() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert result.stdout == "(3, 16, 16)\n(3, 16, 16)\n"
-
-
-def test_five_crops_of_one_image_are_torchvisions() -> None:
-    ours = Compose([Resize(40), FiveCrop((24, 30))], dtype="uint8")(PICTURES[0])
-    theirs = transforms.FiveCrop((24, 30))(transforms.Resize(40)(PICTURES[0]))
-    for tensor, image in zip(ours, theirs, strict=True):
-        assert isinstance(image, Image.Image)
-        assert np.abs(tensor.permute(1, 2, 0).numpy().astype(int) - np.asarray(image)).max() <= 1

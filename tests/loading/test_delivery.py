@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loaders import SAMPLES, SMALL, by_webdataset, evaluation, loader
+from loaders import SAMPLES, SMALL, evaluation, loader
 from making import jpeg, tar_by_command, write_shard
+from packing import samples_of
 from running import draw, run_graph
 
 from gpuloader import Decoder
@@ -28,7 +29,7 @@ def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
 
 
 def test_every_key_and_label_is_webdatasets(shards: list[Path]) -> None:
-    expected = by_webdataset(shards)
+    expected = samples_of(shards)
     with loader(shards, output="dict", last_batch="partial") as batches:
         seen = 0
         for batch in batches:
@@ -46,7 +47,7 @@ def test_shards_made_by_tar_are_read_as_webdataset_reads_them(tmp_path: Path) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(40, 50, seed=i))
     tar = tar_by_command(folder, tmp_path / "train.tar")
-    expected = [sample["__key__"] for sample in by_webdataset([tar]) if {"jpg", "jpeg"} & set(sample)]
+    expected = [sample["__key__"] for sample in samples_of([tar]) if {"jpg", "jpeg"} & set(sample)]
     with evaluation(tar, 5, output="dict", label_from="folder") as batches:
         delivered = [
             (key, label) for batch in batches for key, label in zip(batch["key"], batch["label"].tolist(), strict=True)
@@ -57,7 +58,7 @@ def test_shards_made_by_tar_are_read_as_webdataset_reads_them(tmp_path: Path) ->
 
 
 def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list[Path]) -> None:
-    images = [sample["jpg"] for sample in by_webdataset(shards)]
+    images = [sample["jpg"] for sample in samples_of(shards)]
     with loader(shards, output="dict") as batches:
         batches.set_epoch(3)
         for batch in batches:
@@ -83,18 +84,6 @@ def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
         held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
     gc.collect()
     assert all(torch.equal(images, copy) for images, copy in held)
-
-
-@pytest.mark.parametrize(
-    ("label_from", "expected"),
-    [("cls", [i % 10 for i in range(8)]), ("json:label", [i % 10 for i in range(8)]), (None, None)],
-)
-def test_labels_come_from_where_label_from_says(
-    shards: list[Path], label_from: str | None, expected: list[int] | None
-) -> None:
-    with evaluation(shards, label_from=label_from) as batches:
-        _, labels = next(iter(batches))
-    assert (labels if expected is None else labels.tolist()) == expected
 
 
 def test_fields_come_beside_the_image(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from loaders import SAMPLES, indices, loader
 from making import write_samples
 
-from gpuloader import LoaderError, Sampling
+from gpuloader import LoaderError
 from gpuloader.plan import AllSamples, Cursor, Plan
 
 
@@ -131,11 +131,6 @@ def test_beginning_epochs_again_and_again_builds_one_pipeline(shards: list[Path]
         assert ours["key"] == theirs["key"]
         assert torch.equal(ours["image"], theirs["image"])
         assert torch.equal(ours["label"], theirs["label"])
-
-
-def test_steps_per_epoch_ends_every_epoch(shards: list[Path]) -> None:
-    with loader(shards, sampling=Sampling(steps_per_epoch=2)) as batches:
-        assert [len(list(batches)) for _ in range(3)] == [2, 2, 2] == [len(batches)] * 3
 
 
 # --- sizes by epoch

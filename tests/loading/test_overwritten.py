@@ -154,7 +154,7 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
         run = run_of(loader)
 
         def reading(shards: Any, samples: Any, *rest: Any) -> Any:  # noqa: ANN401
-            if len(samples) == 1 and run.shards.accepted_sizes[1].any():
+            if len(samples) == 1 and run.shards.accepted.of(np.array([1])).any():
                 overwrite(shard, new)
             return draw(shards, samples, *rest)
 
@@ -162,4 +162,4 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
             patch.setattr(type(run_of(loader).shards), "read_images", reading)
             list(loader)
         pass_what_was_read(loader)
-        assert run_of(loader).shards.accepted_sizes[1:].tolist() == [[60, 40]] * (COUNT - 1)
+        assert run_of(loader).shards.accepted.of(np.arange(1, COUNT)).tolist() == [[60, 40]] * (COUNT - 1)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import spoilt
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
 from gpuloader import (
@@ -28,7 +29,7 @@ from gpuloader import (
 )
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import AllSamples, Custom, Mixture, Positions, Subset, Weighted
+from gpuloader.plan import AllSamples, Mixture, Positions, Subset, Weighted
 from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
@@ -77,13 +78,9 @@ def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]
 @pytest.mark.parametrize(
     ("tar", "message"),
     [
-        (
-            [{"tar": "a.tar", "wieght": 2}],
-            r"tar: found {'tar': 'a.tar', 'wieght': 2} among several sources: allowed is",
-        ),
+        ([{"tar": "a.tar", "wieght": 2}], r"tar: found {'tar': 'a.tar', 'wieght': 2} among several sources: allowed"),
         ([{"weight": 2}], "found {'weight': 2} among several sources"),
         ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
-        ({"tar": "a.tar", "weight": 0}, "tar: weight=0 of a.tar"),
         *(
             ([{"tar": "a.tar", "weight": weight}], r"tar: weight=.* of a.tar: allowed is a number above 0")
             for weight in (0, -1, "2", True, None, float("nan"), float("inf"))
@@ -128,11 +125,8 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
         (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
         (lambda columns: torch.from_numpy(columns["width"]) == 97, list(range(3, 40, 5))),
         (["000003", "000001", "000039"], [3, 1, 39]),
-        (("000000",), [0]),
-        (np.array(["000007", "000005"]), [7, 5]),
         (np.array(["000007", "000005"], object), [7, 5]),
         ("00001*", list(range(10, 20))),
-        ("00000[13]", [1, 3]),
         ("0000?0", [0, 10, 20, 30]),
         ("000038", [38]),  # a pattern may be a key
         ("*", list(range(40))),
@@ -151,45 +145,21 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
     ("subset", "message"),
     [
         ([], "subset: it selects none of 40 samples"),
-        (slice(40, None), "subset: it selects none of 40 samples"),
         (lambda columns: columns["label"] > 9, "subset: it selects none of 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
         ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
-        ([1.0], r"subset: found float64 of shape \(1,\): allowed are sample ids \(n,\), keys, a file or a pattern"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero turns bools into ids"),
-        ({1, 2}, r"found object of shape \(\)"),
-        (
-            [1, "000002"],
-            r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of keys",
-        ),
-        (
-            "cat/*",
-            "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001', '000002'",
-        ),
-        (
-            ["000001", "a", "b", "c", "d"],
-            r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the",
-        ),
+        ([1, "000002"], r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of"),
+        ("cat/*", "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001',"),
+        (["000001", "a", "b", "c", "d"], r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the"),
         (["000001.jpg"], "the data lacks 1 of 1 key: '000001.jpg'. .* the first here are '000000', '000001'"),
         (["000001", "000001"], "subset: some samples occur twice"),
-        (
-            Path("nowhere/keys"),
-            r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a file",
-        ),
-        (
-            "nowhere.txt",
-            r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern of keys",
-        ),
-        (
-            lambda columns: columns["lable"] == 3,
-            r"no column 'lable' \(did you mean label\?\): allowed are label, height, width, size_bytes, shard$",
-        ),
-        (lambda columns: columns["lable"] == 3, "did you mean label?"),
-        (lambda columns: columns[3] == 3, r"the index has no column 3: allowed are label, height, width, .*shard$"),
+        (Path("nowhere/keys"), r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a"),
+        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern"),
+        (lambda columns: columns["lable"] == 3, r"no column 'lable' \(did you mean label\?\): allowed are label,"),
         ([[1], [2, 3]], "subset: numpy cannot make an array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
-        (lambda columns: True, r"gave bool of shape \(\)"),
     ],
 )
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
@@ -246,16 +216,11 @@ def test_a_key_of_two_samples_is_refused_by_name_and_taken_by_pattern(tmp_path: 
     assert sampling(tmp_path, sampling=Sampling(subset="same"), label_from=None).length == 2
 
 
-def test_keys_go_together_with_weights(shards: list[Path]) -> None:
-    weighted = sampling(shards, sampling=Sampling(subset=["000005", "000002"], weights=np.arange(SAMPLES)))
-    assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([5, 2], [5, 2])
-
-
 def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:
     with loader(shards) as batches:
         found = columns(run_of(batches).shards)
         found["label"][:] = -1  # its own
-        assert run_of(batches).shards.cls_labels.tolist() == columns(run_of(batches).shards)["label"].tolist()
+        assert run_of(batches).shards.column("label").tolist() == columns(run_of(batches).shards)["label"].tolist()
         found = columns(run_of(batches).shards)
     sizes = [SIZES[i % len(SIZES)] for i in range(SAMPLES)]
     assert {name: column.dtype for name, column in found.items()} == dict.fromkeys(found, np.int64)
@@ -275,7 +240,6 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
     ("given", "expected"),
     [
         ({"sampling": {"weights": np.arange(SAMPLES)}}, list(range(40))),
-        ({"sampling": {"weights": torch.arange(SAMPLES)}}, list(range(40))),
         ({"sampling": {"weights": list(range(SAMPLES)), "subset": [5, 2]}}, [5, 2]),
         ({"sampling": {"weights": {label: label / 2 for label in range(10)}}}, [i % 10 / 2 for i in range(40)]),
         (
@@ -310,58 +274,22 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"sampling": {"weights": [1, 2]}},
-            r"weights of shape \(2,\): allowed is one for each sample of the data, \(40,\)",
-        ),
-        ({"sampling": {"weights": [1, 2], "subset": [3, 4]}}, r"weights of shape \(2,\)"),
-        (
-            {"sampling": {"weights": [0] * 40}},
-            "weights from 0.0 to 0.0: allowed are finite numbers of at least 0, not all 0",
-        ),
-        ({"sampling": {"weights": HALVES, "subset": slice(20)}}, "from 0.0 to 0.0"),
+        ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data,"),
+        ({"sampling": {"weights": [0] * 40}}, "weights from 0.0 to 0.0: allowed are finite numbers of at least 0,"),
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
         ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
-        ({"sampling": {"weights": [*[1] * 39, float("nan")]}}, "from nan to nan: allowed are finite numbers"),
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
-        (
-            {"sampling": {"weights": dict.fromkeys(range(9), 1)}},
-            r"no weight for the labels 9: give one for each label",
-        ),
-        (
-            {"sampling": {"weights": dict.fromkeys("0123456789", 1)}},
-            "the names of the classes are not known: give {label: weight}, or label_from=LabelFrom",
-        ),
-        ({"sampling": {"weights": dict.fromkeys(range(10))}}, "weights from nan to nan"),
-        ({"sampling": {"weights": dict.fromkeys(range(10), "many")}}, "weights: numpy cannot make an array of it"),
-        ({"sampling": {"weights": dict.fromkeys(range(10), 0)}}, "from 0.0 to 0.0"),
-        (
-            {"sampling": {"weights": "equal"}},
-            "weights='equal': allowed are a number for each sample, {label: weight}, {class name: ",
-        ),
-        (
-            {"sampling": {"weights": "balanced"}, "label_from": None},
-            "weights are by label, but label_from=None gives no labels",
-        ),
-        (
-            {"sampling": {"weights": {1: 2}}, "label_from": None},
-            "weights are by label, but label_from=None gives no labels",
-        ),
+        ({"sampling": {"weights": dict.fromkeys(range(9), 1)}}, r"no weight for the labels 9: give one for each"),
+        ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, "the names of the classes are not known: give"),
+        ({"sampling": {"weights": "equal"}}, "weights='equal': allowed are a number for each sample, {label:"),
+        ({"sampling": {"weights": "balanced"}, "label_from": None}, "weights are by label, but label_from=None"),
         ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
-        (
-            {"sampling": {"weights": HALVES}, "shuffle": rolled},
-            "weights and a function as shuffle cannot be combined: give one of them",
-        ),
+        ({"sampling": {"weights": HALVES}, "shuffle": rolled}, "weights and a function as shuffle cannot be"),
         ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
         ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
         ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
         ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset cannot be combined"),
-        ({"sampling": {"weights": HALVES}, "several": True}, "several sources and weights cannot be combined"),
-        ({"shuffle": rolled, "several": True}, "several sources and a function as shuffle cannot be combined"),
-        (
-            {"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21},
-            "20 samples are fewer than one step",
-        ),
+        ({"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21}, "20 samples are fewer than one"),
     ],
 )
 def test_weights_that_cannot_be_meant_are_refused(shards: list[Path], given: dict[str, Any], message: str) -> None:
@@ -421,17 +349,6 @@ def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path
         loader(tar, 1, label_from="json:label", sampling=Sampling(weights="balanced"))
 
 
-def test_without_any_of_them_the_plan_is_that_of_shuffle(shards: list[Path]) -> None:
-    with loader(shards) as batches:
-        assert isinstance(run_of(batches).plan.positions, AllSamples)
-
-
-def test_a_function_as_shuffle_gives_the_epochs(shards: list[Path]) -> None:
-    assert isinstance(sampling(shards, shuffle=rolled), Custom)
-    with pytest.raises(ConfigError, match="ids 0 to 39: allowed is 0 to 19"):
-        loader(shards[0], shuffle=rolled)
-
-
 # --- components that some samples lack
 
 LACKING = [3, *range(20, 25), 39]
@@ -451,15 +368,6 @@ def captioned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [write_shard(folder / f"{name}.tar", samples[20 * n : 20 * n + 20]) for n, name in enumerate("ab")]
 
 
-def test_samples_without_a_field_are_an_error_of_the_loader_before_its_first_batch(captioned: list[Path]) -> None:
-    with pytest.raises(DataError) as caught:
-        loader(captioned, fields=["cls", "txt"])
-    assert str(caught.value) == (
-        "fields: 7 of 40 samples lack .txt ('000003', '000020', '000021' ...). "
-        "Leave these samples out by Sampling(require=['txt']), or repair the shards"
-    )
-
-
 def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     samples = [{"jpg": jpeg(40, 40), "txt": b"a"}, {"jpg": jpeg(40, 40), "json": b"{}"}]
     tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i, sample in enumerate(samples)])
@@ -476,27 +384,16 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     [
         (
             {"fields": ["text"]},
-            "fields: no sample has a .text component \\(did you mean txt\\?\\): the data has .cls",
+            "fields: no sample has a .text component \\(did you mean txt\\?\\): the data has .cls, .jpg",
         ),
-        ({"fields": ["boxes.npy"]}, "fields: no sample has a .boxes.npy component: the data has .cls, .jpg, .txt$"),
         ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
-        (
-            {"sampling": {"require": ["txt"], "subset": [3, 20]}},
-            "require: no sample of the subset has all of .txt",
-        ),
-        (
-            {"sampling": {"require": ["txt"]}, "shuffle": rolled},
-            "require and a function as shuffle cannot be combined: the function itself can leave samples out",
-        ),
-        (
-            {"shuffle": rolled, "fields": ["txt"]},
-            r"^fields: 4 of 40 samples lack .txt \('000003', '000021', '000024' ...\). Leave these samples "
-            r"out in the function given as shuffle, or repair",
-        ),
+        ({"sampling": {"require": ["txt"], "subset": [3, 20]}}, "require: no sample of the subset has all of .txt"),
+        ({"sampling": {"require": ["txt"]}, "shuffle": rolled}, "require and a function as shuffle cannot be"),
+        ({"shuffle": rolled, "fields": ["txt"]}, r"^fields: 4 of 40 samples lack .txt \('000003', '000021',"),
     ],
 )
 def test_components_that_nothing_has_are_refused(captioned: list[Path], given: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError if "function" in message and "fields" in given else ConfigError, match=message):
+    with pytest.raises(DataError if {"shuffle", "fields"} <= given.keys() else ConfigError, match=message):
         loader(captioned, **given)
 
 
@@ -551,11 +448,6 @@ def test_each_shuffle_and_the_weights_leave_out_what_lacks_it(captioned: list[Pa
     assert (weighted.ids.tolist(), weighted.weights.tolist()) == ([1, 11, 2], [0.5, 0.5, 1.0])
     weighted = sampling(captioned, sampling={"require": ["txt"], "weights": np.arange(SAMPLES)})
     assert (weighted.ids.tolist(), weighted.weights.tolist()) == (CAPTIONED, CAPTIONED)
-
-
-def test_a_source_that_has_it_nowhere_is_named(captioned: list[Path], shards: list[Path]) -> None:
-    with pytest.raises(ConfigError, match=rf"the source that begins with {shards[0]} has no samples: leave it out"):
-        loader([{"tar": captioned}, {"tar": shards[0]}], sampling={"require": ["txt"]})
 
 
 def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
@@ -726,24 +618,7 @@ def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) ->
         assert not any(torch.equal(one, other) for one, other in itertools.combinations(alone, 2))
 
 
-def test_ranks_without_a_sample_get_empty_batches(shards: list[Path]) -> None:
-    for rank, expected in ((0, [[]]), (7, [[39]])):
-        options = {"sampling": {"subset": [17, 39]}, "fields": ["json", "cls"], "last_batch": "partial"}
-        with loader(shards, 1, world=World(rank, 8), **options) as batches:
-            for _ in range(2):
-                epoch = list(batches)
-                assert [delivered(batch) for batch in epoch] == expected
-                assert [len(batch["json"]) for batch in epoch] == [len(step) for step in expected]
-                assert [len(batch["cls"]) for batch in epoch] == [len(step) for step in expected]
-
-
 # --- bad images
-
-
-def spoilt(folder: Path, bad: dict[int, bytes]) -> Path:
-    images = [bad.get(i, jpeg(*SIZES[i % len(SIZES)], seed=i)) for i in range(SAMPLES)]
-    samples = [{"__key__": f"{i:06d}", "jpg": image, "cls": b"%d" % (i % 10)} for i, image in enumerate(images)]
-    return write_shard(folder / "spoilt.tar", samples)
 
 
 @pytest.mark.parametrize(
@@ -782,10 +657,8 @@ def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str,
     "options",
     [
         *KINDS.values(),
-        {"sampling": {"subset": slice(3, 9)}},
         {"sampling": {"subset": [3, 4, 9]}},
         {"sampling": {"weights": np.arange(SAMPLES)}},
-        {"sampling": {"weights": torch.arange(SAMPLES)}},
     ],
 )
 def test_a_loader_with_them_can_be_pickled(captioned: list[Path], options: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 import torch
 from loaders import SAMPLES, loader
-from making import write_samples
+from making import jpeg, write_samples, write_shard
+from synthetic import synthetic_index
 
 from gpuloader import Compose, ConfigError, Decoder, GPULoader, StateError, World
+from gpuloader.loading.run import Run
+from gpuloader.plan import AllSamples, Plan
+from gpuloader.recipe import load_preset
+from gpuloader.shards import ShardSet
+from gpuloader.shards.index import SetIndex
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
@@ -22,8 +28,11 @@ CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Shards with other images in each."""
-    return [write_samples(tmp_path_factory.mktemp(name), 4, shards=1, seed=seed)[0] for seed, name in enumerate("abc")]
+    """Shards with images of other sizes in each."""
+    return [
+        write_samples(tmp_path_factory.mktemp(name), 4, shards=1, sizes=[(40 + number, 60)])[0]
+        for number, name in enumerate("abc")
+    ]
 
 
 def state_of(tar: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -133,7 +142,7 @@ def test_the_shard_that_differs_is_named(three: list[Path], saved: list[int], no
 def test_a_shard_that_was_packed_again_is_named(tmp_path: Path) -> None:
     first, second = write_samples(tmp_path, 8)
     state = state_of([first, second])
-    write_samples(tmp_path / "new", 4, shards=1, seed=9)[0].replace(second)
+    write_samples(tmp_path / "new", 4, shards=1, sizes=[(70, 50)])[0].replace(second)
     assert f"saved shards 1, counted from 0; new or changed here are {second}" in refusal(state, [first, second])
 
 
@@ -318,7 +327,12 @@ def test_an_array_is_no_value_of_a_state(shards: list[Path], value: object) -> N
                 same.load_state_dict({**state, name: value})
             assert same.state_dict() == state
     with loader(shards[:1], preset="imagenet_eval") as other, pytest.raises(StateError, match="the state was saved wi"):
-        other.load_state_dict({**state, "described": {"recipe": {"transforms": [value]}, "shards": "0123"}})
+        other.load_state_dict(
+            {
+                **state,
+                "described": {"recipe": {"transforms": [value]}, "shards": {"count": 1, "run": 1, "digests": "0123"}},
+            }
+        )
 
 
 @pytest.mark.parametrize("quarantine", [[[SAMPLES, "cut"]], [[-1, "cut"]], [["0", "cut"]], [[0]], [3], 3, None, "cut"])
@@ -328,3 +342,85 @@ def test_a_state_whose_quarantine_cannot_be_is_refused(shards: list[Path], quara
         pytest.raises(StateError, match=r"not a list of \[sample, cause\] with samples among the 40"),
     ):
         same.load_state_dict({**same.state_dict(), "quarantine": quarantine})
+
+
+# Many shards.
+
+
+def run_over(count: int, changed: Sequence[int] = ()) -> Run:
+    """A run over so many shards of one sample each; those that are `changed` have another key."""
+    among = set(changed)
+    index = synthetic_index([b"changed" if number in among else b"%07d" % number for number in range(count)], count)
+    shards = ShardSet([Path(f"{number}.tar") for number in range(count)], SetIndex.parse(index, "synthetic"))
+    return Run(Plan(AllSamples(count), 8), shards, load_preset("dino"))
+
+
+def saved(run: Run) -> dict[str, Any]:
+    """The state at the beginning of a run, as a loader saves it."""
+    state = {**run.identity, "epoch": 0, "delivered": 0, "quarantine": [], "described": run.described}
+    return json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("count", "changed", "says"),
+    [
+        (256, [3, 200], "it had 256 shards, this loader has 256; missing or changed here are the saved shards 3, 200,"),
+        (257, [3], "shards 2 to 3, counted from 0; the first of these here is 2.tar"),
+        (100_000, [5, 99_999], "shards 0 to 511, 99840 to 99999, counted from 0; the first of these here is 0.tar"),
+        (100_000, range(0, 100_000, 512), "shards 0 to 511, 512 to 1023, 1024 to 1535, 1536 to 2047, 2048 to 2559 ..."),
+    ],
+)
+def test_a_state_is_small_and_names_what_differs_among_any_number_of_shards(
+    count: int, changed: Sequence[int], says: str
+) -> None:
+    run, state = run_over(count), saved(run_over(count, changed))
+    assert len(json.dumps(state)) < 4096  # with the recipe that has the longest description
+    run.check_state(saved(run))
+    with pytest.raises(StateError, match="the state was saved with other data") as caught:
+        run.check_state(state)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (300, 301, "it had 300 shards, this loader has 301; what differs is among the shards 300, counted"),
+        (301, 300, "it had 301 shards, this loader has 300; what differs is among the shards 300, counted"),
+        (300, 900, "shards 300 to 301, 302 to 303"),
+        (900, 300, "shards 300 to 303, 304 to 307"),
+    ],
+)
+def test_shards_at_the_end_are_named(before: int, now: int, says: str) -> None:
+    with pytest.raises(StateError, match="the state was saved with other data") as caught:
+        run_over(now).check_state(saved(run_over(before)))
+    assert says in str(caught.value)
+
+
+def test_a_state_of_an_earlier_version_is_refused_with_what_to_do(three: list[Path]) -> None:
+    state = {**state_of(three), "version": 1, "described": {"recipe": {}, "shards": "0123"}}
+    del state["samples"], state["labels"]
+    assert refusal(state, three) == (
+        "the state has version 1, from an earlier gpuloader; this one reads version 2: finish that run with the "
+        "gpuloader that saved the state, or start without the state"
+    )
+
+
+# Labels.
+
+
+def test_a_state_of_other_labels_is_refused(tmp_path: Path) -> None:
+    def shard_of(name: str, labels: Sequence[int], folder: str = "") -> Path:
+        samples = [
+            {"__key__": f"{folder}{i}", "jpg": jpeg(20, 30), "cls": b"%d" % label} for i, label in enumerate(labels)
+        ]
+        return write_shard(tmp_path / f"{name}.tar", samples)
+
+    state = state_of(shard_of("a", [0, 1, 2]))
+    assert state_of(shard_of("b", [0, 1, 2]))["labels"] == state["labels"] is not None
+    message = refusal(state, shard_of("c", [0, 1, 3]))
+    assert message.startswith(f"the state was saved with other labels ({state['labels']!r}, here '")
+    with GPULoader(shard_of("c", [0, 1, 3]), 2, None, label_from=None) as unlabelled:
+        unlabelled.load_state_dict(state)  # which delivers none
+    in_folder = shard_of("d", [4, 4, 4], folder="cat/")
+    by_number, by_name = (state_of(in_folder, label_from=each)["labels"] for each in ("cls", "folder"))
+    assert by_number != by_name == state_of(shard_of("e", [0, 0, 0], folder="cat/"))["labels"]  # the numbers count

@@ -61,27 +61,6 @@ def test_its_numbers_have_names_for_a_logger(stats: Stats, some: dict[str, float
     assert any("cache" in name for name in scalars) == (stats.cache is not None)
 
 
-@pytest.mark.parametrize(
-    ("stats", "words"),
-    [
-        (
-            Stats(),
-            "Stats(batches 0, samples 0, bad images 0, ready batches 0; waited 0.00 of 0.00 s: decoding 0.00, "
-            "delivering 0.00; beside the loop: reading 0.00, gating 0.00)",
-        ),
-        (
-            Stats(3, 24, 9.876, 1.5, 1.25, 0.25, 0.125, 0.5, 2, CacheStats(5, 1, 70, 90), {7: "cut"}, Stats()),
-            "Stats(batches 3, samples 24, bad images 1, ready batches 2; waited 1.50 of 9.88 s: decoding 1.25, "
-            "delivering 0.25; beside the loop: reading 0.12, gating 0.50; "
-            "CacheStats(hits=5, misses=1, downloaded_bytes=70, held_bytes=90))",
-        ),
-    ],
-    ids=["none", "all"],
-)
-def test_its_repr_is_for_people(stats: Stats, words: str) -> None:
-    assert repr(stats) == words
-
-
 def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_path: Path) -> None:
     with evaluation(spoilt(tmp_path, {2: CUT}), on_error="replace") as batches:
         next(iter(batches))

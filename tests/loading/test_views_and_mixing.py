@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from loaders import CUT, SAMPLES, SMALL, by_webdataset, loader, spoilt
+from loaders import CUT, SAMPLES, SMALL, loader, spoilt
 from making import jpeg, write_samples, write_shard
+from packing import samples_of
 from running import run_views
 
 from gpuloader import ConfigError, Decoder, GPULoader, LabelError, World
@@ -34,7 +35,7 @@ TWO_SIZES = Recipe(
 @pytest.mark.parametrize("output", ["tuple", "dict"])
 def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, layout: str) -> None:
     overrides = {"layout": layout}
-    images = [sample["jpg"] for sample in by_webdataset(shards)]
+    images = [sample["jpg"] for sample in samples_of(shards)]
     with loader(shards, preset={TWO_SIZES: overrides}, output=output) as batches:
         expected = run_views(batches.preset, images)
         order = Plan(AllSamples(SAMPLES), 8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -99,25 +98,13 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
     ("arguments", "environment", "says"),
     [
         ((1, None), {}, "rank=1, world_size=None, local_rank=1, local_world_size=1: allowed are integers"),
-        ((None, 4), {}, "rank=None, world_size=4, local_rank=0, local_world_size=1: allowed are integers"),
         ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
-        ((-1, 4), {}, "rank=-1, world_size=4"),
-        ((0, 0), {}, "rank=0, world_size=0"),
-        (
-            ("0", "1"),
-            {"LOCAL_RANK": "0"},
-            "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are integers",
-        ),
-        ((0.0, 1), {"LOCAL_RANK": "0"}, "rank=0.0, world_size=1"),
-        ((0, -1), {}, "rank=0, world_size=-1"),
+        (("0", "1"), {"LOCAL_RANK": "0"}, "rank='0', world_size='1', local_rank=0, local_world_size=1: allowed are"),
         ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
         ((), {"RANK": "0"}, "RANK and WORLD_SIZE is set: set both (torchrun does), or pass world="),
-        ((), {"WORLD_SIZE": "1"}, "only one of the environment variables RANK and WORLD_SIZE is set"),
         ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
         ((), {"RANK": "0", "WORLD_SIZE": ""}, "the environment variable WORLD_SIZE='' is not an integer"),
-        ((), {"LOCAL_RANK": "0.5"}, "the environment variable LOCAL_RANK='0.5' is not an integer"),
         ((), {"LOCAL_RANK": "-1"}, "local_rank=-1, local_world_size=1: allowed are integers, 0 <= rank < world_size"),
-        ((), {"LOCAL_WORLD_SIZE": "0"}, "local_world_size=0: allowed are integers"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(
@@ -128,11 +115,6 @@ def test_what_cannot_be_meant_is_an_error(
     with pytest.raises(ConfigError) as caught:
         world(arguments)
     assert says in str(caught.value)
-
-
-def test_a_world_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        World(0, 1).rank = 1  # type: ignore[misc]
 
 
 def processes(work: str, tmp_path: Path, count: int) -> list[str]:
@@ -178,12 +160,6 @@ def test_a_rank_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
     )
     assert float(re.match(said, first)[1]) >= 4
     assert second == ""
-
-
-def test_the_time_that_is_said_is_the_one_that_passed(tmp_path: Path) -> None:
-    work = "import time\nif rank == 0: time.sleep(9); sys.exit()\n" + TRY.format(facts="{'seed': 0}", seconds=0.3)
-    _, said = processes(work, tmp_path, 2)
-    assert float(re.match(r"rank 0 did not make this loader within (\d+\.\d) s: ", said)[1]) >= 0.6
 
 
 def test_a_world_that_is_not_torchs_is_not_compared(tmp_path: Path) -> None:

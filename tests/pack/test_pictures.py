@@ -175,12 +175,6 @@ def test_a_cmyk_jpeg_is_downsized_in_rgb() -> None:
     assert np.abs(np.asarray(small, int) - np.asarray(expected, int)).mean() < 8
 
 
-def test_an_image_object_is_stored_without_loss() -> None:
-    extension, data = render(PICTURE, None, COPIED)
-    assert extension == "png"
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), np.asarray(PICTURE))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -18,7 +18,7 @@ from oracle import torchvision
 from packing import CLASSES, samples_of, write_class_folders
 from PIL import Image
 
-from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, TarError
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
 
 
@@ -226,46 +226,23 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
     ("name", "text", "error", "message"),
     [
         ("a.csv", "", PackError, "has the columns : its first line must name path and label"),
-        (
-            "a.csv",
-            "file,label\nin/0.jpg,1\n",
-            PackError,
-            "has the columns 'file', 'label': its first line must name path",
-        ),
+        ("a.csv", "file,label\nin/0.jpg,1\n", PackError, "has the columns 'file', 'label': its first line must name"),
         ("a.csv", "path,label\n", NoSamplesError, "a.csv has no rows"),
-        (
-            "a.csv",
-            "path,label\nin/0.jpg\n",
-            PackError,
-            "a.csv, line 2: it does not have 2 columns, as the first line has",
-        ),
-        ("a.csv", "path,label\nin/0.jpg,1,2\n", PackError, "a.csv, line 2: it does not have 2 columns"),
+        ("a.csv", "path,label\nin/0.jpg\n", PackError, "a.csv, line 2: it does not have 2 columns, as the first"),
         ("a.csv", "path,label\nin/0.jpg,1\n,2\n", PackError, "a.csv, line 3: no path or no label"),
         ("a.csv", "path,label\nin/0.jpg,\n", LabelError, "a.csv, line 2: the label ''"),
         ("a.csv", 'path,label\n"in/0.jpg,1\n', PackError, "cannot be read as a table in UTF-8: unexpected end of data"),
-        ("a.csv", "path,label\nin/é.jpg,1\n", PackError, "cannot be read as a table in UTF-8"),
         (
             "a.csv",
             "path,label\nin/0.jpg,1\nin/7.jpg,1\nin/0.jpg/8.jpg,1\n",
             PackError,
             "2 of 3 pictures cannot be found: TMP/in/7.jpg (TMP/a.csv, line 3), TMP/in/0.jpg/8.jpg (TMP/a.csv, line 4)",
         ),
-        ("a.jsonl", "", NoSamplesError, "a.jsonl has no rows"),
+        ("a.csv", "path,label\nin/é.jpg,1\n", PackError, "cannot be read as a table in UTF-8"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
-        ("a.jsonl", "[1]", PackError, "a.jsonl, line 1 is not a JSON object"),
         ("a.jsonl", '{"path": 5, "label": 1}', PackError, "a.jsonl, line 1: no path or no label"),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": true}',
-            LabelError,
-            "line 1: the label True: all labels must be integers",
-        ),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": 1.5}',
-            LabelError,
-            "line 1: the label 1.5: all labels must be integers",
-        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": true}', LabelError, "line 1: the label True: all labels must be"),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": 1.5}', LabelError, "line 1: the label 1.5: all labels must be"),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
@@ -343,11 +320,6 @@ def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
         write_shard(tmp_path / "shards" / f"{name}.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "txt": name.encode()}])
     _, samples = packed(tmp_path / "shards", tmp_path)
     assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
-
-
-def test_a_tar_that_is_none_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(b"x" * 2000)
-    assert "a.tar: not a tar file" in errors(tmp_path / "a.tar", tmp_path, TarError)
 
 
 def test_a_downsized_image_replaces_the_one_of_its_tar(tmp_path: Path) -> None:
@@ -453,12 +425,7 @@ def test_items_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
             "[Errno 5] Input/output error: 'item 0'",
         ),  # a disk's error is no bad picture
         (Pairs(), NoSamplesError, "the dataset is empty"),
-        (Pairs(5), PackError, "item 0 of the dataset is a int: it must be (image, label)"),
-        (
-            Pairs((np.zeros((8, 8, 3)), 1)),
-            PackError,
-            "item 0 of the dataset has a ndarray as its image: allowed are PIL",
-        ),
+        (Pairs((np.zeros((8, 8, 3)), 1)), PackError, "item 0 of the dataset has a ndarray as its image: allowed are"),
         (Pairs((picture(8, 8), "cat")), LabelError, "item 0 of the dataset has the label 'cat': it must be an integer"),
         ([], NoSamplesError, "the dataset is empty"),
     ],
@@ -477,9 +444,7 @@ def test_a_dataset_with_transforms_is_refused(tmp_path: Path) -> None:
     ("name", "error", "message"),
     [
         ("torchvision:CIFAR10", ConfigError, "allowed is torchvision:NAME:ROOT"),
-        ("torchvision:CIFAR10:x:train", ConfigError, "allowed is torchvision:NAME:ROOT"),
         ("torchvision:Cifar:x", PackError, "torchvision.datasets has no 'Cifar'"),
-        ("torchvision:CIFAR10:x", PackError, "Dataset not found or corrupted"),
         ("torchvision:ImageFolder:x", PackError, "No such file or directory"),
         ("torchvision:CIFAR10:x:nonsense=1", PackError, "unexpected keyword argument 'nonsense'"),
     ],

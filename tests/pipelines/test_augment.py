@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from oracle import functional
 from gpuloader.pipelines.augment import augment
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op, Program, chain, step
 
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 Images = list[np.ndarray]
 SETTINGS = {
     "scale": (1, 1, 1),
@@ -23,15 +24,6 @@ SETTINGS = {
     "channels_first": False,
     "erase_value": (0, 0, 0),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def torch_in_one_thread() -> Iterator[None]:
-    """For images as small as these its threads cost more than they do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def run(

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import CUT, by_webdataset
+from loaders import CUT
 from making import SIZES, jpeg
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from packing import samples_of
 
 from gpuloader import Compose, DataError, GPULoader
 from gpuloader.pipelines import drawn_source, recipe_pipeline
@@ -58,7 +59,7 @@ def test_the_pixels_are_those_of_compose(preset: Any) -> None:  # noqa: ANN401
 
 def test_the_pixels_are_those_of_a_loader(shards: list[Path]) -> None:
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
-    jpegs = [sample["jpg"] for sample in by_webdataset(shards)]
+    jpegs = [sample["jpg"] for sample in samples_of(shards)]
     [batches] = by_dali(preset, jpegs, 8, seed=3)
     with GPULoader(shards, 8, None, preset=preset, shuffle="none", seed=3) as loader:
         for ours, (theirs, _) in zip(batches, loader, strict=True):

@@ -443,14 +443,6 @@ def test_padding_repeats_the_start_of_the_epoch(make: Callable[[], Positions]) -
         assert [sample for sample, _, _ in padding] == start[: sampling.length - 4]
 
 
-def test_the_steps_of_an_epoch_may_be_fewer_than_the_sampling_has() -> None:
-    mixture = MAKERS["mixture"]()
-    steps = global_batches(mixture, 8, 1, steps_per_epoch=2)
-    assert [[sample for sample, _, _ in step] for step in steps] == [
-        epoch_of(mixture, 0, epoch)[start : start + 8].tolist() for epoch in range(2) for start in (0, 8)
-    ]
-
-
 @each_sampling
 def test_a_sample_that_comes_again_has_other_random_numbers(make: Callable[[], Positions]) -> None:
     sampling = make()

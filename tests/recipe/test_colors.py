@@ -154,33 +154,15 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
     ("make", "message"),
     [
         (lambda: ColorJitter(-0.1), r"brightness -0.1: allowed is a number from 0, or \[low, high\] with 0 <= low"),
-        (
-            lambda: ColorJitter(contrast=(1, 0.5)),
-            r"contrast \(1.0, 0.5\): allowed is a number from 0, or \[low, high\]",
-        ),
         (lambda: ColorJitter(saturation=(-1, 1)), r"saturation \(-1.0, 1.0\): allowed is a number from 0"),
         (lambda: ColorJitter(hue=0.6), "hue 0.6: allowed is a number from 0 to 0.5, or .* -0.5 <= low <= high <= 0.5"),
-        (lambda: ColorJitter(hue=-0.1), "hue -0.1: allowed is a number from 0 to 0.5"),
         (lambda: ColorJitter(hue=(-0.6, 0)), r"hue \(-0.6, 0.0\): allowed is a number from 0 to 0.5"),
-        (lambda: ColorJitter("strong"), "found 'strong'.*input should be a valid number"),
-        (lambda: ColorJitter(float("inf")), "finite number"),
-        (lambda: ColorJitter(gamma=1), "^`ColorJitter.gamma` is an unknown key; allowed are brightness, contrast, "),
         (lambda: GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
-        (lambda: GaussianBlur(-1), "found -1.*greater than or equal to 1"),
-        (
-            lambda: GaussianBlur(3, 0),
-            r"sigma 0.0: allowed is a number from 0.001 to 200, or \[low, high\] with 0.001 <= low",
-        ),
+        (lambda: GaussianBlur(3, 0), r"sigma 0.0: allowed is a number from 0.001 to 200, or \[low, high\] with"),
         (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
-        (lambda: RandomSolarize(256), "found 256: .*less than or equal to 255"),
         # torchvision's, for values in [0, 1]; 0 inverts all in both units.
         (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is a share of 1, .* write threshold 128$"),
         (lambda: RandomSolarize(1), "threshold 1.0 is a share of 1, .* write threshold 255$"),
-        (lambda: RandomPosterize(9), "found 9.*less than or equal to 8"),
-        (lambda: RandomPosterize(3.5), "found 3.5.*valid integer"),
-        (lambda: RandomAdjustSharpness(-1), "found -1.*greater than or equal to 0"),
-        (lambda: RandomInvert(1.5), "found 1.5.*less than or equal to 1"),
-        (lambda: RandomInvert(True), "found True.*valid number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:

@@ -29,8 +29,6 @@ def steps(*transforms: Transform, epoch: int = 0, sample: int = 0) -> list[tuple
     ("transform", "operation", "parameters"),
     [
         (T.ColorJitter(brightness=(1.5, 1.5)), "brightness", {"factor": 1.5}),
-        (T.ColorJitter(contrast=(0.5, 0.5)), "contrast", {"factor": 0.5}),
-        (T.ColorJitter(saturation=(2.0, 2.0)), "saturation", {"factor": 2.0}),
         (T.ColorJitter(hue=(-0.25, -0.25)), "hue", {"turn": -0.25}),
         (T.RandomAdjustSharpness(3.0, 1.0), "sharpness", {"factor": 3.0}),
         (T.RandomPosterize(3, 1.0), "posterize", {"bits": 3}),
@@ -38,23 +36,14 @@ def steps(*transforms: Transform, epoch: int = 0, sample: int = 0) -> list[tuple
         (T.GaussianBlur(5, 1.5), "blur", {"sigma": 1.5, "kernel_size": 5}),
         (T.Grayscale(), "grayscale", {}),
         (T.RandomInvert(1.0), "invert", {}),
-        (T.RandomAutocontrast(1.0), "autocontrast", {}),
-        (T.RandomEqualize(1.0), "equalize", {}),
-        (T.RandomInvert(0.0), None, {}),
-        (T.RandomApply((T.Grayscale(),), 0.0), None, {}),
         (T.RandomApply((T.Grayscale(),), 1.0), "grayscale", {}),
         (T.RandomRotation((30, 30)), "warp", {"degrees": 30.0, "interpolation": "nearest"}),
-        (T.RandomRotation((180, 180), "bilinear"), "warp", {"degrees": 180.0, "interpolation": "bilinear"}),
         (T.RandomAffine((10, 10)), "warp", {"degrees": -10.0, "interpolation": "nearest"}),
         (T.RandomAffine(0, scale=(0.6, 0.6)), "warp", {"scale": 0.6, "interpolation": "nearest"}),
-        (T.RandomAffine(0), "warp", {"interpolation": "nearest"}),
         (T.CenterCrop((20, 40)), "crop", {"top": 20, "left": 20, "height": 20, "width": 40}),
-        (T.CenterCrop((80, 80)), "crop", {"top": -10, "left": 0, "height": 80, "width": 80}),
         (T.CornerCrop(20, "bottom right"), "crop", {"top": 40, "left": 60, "height": 20, "width": 20}),
         (T.Pad((1, 2, 3, 4)), "pad", {"top": -2, "left": -1, "height": 66, "width": 84}),
         (T.RandomHorizontalFlip(1.0), "flip", {}),
-        (T.RandomHorizontalFlip(0.0), None, {}),
-        (T.RandomVerticalFlip(1.0), "flip", {}),
     ],
     ids=repr,
 )
@@ -115,16 +104,6 @@ def test_torchvisions_affine_with_the_parameters_is_the_recipes(sample: int) -> 
     assert (ours.int() - made.int()).abs().float().mean() < 0.5
 
 
-@pytest.mark.parametrize("sample", range(4))
-def test_a_perspective_says_where_the_corners_go(sample: int) -> None:
-    parameters = steps(WHOLE, T.RandomPerspective(0.5, 1.0), sample=sample)[1][2]
-    for row, name in enumerate(("top", "bottom")):
-        for column, side in enumerate(("left", "right")):
-            x, y = parameters[f"{name}_{side}_x"], parameters[f"{name}_{side}_y"]
-            assert abs(x - column * WIDTH) <= 0.25 * WIDTH + 3
-            assert abs(y - row * HEIGHT) <= 0.25 * HEIGHT + 3
-
-
 @pytest.mark.parametrize("sample", range(8))
 def test_what_is_erased_is_the_rectangle(sample: int) -> None:
     recipe = Compose([WHOLE, T.RandomErasing(0.7, value=5.0)])
@@ -143,16 +122,6 @@ def test_each_view_has_its_own_draws() -> None:
     first, second = explain(Recipe(views=(View((T.RandomResizedCrop(32),), count=2),)), 0, 0, 0, HEIGHT, WIDTH)
     assert first.shape == second.shape == (32, 32)
     assert first.window != second.window
-
-
-def test_padding_lies_outside_of_the_image() -> None:
-    [view] = explain(Recipe((T.Resize((30, 40)), T.CenterCrop((40, 40)))), 0, 0, 0, HEIGHT, WIDTH)
-    assert view.window == (-10, 0, 70, 80)
-
-
-def test_a_size_by_epoch_is_that_of_the_epoch() -> None:
-    recipe = Recipe((T.RandomResizedCrop({0: 32, 3: 64}),))
-    assert [explain(recipe, 0, epoch, 0, HEIGHT, WIDTH)[0].shape for epoch in (2, 3)] == [(32, 32), (64, 64)]
 
 
 @pytest.mark.parametrize("name", preset_names())

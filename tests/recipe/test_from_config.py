@@ -55,7 +55,6 @@ CONVNEXT = {**STEPS, "image_processor_type": "ConvNextImageProcessor", "resample
             [Resize((96, 192)), CenterCrop((96, 192)), HALF],
         ),
         (VIT, [Resize((224, 224)), HALF]),
-        ({**VIT, "image_processor_type": "ViTImageProcessorFast"}, [Resize((224, 224)), HALF]),
         ({**VIT, "do_resize": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 9}}, None),
         (CLIP, list(load_preset("clip_eval").transforms)),
         ({**CONVNEXT, "size": {"shortest_edge": 224}}, [Resize(256, "bicubic"), CenterCrop(224), HALF]),
@@ -80,23 +79,14 @@ def test_levels_stay_where_they_are_not_rescaled() -> None:
         ({"size": 224}, "its keys are ['size']: allowed are the mapping that timm's resolve_model_data_config(model)"),
         ({**TIMM, "input_size": (1, 28, 28)}, "input_size=(1, 28, 28): only 3 channels are supported"),
         ({**TIMM, "input_size": (3, 96, 192)}, "crop_mode='center' with input_size=(3, 96, 192) has no counterpart"),
-        ({**TIMM, "crop_mode": "border"}, "crop_mode='border' with input_size=(3, 160, 160) has no counterpart: use"),
         ({**TIMM, "input_size": 160}, "it cannot be read: cannot unpack non-iterable int object"),
         ({**TIMM, "interpolation": "random"}, "`Resize.interpolation`: found 'random'; allowed are "),
-        (
-            {**VIT, "image_processor_type": "DetrImageProcessor"},
-            "DetrImageProcessor is not supported: allowed are Bit, ",
-        ),
-        ({**VIT, "size": 224}, "size=224: allowed are a shortest_edge, or a height and a width"),
+        ({**VIT, "image_processor_type": "DetrImageProcessor"}, "DetrImageProcessor is not supported: allowed are"),
         ({**VIT, "size": {"longest_edge": 224}}, "size={'longest_edge': 224}: allowed are a shortest_edge, or"),
         ({**VIT, "resample": 4}, "resample=4: allowed are {0: 'nearest', 1: 'lanczos', 2: 'bilinear', 3: 'bicubic'}"),
         ({**VIT, "rescale_factor": 1 / 127.5}, "rescale_factor=0.00784313725490196: only 1/255 is supported"),
         ({**VIT, "do_rescale": False}, "do_normalize without do_rescale: mean and std must be for values from 0 to 1"),
-        ({**VIT, "do_pad": True}, "do_pad=True: padding is not supported"),
-        (
-            {key: value for key, value in VIT.items() if key != "resample"},
-            "it has no 'resample': load it with AutoImageProcessor.from_pretrained, which adds the defaults",
-        ),
+        ({key: value for key, value in VIT.items() if key != "resample"}, "it has no 'resample': load it with"),
     ],
 )
 def test_what_a_recipe_cannot_do_is_refused(config: dict[str, Any], says: str) -> None:

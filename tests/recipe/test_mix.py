@@ -149,12 +149,7 @@ def test_images_of_one_pixel_are_mixed() -> None:
     ("make", "message"),
     [
         (lambda: Mix(10), "mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
-        (lambda: Mix(0, 1.0), "found 0.*greater than or equal to 1"),
-        (lambda: Mix(10.0, 1.0), "found 10.0.*valid integer"),  # type: ignore[arg-type]
         (lambda: Mix(10, -0.1), "found -0.1.*greater than or equal to 0"),
-        (lambda: Mix(10, 1.0, float("inf")), "found inf.*finite number"),
-        (lambda: Mix(10, 1.0, p=1.5), "found 1.5.*less than or equal to 1"),
-        (lambda: Mix(10, 1.0, switch_p=-1), "found -1.*greater than or equal to 0"),
         (lambda: Mix(10, 1.0, per="pair"), "found 'pair'.*'sample' or 'batch'"),  # type: ignore[arg-type]
         (lambda: Mix(10, 1.0, label_smoothing=1.0), "found 1.0.*less than 1"),
     ],
@@ -162,7 +157,3 @@ def test_images_of_one_pixel_are_mixed() -> None:
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(PresetError, match=message):
         make()
-
-
-def test_a_batch_draws_together_by_default() -> None:
-    assert (Mix(10, 1.0).per, Mix(10, 1.0, per="sample").per) == ("batch", "sample")

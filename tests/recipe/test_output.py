@@ -135,20 +135,12 @@ def test_the_bounds_themselves_are_allowed() -> None:
                 rf"^`Normalize`: mean .*, std .* are for levels of 0 to 255, .* write mean {re.escape(wanted)}$",
             )
             for mean, std, wanted in (
-                (
-                    (123.675, 116.28, 103.53),
-                    (58.395, 57.12, 57.375),
-                    IMAGENET,
-                ),
-                ((127.5,) * 3, (127.5,) * 3, "[0.5, 0.5, 0.5], std [0.5, 0.5, 0.5]"),
+                ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375), IMAGENET),
                 ((0, 0, 0), (255,) * 3, "[0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]"),
                 ((103.53, 116.28, 123.675), (1, 1, 1), f"[0.406, 0.456, 0.485], std {[0.00392157] * 3}"),  # Caffe's
                 ((0.485, 0.456, 0.406), (58.395, 57.12, 57.375), IMAGENET),
-                ((123.675, 116.28, 103.53), (0.229, 0.224, 0.225), IMAGENET),
             )
         ),
-        (lambda: Normalize(0.5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]
-        (lambda: Normalize((0, 0, float("nan")), (1, 1, 1)), "found nan.*finite number"),
         *(
             (
                 lambda scale=scale: RandomErasing(scale=scale),
@@ -163,9 +155,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
             )
             for ratio in ((0.0, 3.0), (3.0, 0.3))
         ),
-        (lambda: RandomErasing(1.5), "found 1.5.*less than or equal to 1"),
         (lambda: RandomErasing(value="noise"), "found 'noise'.*'random'"),  # type: ignore[arg-type]
-        (lambda: RandomErasing(value=(1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:

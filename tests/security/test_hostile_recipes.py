@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -53,6 +54,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
 }
 NUMBERS = (1e-320, 1e-300, 1e-9, 1e-4, 0.0009, 0.01, 0.1, 1.0, 2.5, 99.0, 999.0, 8192.0, 1e6, 1e7, 1e38, 1e300)
 LISTS = tuple([value] * count for value in (*NUMBERS, -1.0, -1e6, 8192, 2**40) for count in (2, 3, 4))
+SAYS_WHAT_TO_DO = re.compile("found|allowed|write|4300 digits")  # the last is Python's, of numbers with more
 SCHEDULES = ({0: 32, 2**70: 8}, {0: 32, -1: 8}, {10**5000: 8}, {0: 10**5000}, dict.fromkeys(range(2000), 8))
 
 
@@ -102,6 +104,8 @@ def test_each_parameter_of_each_transform(name: str) -> None:
             said += errors(lambda: recipe_of(name, {**needed, field.name: value}))  # noqa: B023 - called at once
     assert len(said) >= 50 * len(fields(TRANSFORMS[name]))
     assert max(map(len, said), default=0) < 20_000
+    # Each names the transform, and says what was found, what is allowed, or what to write.
+    assert [each for each in said if name not in each or not SAYS_WHAT_TO_DO.search(each)] == []
 
 
 def test_each_parameter_of_pad_mix_view_and_the_recipe() -> None:
@@ -164,7 +168,7 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
     [
         (lambda: load_preset("imagenet_train", {"views": 100_000_000}), "`views`: found 100000000: .* equal to 64"),
         (lambda: load_preset("a1", {"mix": {"num_classes": 2**31}}), "found 2147483648: .* equal to 100000"),
-        (lambda: Recipe([CROP, *[INVERT] * 60_000]), "at most 1000 items"),
+        (lambda: Recipe([CROP, *[INVERT] * 60_000]), "more than 1000 transforms"),
         (lambda: Recipe(views=[View([TenCrop(8)] * 60)]), "a view may have one FiveCrop or TenCrop"),
         (lambda: Recipe([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
         (lambda: Recipe(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),

@@ -26,7 +26,7 @@ from gpuloader import (
 )
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack import pack
-from gpuloader.shards import ShardSet, open_index, resolve_shards
+from gpuloader.shards import ShardSet, open_index, open_set, resolve_shards
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.disk import measure_disk
 from gpuloader.tools.info import describe_shards
@@ -96,7 +96,7 @@ def test_a_shard_in_whose_place_something_else_comes_is_an_error(
     indexes = [open_index(shard) for shard in shards]
     put(kind, shards[0])
     with pytest.raises(ShardChangedError, match=f"can no longer be opened .not a regular file but a {KINDS[kind]}"):
-        ShardSet(shards, indexes).read_component(0, "json")
+        ShardSet(shards, open_set(indexes)).read_component(0, "json")
     with pytest.raises(OSError, match=f"not a regular file but a {KINDS[kind]}"):
         measure_disk(shards, seconds=0.01)
 
@@ -187,10 +187,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ConfigError,
             "the home folder of ~nobody_such is not known: write the folder out",
         ),
-        ("~nobody\0such/a.tar", ConfigError, r"the home folder of ~nobody\x00such is not known"),
         (Path("~nobody_such/a.tar"), ConfigError, "~nobody_such/a.tar: the home folder of"),
         (["train-0000.tar", "~nobody_such/{a,b}.tar"], ConfigError, "the home folder of ~nobody_such is not known"),
-        ({"tar": "~nobody_such/a.tar"}, ConfigError, "the home folder of ~nobody_such is not known"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -241,11 +239,9 @@ def test_so_are_those_of_other_files(folder: Path, arguments: dict[str, Any]) ->
     "arguments",
     [
         {"destination": "~nobody_such/packed"},
-        {"destination": "x" * 300},
         {"destination": "a\0b"},
         {"destination": "train-0000.tar/packed"},
         {"classes": "~nobody_such/classes.json"},
-        {"classes": "a\0b"},
         {"source": [("a\0b.jpg", 0)]},
         {"source": [("x" * 300, 0)]},
         {"source": "torchvision:ImageFolder:~nobody_such"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import Parts, digest, parts_of, sealed
 from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
@@ -349,7 +349,7 @@ def test_any_byte_changed_is_an_error(saved: tuple[Path, Path]) -> None:
     path, shard = saved
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
-    for place in {*range(17), *range(len(whole) - 33, len(whole)), *rng.integers(0, len(whole), 200).tolist()}:
+    for place in {*range(57), *range(len(whole) - 33, len(whole)), *rng.integers(0, len(whole), 200).tolist()}:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :])
         with pytest.raises(IndexFileError, match=r"a\.index"):
             ShardIndex.load(path, shard)
@@ -364,26 +364,21 @@ def test_any_cut_or_addition_is_an_error(saved: tuple[Path, Path]) -> None:
             ShardIndex.load(path, shard)
 
 
-def with_right_checksum(body: bytes) -> bytes:
-    return body + hashlib.blake2b(body, digest_size=32).digest()
-
-
-@pytest.mark.parametrize("version", [0, 1, 255])
+@pytest.mark.parametrize("version", [0, 1, 2, 255])
 def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> None:
     path, shard = saved
-    body = path.read_bytes()[:-32]
-    path.write_bytes(with_right_checksum(body[:7] + bytes([version]) + body[8:]))
-    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 2"):
+    path.write_bytes(sealed(parts_of(path.read_bytes()), version))
+    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 3"):
         ShardIndex.load(path, shard)
 
 
 @pytest.mark.parametrize(
-    "header", [b"", b"[]", b"{}", b"\xff", b'{"samples": 3}', b'{"samples": 1000000, "components": 0, "key_bytes": 0}']
+    "header",
+    [b"", b"[]", b"{}", b"\xff", b'{"counts": {}}', b'{"counts": {"samples": 1000000}, "table": [], "columns": []}'],
 )
 def test_a_header_that_nobody_wrote_is_an_error(saved: tuple[Path, Path], header: bytes) -> None:
     path, shard = saved
-    magic = path.read_bytes()[:8]
-    path.write_bytes(with_right_checksum(magic + len(header).to_bytes(8, "little") + header + bytes(64)))
+    path.write_bytes(sealed(parts_of(path.read_bytes())._replace(header=header)))
     with pytest.raises(IndexFileError, match=r"a\.index is damaged"):
         ShardIndex.load(path, shard)
 
@@ -436,29 +431,62 @@ def test_an_index_that_points_outside_the_shard_is_an_error(
 
 
 def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
-    """Reads the file by the module's text alone."""
+    """Reads the file by the modules' texts alone."""
     path, shard = saved
     data = path.read_bytes()
-    assert data[:8] == b"GPULIDX\x02"
-    assert data == with_right_checksum(data[:-32])
-    position = 16 + int.from_bytes(data[8:16], "little")
-    header = json.loads(data[16:position])
-    assert position % 8 == 0
-    assert (header["samples"], header["components"], header["key_bytes"]) == (3, 5, 4)
+    assert data[:8] == b"GPULIDX\x03"
+    json_bytes, head_bytes = (int.from_bytes(data[at : at + 8], "little") for at in (8, 16))
+    head, blocks = data[56 : 56 + head_bytes], data[56 + head_bytes :]
+    assert data[24:56] == digest(data[:24] + head)
+    assert head[-32:] == digest(blocks)  # there is one block
+    header = json.loads(head[:json_bytes])
+    assert header["counts"] == {"shards": 1, "samples": 3, "components": 5, "key_bytes": 4}
     columns = {}
-    for names, count in (
-        ("image_offset:i8 image_size:i8 height:i4 width:i4 label:i8 key_end:i8 component_end:i8", "samples"),
-        ("component_extension:i4 component_offset:i8 component_size:i8", "components"),
-        ("key_bytes:u1", "key_bytes"),
-    ):
-        for name, dtype in (pair.split(":") for pair in names.split()):
-            columns[name] = np.frombuffer(data, "<" + dtype, header[count], position).tolist()
-            position += -(-np.dtype(dtype).itemsize * header[count] // 8) * 8
-    assert position == len(data) - 32
+    for area, start, names in (
+        (head, json_bytes, "shard_bytes:<i8 shard_mtime_ns:<i8 sample_end:<i8 left_out_count:<i8 data_digest:|V16"),
+        (blocks, 0, "image_offset:<i8 image_size:<i8 height:<i4 width:<i4 orientation:|u1 label:<i8 key_end:<i8 "
+            "component_end:<i8 component_extension:<i4 component_offset:<i8 component_size:<i8 key_bytes:|u1"),
+    ):  # fmt: skip
+        position = start
+        listed = [tuple(entry) for entry in header["table" if area is head else "columns"]]
+        assert [f"{name}:{dtype}" for name, dtype, _ in listed] == names.split()
+        for name, dtype, counted in listed:
+            columns[name] = np.frombuffer(area, dtype, header["counts"][counted], position).tolist()
+            position += -(-np.dtype(dtype).itemsize * header["counts"][counted] // 8) * 8
+        assert position == len(area) - (32 if area is head else 0)
     index = scan(shard)
-    assert columns == {name: getattr(index, name).tolist() for name in columns}
+    (data_digest,) = columns.pop("data_digest")
+    assert data_digest == index.data_digest.to_bytes()
+    assert columns.pop("sample_end") == [3]
+    table = {name: [getattr(index, name)] for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
+    assert columns == {**table, **{name: getattr(index, name).tolist() for name in columns if name not in table}}
     assert bytes(columns["key_bytes"]) == "übc".encode()
-    assert [name for name, _, _ in header["left_out"]] == [".hidden", "c.jpg", "d.cls"]
+    assert [(name, shard) for name, _, _, shard in header["left_out"]] == [(".hidden", 0), ("c.jpg", 0), ("d.cls", 0)]
+    assert header["names"] == []
+
+
+def test_columns_that_this_version_does_not_know_are_ignored(saved: tuple[Path, Path]) -> None:
+    path, shard = saved
+    parts = parts_of(path.read_bytes())
+    header = json.loads(parts.header)
+    header["counts"]["things"] = 3
+    header["columns"].insert(2, ["novelty", "<f4", "things"])  # 12 bytes and 4 of padding
+    header["table"].append(["news", "|V3", "shards"])
+    at = 2 * 8 * 3  # behind image_offset and image_size
+    columns = parts.columns[:at] + b"x" * 16 + parts.columns[at:]
+    path.write_bytes(sealed(Parts(json.dumps({**header, "more": [1]}).encode(), parts.table + bytes(8), columns)))
+    assert_equal(ShardIndex.load(path, shard), scan(shard))
+
+
+@pytest.mark.parametrize("kind", ["O", "<i8,<i8", "|S4", "<i", "i8", "<i0", "<i99999", "", "<M8", "|u1\n"])
+def test_a_column_whose_type_has_no_fixed_width_is_an_error(saved: tuple[Path, Path], kind: str) -> None:
+    path, shard = saved
+    parts = parts_of(path.read_bytes())
+    header = json.loads(parts.header)
+    header["columns"].append(["novelty", kind, "samples"])
+    path.write_bytes(sealed(parts._replace(header=json.dumps(header).encode())))
+    with pytest.raises(IndexFileError, match="its header has a column of a wrong type"):
+        ShardIndex.load(path, shard)
 
 
 def test_digests_are_those_of_the_content(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import hashlib
 import os
 import shutil
+import struct
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from warm import warm
 from gpuloader.errors import NoSamplesError, ShardChangedError
 from gpuloader.pipelines import read_cached
 from gpuloader.shards import Arena, ShardSet
+from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.shard_set import ReadCached, ask_for
 
 
@@ -106,8 +109,8 @@ def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
     order = [*range(20, 40), *range(20)]
     assert len(shard_set) == 40
     assert [shard_set.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
-    assert shard_set.cls_labels.tolist() == [i % 10 for i in order]
-    assert [path for path, _ in shard_set.indexes] == shards[::-1]
+    assert shard_set.column("label").tolist() == [i % 10 for i in order]
+    assert list(shard_set.shards) == shards[::-1]
     for i in range(40):
         shard, key, offset = shard_set.place(i)
         assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
@@ -329,25 +332,70 @@ def test_a_copy_elsewhere_has_the_same_fingerprint(own: list[Path], tmp_path: Pa
     assert ShardSet.open(copies).fingerprint == fingerprint  # other names, other times, no index files
 
 
-def test_other_data_has_another_fingerprint(tmp_path: Path) -> None:
-    samples = [{"__key__": str(i), "jpg": b"x" * 100, "cls": b"%d" % i} for i in range(6)]
+IMAGE = jpeg(20, 30)
+SAMPLES: list[dict[str, bytes | str]] = [{"__key__": f"{i}", "jpg": IMAGE, "cls": b"%d" % i} for i in range(6)]
 
-    def fingerprint(*parts: list[dict[str, bytes | str]]) -> str:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        return ShardSet.open([write_shard(folder / f"{i}.tar", part) for i, part in enumerate(parts)]).fingerprint
 
-    assert fingerprint(samples[:3], samples[3:]) == fingerprint(samples[:3], samples[3:])
+def set_of(folder: Path, *parts: list[dict[str, bytes | str]]) -> ShardSet:
+    """Shards of these samples, in a folder of their own."""
+    own = folder / str(len(list(folder.iterdir())))
+    own.mkdir()
+    return ShardSet.open([write_shard(own / f"{i}.tar", part) for i, part in enumerate(parts)])
+
+
+def changed(**change: bytes | str) -> list[dict[str, bytes | str]]:
+    """The samples, the last of which is changed."""
+    return [*SAMPLES[:5], SAMPLES[5] | change]
+
+
+def test_the_same_samples_have_the_same_fingerprint_however_they_are_stored(tmp_path: Path) -> None:
+    comment = IMAGE[:2] + b"\xff\xfe\x00\x04ab" + IMAGE[2:]  # as a copy with restart intervals: other bytes
+    in_folder = [{**sample, "__key__": f"./{sample['__key__']}"} for sample in SAMPLES]
     data = [
-        (samples[:3], samples[3:]),
-        (samples[3:], samples[:3]),
-        (samples[:2], samples[2:]),
-        (samples,),
-        (samples[:3], samples[3:5]),
-        (samples[:3], [*samples[3:5], samples[5] | {"cls": b"6"}]),
-        (samples[:3], [*samples[3:5], samples[5] | {"__key__": "6"}]),
-        (samples[:3], [*samples[3:5], samples[5] | {"jpg": b"x" * 101}]),
-        (samples[:3], [*samples[3:5], samples[5] | {"json": b"{}"}]),
-        (samples[:3], [*samples[3:5], {"__key__": "5", "png": b"x" * 100, "cls": b"5"}]),
+        (SAMPLES,),
+        (SAMPLES[:3], SAMPLES[3:]),  # other borders
+        (SAMPLES[:2], [], SAMPLES[2:]),
+        (in_folder,),  # as `tar -cf x.tar .` names them
+        (changed(cls=b"7"),),  # labels have a digest of their own
+        (changed(json=b"{}"),),
+        (changed(jpg=comment),),
     ]
-    assert len({fingerprint(*parts) for parts in data}) == len(data)
+    assert len({set_of(tmp_path, *parts).fingerprint for parts in data}) == 1
+
+
+def test_other_data_has_another_fingerprint(tmp_path: Path) -> None:
+    data = [
+        (SAMPLES,),
+        (SAMPLES[3:], SAMPLES[:3]),
+        (SAMPLES[::-1],),
+        (SAMPLES[:5],),
+        ([*SAMPLES, SAMPLES[5] | {"__key__": "6"}],),
+        (changed(__key__="6"),),
+        (changed(__key__="././5"),),
+        (changed(jpg=jpeg(20, 31)),),
+        (changed(jpg=jpeg(30, 20)),),
+        (changed(jpg=b"x" * 100),),  # no image: its size is not known
+    ]
+    assert len({set_of(tmp_path, *parts).fingerprint for parts in data}) == len(data)
+
+
+def test_the_digest_of_the_first_samples_is_that_of_a_set_of_only_these(tmp_path: Path) -> None:
+    whole = set_of(tmp_path, SAMPLES[:2], [], SAMPLES[2:5], SAMPLES[5:])
+    for count in range(1, 7):  # at and between the borders of shards
+        assert str(whole.digest_of_first(count)) == set_of(tmp_path, SAMPLES[:count]).fingerprint
+    assert whole.digest_of_first(0) == DataDigest()
+
+
+def test_the_digest_is_the_polynomial_described(tmp_path: Path) -> None:
+    prime = 2**127 - 1
+    base = int.from_bytes(hashlib.blake2b(b"gpuloader's data", digest_size=16).digest(), "little") % prime
+    value = 0
+    for number in range(6):
+        content = struct.pack("<ii", 20, 30) + b"%d" % number
+        value = value * base + int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+    assert set_of(tmp_path, SAMPLES[:4], SAMPLES[4:]).fingerprint == f"{value % prime:032x}"
+
+
+def test_the_fingerprint_is_golden(tmp_path: Path) -> None:
+    """Every saved state has it."""
+    assert set_of(tmp_path, SAMPLES).fingerprint == "6c73fd637f27cc2fb2fdc31e96f2dd46"

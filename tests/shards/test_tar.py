@@ -368,16 +368,10 @@ def test_a_compressed_file_is_named_as_such(tmp_path: Path, name: str, content: 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (
-            b"\xff\xd8\xff\xe0",
-            "not a tar, but a JPEG: `gpuloader pack FOLDER SHARDS` makes shards of a folder of class",
-        ),
+        (b"\xff\xd8\xff\xe0", "not a tar, but a JPEG: `gpuloader pack FOLDER SHARDS` makes shards of a folder of"),
         (b"\x89PNG\r\n", "not a tar, but a PNG: `gpuloader pack FOLDER SHARDS` makes shards"),
         (b"PK\x03\x04", "not a tar, but a ZIP archive: unpack it, then `gpuloader pack FOLDER SHARDS`"),
-        (
-            b"PAR1",
-            "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder",
-        ),
+        (b"PAR1", "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder"),
     ],
 )
 def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: bytes, size: int, says: str) -> None:

@@ -61,53 +61,44 @@ _LEVELS = {  # one level more for another rounding on the way to RGB
 }
 
 
-_STANDARD_TABLES = ("jpeg-no-huffman", "jpeg-no-huffman-but-one", "jpeg-no-huffman-extended")
+_UNLIKE_PILLOW = {
+    "rows that the crop does not need are not decoded, nor what comes behind them": "jpeg-cut-before-another",
+    "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not": (
+        "jpeg-no-huffman jpeg-no-huffman-but-one jpeg-no-huffman-extended"
+    ),
+    "each scan takes as long as the whole picture": "jpeg-scan-bomb jpeg-large-of-many-scans",
+    "a decoder unpacks all that follows, however much that is": "png-data-behind-its-rows",
+    "a decoder sets its length aside": "png-chunk-behind-file png-end-behind-file",
+    "the parser sets its length aside": "webp-exif-behind-file",
+    "DALI does not search for the next marker": "jpeg-app0-length-0 jpeg-app0-length-1 jpeg-app0-length-5",
+    "the text is not unpacked": "png-text-bomb png-texts-of-gigabytes",
+    "it is cut, though all pixels are there": "png-cut-end",
+    "the checksum says that it is damaged": "png-bad-data-checksum",
+    "there are rows missing": "png-taller-than-its-data",
+    "there are no colours": "png-no-palette",
+    "the chunk's name says that it must be understood": "png-critical-unknown-chunk",
+    "DALI does not read GIF": "gif",
+    "DALI does not read ICO": "ico",
+    "DALI does not read AVIF": "avif",
+    "what white is would be a guess": "tiff-float",
+    "only the picture in IDAT is decoded": "png-animated-another-size png-animated-size-0",
+    "chunks must be in order": "png-two-headers png-palette-behind-data png-data-apart",
+    "nobody notices rows that are missing": "tiff-fax",
+    "Pillow shows black in the place of those that are missing": (
+        "tiff-fewer-strips tiff-fewer-planes tiff-fewer-planes-16-bit tiff-fewer-tiles"
+    ),
+    "Pillow shows what else is in the file": "tiff-empty-strip",
+    "Pillow shows black beside it": "tiff-jpeg-narrower",
+}
+"""Why a verdict is not Pillow's, with the names of the kinds."""
 
 
 def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
     high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
     names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate", "jp2-16-bit-gray")
-    because = {
-        "jpeg-cut-before-another": "rows that the crop does not need are not decoded, nor what comes behind them",
-        **dict.fromkeys(
-            _STANDARD_TABLES, "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not"
-        ),
-        "jpeg-scan-bomb": "each scan takes as long as the whole picture",
-        "jpeg-large-of-many-scans": "each scan takes as long as the whole picture",
-        "png-data-behind-its-rows": "a decoder unpacks all that follows, however much that is",
-        "png-chunk-behind-file": "a decoder sets its length aside",
-        "png-end-behind-file": "a decoder sets its length aside",
-        "webp-exif-behind-file": "the parser sets its length aside",
-        "jpeg-app0-length-0": "DALI does not search for the next marker",
-        "jpeg-app0-length-1": "DALI does not search for the next marker",
-        "jpeg-app0-length-5": "DALI does not search for the next marker",
-        "png-text-bomb": "the text is not unpacked",
-        "png-texts-of-gigabytes": "the text is not unpacked",
-        "png-cut-end": "it is cut, though all pixels are there",
-        "png-bad-data-checksum": "the checksum says that it is damaged",
-        "png-taller-than-its-data": "there are rows missing",
-        "png-no-palette": "there are no colours",
-        "png-critical-unknown-chunk": "the chunk's name says that it must be understood",
-        "gif": "DALI does not read GIF",
-        "ico": "DALI does not read ICO",
-        "avif": "DALI does not read AVIF",
-        "tiff-float": "what white is would be a guess",
-        "png-animated-another-size": "only the picture in IDAT is decoded",
-        "png-animated-size-0": "only the picture in IDAT is decoded",
-        "png-two-headers": "chunks must be in order",
-        "png-palette-behind-data": "chunks must be in order",
-        "png-data-apart": "chunks must be in order",
-        "tiff-fax": "nobody notices rows that are missing",
-        "tiff-fewer-strips": "Pillow shows black in the place of those that are missing",
-        "tiff-fewer-planes": "Pillow shows black in the place of those that are missing",
-        "tiff-fewer-planes-16-bit": "Pillow shows black in the place of those that are missing",
-        "tiff-fewer-tiles": "Pillow shows black in the place of those that are missing",
-        "tiff-empty-strip": "Pillow shows what else is in the file",
-        "tiff-jpeg-narrower": "Pillow shows black beside it",
-    }
     return {
         **dict.fromkeys(names, high_bits),
-        **{name: (reason, None) for name, reason in because.items()},
+        **{name: (reason, None) for reason, names in _UNLIKE_PILLOW.items() for name in names.split()},
         "tiff-orientation-6": ("Pillow turns TIFF, and no other format; the library turns none", PICTURE),
     }
 

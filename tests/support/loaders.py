@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from making import SIZES, jpeg, write_shard
-from webdataset import tariterators
 
 from gpuloader import GPULoader
 
@@ -23,17 +22,6 @@ def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: 
 def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
     return loader(tar, batch_size, preset={"imagenet_eval": overrides}, **kwargs)
-
-
-def by_webdataset(shards: Iterable[Path]) -> list[dict[str, Any]]:
-    """The samples as webdataset reads them, in order."""
-    samples = []
-    for shard in shards:
-        with shard.open("rb") as stream:
-            samples += list(
-                tariterators.group_by_keys(tariterators.tar_file_expander([{"url": str(shard), "stream": stream}]))
-            )
-    return samples
 
 
 def indices(batches: Iterable[Any]) -> list[list[int]]:

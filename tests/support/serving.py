@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,14 @@ SILENT_SECONDS = 120
 SOON = 20
 """Seconds, however slow the machine is: far fewer than the 60 after which a request to a silent server is given up."""
 ENDLESS_BYTES = 64 << 20
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until it holds; a minute is far more than that takes."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Server:

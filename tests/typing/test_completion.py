@@ -7,7 +7,6 @@ import subprocess
 import sys
 from functools import cached_property
 from inspect import getdoc, isclass, signature
-from rlcompleter import Completer
 
 import pytest
 
@@ -27,24 +26,6 @@ CLASSES = {
     for name in module.__all__
     if isclass(getattr(module, name))
 }
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("GPU", ["GPULoader", "GPULoaderError"]),
-        ("Comp", ["Compose"]),
-        ("Sam", ["Sampling"]),
-        ("trans", ["transforms"]),
-        ("Any", []),
-        ("import", []),
-        ("make", []),
-        ("loading", []),
-    ],
-)
-def test_completion_offers_what_users_import(typed: str, offered: list[str]) -> None:
-    matches = Completer({"gpuloader": gpuloader}).attr_matches(f"gpuloader.{typed}")
-    assert sorted(re.findall(r"gpuloader\.(\w+)", " ".join(matches))) == offered
 
 
 def test_listing_the_names_imports_neither_torch_nor_dali() -> None:

@@ -117,7 +117,7 @@ def test_the_checkers_name_a_wrong_argument_in_one_short_error(errors: Errors, r
 
 def test_the_names_of_presets_are_those_of_the_files() -> None:
     names = "".join(f'    "{name}",\n' for name in preset_names())
-    assert list(get_args(PresetName)) == preset_names(), f"write into recipe/names.py:\n{names}"
+    assert list(get_args(PresetName)) == preset_names(), f"write into recipe/preset_files.py:\n{names}"
 
 
 def test_the_options_are_the_arguments_of_a_loader() -> None:

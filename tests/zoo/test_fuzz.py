@@ -3,10 +3,8 @@
 import io
 import json
 import os
-import random
 import re
 import struct
-import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bad_images import HEIGHT, PNG, WIDTH, chunk
-from fuzzing import parts, report
+from fuzzing import report
 from fuzzing.__main__ import main as fuzz
 from fuzzing.images import Decoder, compare
 from fuzzing.jobs import BATCH, Finding, Job, Result, Tally, examine_all, plan_jobs
@@ -76,117 +74,6 @@ def test_the_files_have_the_parts_of_their_formats() -> None:
     assert {b"0", b"2", b"x", b"g", b"L", b"path", b"comment"} <= names["tar"]
 
 
-def walk_segments(data: bytes) -> Iterator[bytes]:
-    """The markers of a JPEG's segments; what is between two of them is coded data, which ends with the next marker."""
-    place = 2
-    while place < len(data):
-        marker = data[place + 1 : place + 2]
-        if data[place] != 0xFF or marker in b"\x00\xff\xd0\xd1\xd2\xd3\xd4\xd5\xd6\xd7":
-            place += 1
-            continue
-        yield marker
-        place += 2 if marker in b"\xd8\xd9" else 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-        assert place <= len(data)
-
-
-def walk_png(data: bytes) -> Iterator[bytes]:
-    place = 8
-    while place < len(data):
-        (size,) = struct.unpack_from(">I", data, place)
-        yield data[place + 4 : place + 8]
-        place += 12 + size
-        assert zlib.crc32(data[place - 8 - size : place - 4]) == int.from_bytes(data[place - 4 : place], "big")
-
-
-def walk_riff(data: bytes) -> Iterator[bytes]:
-    assert data[:4] + data[8:12] == b"RIFFWEBP"
-    assert int.from_bytes(data[4:8], "little") == len(data) - 8
-    place = 12
-    while place < len(data):
-        name, size = struct.unpack_from("<4sI", data, place)
-        yield name
-        place += 8 + size + size % 2
-    assert place == len(data)
-
-
-def walk_boxes(data: bytes) -> Iterator[bytes]:
-    place = 0
-    while place < len(data):
-        size, name = struct.unpack_from(">I4s", data, place)
-        yield name
-        place += size
-    assert place == len(data)
-
-
-def walk_directory(data: bytes) -> Iterator[bytes]:
-    order = "<" if data[:2] == b"II" else ">"
-    (start,) = struct.unpack_from(f"{order}I", data, 4)
-    (number,) = struct.unpack_from(f"{order}H", data, start)
-    for place in range(start + 2, start + 2 + 12 * number, 12):
-        tag, kind, count, where = struct.unpack_from(f"{order}HHII", data, place)
-        size = count * {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 7: 1}.get(kind, 1)
-        assert size <= 4 or where + size <= len(data)
-        yield tag.to_bytes(2, "big")
-
-
-def walk_members(data: bytes) -> Iterator[bytes]:
-    place = 0
-    while data[place : place + 512].strip(b"\0"):
-        member = tarfile.TarInfo.frombuf(data[place : place + 512], "utf-8", "surrogateescape")  # checks the checksum
-        yield data[place + 156 : place + 157]
-        place += 512 + -(-member.size // 512) * 512
-    assert place <= len(data)
-
-
-WALKS = {
-    "jpeg": (walk_segments, b"\xff\xd8"),
-    "png": (walk_png, b"\x89PNG"),
-    "webp": (walk_riff, b"RIFF"),
-    "jpeg2000": (walk_boxes, b"\0\0\0\x0c"),
-    "tiff": (walk_directory, b"II*\0"),
-    "tar": (walk_members, b""),
-}
-
-
-@pytest.mark.parametrize("kind", WALKS)
-@pytest.mark.parametrize("move", sorted({*parts.MOVES} - {parts.take_damaged}, key=str), ids=lambda move: move.__name__)
-def test_what_a_move_makes_can_be_read_as_before(kind: str, move: parts.Move) -> None:
-    if (kind, move) == ("tar", parts.divide):
-        return  # the second half has no header
-    walk, begin = WALKS[kind]
-    whole = [data for data in material(kind) if data.startswith(begin) and walks(walk, data)]
-    assert len(whole) > 2
-    rng = random.Random(1)
-    for data in whole:
-        layout = layout_of(kind, data)
-        made = parts.change(move, layout, data, rng.choice(whole), rng)
-        # The fuzzer takes what it made apart as any other reader does, nothing is left over, and no checksum is wrong.
-        assert list(walk(made)) == [part.name for part in layout.split(made) if part.name]
-
-
-def walks(walk: Any, data: bytes) -> bool:  # noqa: ANN401
-    """Whether a file can be read to its end: some have garbage there."""
-    try:
-        return bool(list(walk(data)))
-    except (AssertionError, struct.error):
-        return False
-
-
-def test_a_length_that_is_wrong_is_said_in_the_header() -> None:
-    row = [
-        ("png", b"abCd", 7),
-        ("jpeg", b"\xe5", 7),
-        ("webp", b"abCd", 7),
-        ("jpeg2000", b"abCd", 7),
-        ("tiff", b"\1\0", 7),
-    ]
-    for kind, name, said in row:
-        layout, part = LAYOUTS[kind], Part(name, b"12345678")
-        right, wrong = (layout.join([Part(b"", b""), each]) for each in (part, part._replace(said=said)))
-        assert len(right) == len(wrong)
-        assert 1 <= sum(one != other for one, other in zip(right, wrong)) <= 8, kind
-
-
 # --- mutants
 
 
@@ -197,12 +84,6 @@ def test_a_mutant_depends_on_its_seed_and_number_alone(kind: str) -> None:
     assert len(set(made)) > 30  # some small changes are the same
     assert len(set(made) & set(material(kind))) < 5
     assert sum(mutant(kind, 6, number) == data for number, data in enumerate(made)) < 5
-
-
-def test_the_mutators_take_turns() -> None:
-    assert [mutator_of("png", number) for number in range(5)] == ["bytes", "parts", "values", "mixed", "bytes"]
-    assert [mutator_of("npy", number) for number in range(3)] == ["bytes", "values", "mixed"]
-    assert {kind for kind in KINDS if "parts" in mutators(kind)} == {*IMAGES, "tar"}
 
 
 def test_each_number_is_in_one_batch_of_one_mutator() -> None:
@@ -329,12 +210,12 @@ def run(server: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     """The report of a small run."""
     folder = tmp_path_factory.mktemp("run")
     report = folder / "report.json"
-    assert fuzz(["--count", "160", "--seed", "9", "--folder", str(folder / "findings"), "--json", str(report)]) == 0
+    assert fuzz(["--count", "100", "--seed", "9", "--folder", str(folder / "findings"), "--json", str(report)]) == 0
     return json.loads(report.read_text())
 
 
 def test_nothing_mutated_breaks_anything(run: dict[str, Any]) -> None:
-    assert (run["findings"], run["mutants"]) == ([], 160 * len(KINDS))
+    assert (run["findings"], run["mutants"]) == ([], 100 * len(KINDS))
     assert len(run["commit"].removesuffix("-dirty")) == 40
 
 
@@ -343,7 +224,7 @@ def test_every_mutant_is_accounted_for(run: dict[str, Any], kind: str) -> None:
     assert run["outcomes"][kind].keys() == mutators(kind).keys()
     for counts in run["outcomes"][kind].values():
         assert counts["mutants"] == counts["refused"] + counts["replaced"] + counts["accepted"]
-    assert sum(counts["mutants"] for counts in run["outcomes"][kind].values()) == 160
+    assert sum(counts["mutants"] for counts in run["outcomes"][kind].values()) == 100
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -404,17 +285,3 @@ def test_the_page_has_the_committed_results() -> None:
     page, results = report.PAGE.read_text(), json.loads(report.RESULTS.read_text())
     assert report.replaced(page, report.describe(results)) == page
     assert report.replaced(page, "") != page
-
-
-def test_a_row_of_the_page_is_the_sum_of_all_mutators() -> None:
-    one = {"mutants": 5, "refused": 1, "accepted": 1, "crash": 2, "split": 1, "peak_mib": 7}
-    results = {
-        "outcomes": {"png": {"bytes": one, "parts": one}, "tar": {"bytes": {**one, "peak_mib": 1200}}},
-        "versions": {"nvidia-dali-cuda120": "2.4.0"},
-        **{"seed": 1, "commit": "0123456789", "workers": 2, "seconds": 1800},
-    }
-    text = report.describe(results)
-    assert "| png | 10 | 2 | 0 | 2 | 4 | 0 | 0 | 0 | 2 |" in text
-    assert "| all | 15 | 3 | 0 | 3 | 6 | 0 | 0 | 0 | 3 |" in text
-    said = "Seed 1, DALI 2.4.0, commit 0123456, 30 minutes with `--workers 2`. No batch took more than 1,200 MiB."
-    assert said in text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from making import write_samples
 from numpy.typing import NDArray
-from serving import SOON, Server
+from serving import SOON, Server, wait_for
 
 from gpuloader.plan import AllSamples, Cursor, Plan, Shuffle
 from gpuloader.plan.positions import ByShard, Subset
@@ -102,11 +102,8 @@ def served(tmp_path: Path) -> list[Path]:
     return write_samples(tmp_path / "served", 24, shards=6, sizes=[(60, 80)])
 
 
-def wait_for(shards: set[int], cache: ShardCache, entries: dict[int, Entry]) -> None:
-    end = time.monotonic() + 20
-    while {number for number, entry in entries.items() if cache.has(entry)} != shards:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def wait_for_shards(shards: set[int], cache: ShardCache, entries: dict[int, Entry]) -> None:
+    wait_for(lambda: {number for number, entry in entries.items() if cache.has(entry)} == shards)
 
 
 def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are_done(
@@ -121,10 +118,10 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
         for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
             ahead.reach(Cursor(0, delivered))
             assert cache.coming == {entries[number].key for number in there}
-            wait_for(there, cache, entries)
+            wait_for_shards(there, cache, entries)
             assert cache.held_bytes() <= cache.limit_bytes
         ahead.reach(Cursor(1, 0))
-        wait_for({0, 1, 2}, cache, entries)
+        wait_for_shards({0, 1, 2}, cache, entries)
         ahead.close()
         ahead.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "gpuloader-download"]
@@ -138,7 +135,7 @@ def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path]
         cache = ShardCache(tmp_path / "cache", 10**9)
         ahead = Ahead(Need(Plan(AllSamples(24, "none"), 2), lambda samples: samples // 4, entries), cache)
         ahead.reach(Cursor(0, 0))
-        wait_for({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
+        wait_for_shards({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
         started = time.monotonic()
         del ahead
         assert time.monotonic() - started < SOON

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from making import write_samples
-from serving import Server
+from serving import Server, wait_for
 from warm import Program, warm
 
 from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, TarError
@@ -72,13 +72,6 @@ def content(cache: ShardCache, entry: Entry) -> bytes:
 
 def names(folder: Path, end: str) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name.endswith(end)}
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- what is there

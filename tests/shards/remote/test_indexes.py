@@ -152,7 +152,7 @@ def test_a_shard_that_is_not_what_was_read_of_it_before_is_an_error(
     urls = [RemoteShard(f"{server.url}/large.tar")]
     indexed = ShardSet.open(urls, cache=folder)  # by parts
     stat, data = shard.stat(), bytearray(shard.read_bytes())
-    place = int(indexed.indexes[0][1].image_offset[2]) - 512
+    place = indexed.column("image_offset").item(2) - 512
     data[place:] = bytes(len(data) - place)  # the archive ends before the third sample
     shard.write_bytes(data)
     os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # of the same size and tag

@@ -6,7 +6,6 @@ import importlib
 import io
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
@@ -554,13 +553,6 @@ def test_errors_and_logs_have_no_secrets(
     assert error.__cause__ is None
     assert error.__context__ is None  # which a traceback would show
     assert SECRET not in caplog.text
-
-
-def test_an_error_survives_pickling() -> None:
-    error = RemoteError("s3://bucket/a.tar", "HTTP 500", 5)
-    copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), vars(copy)) == (str(error), vars(error))
-    assert str(error).startswith("s3://bucket/a.tar: HTTP 500 (5 tries). ")
 
 
 # --- the ways to stores

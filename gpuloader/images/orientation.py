@@ -1,0 +1,140 @@
+"""Reads an image's EXIF orientation from its first bytes, for the index; no pixel is read.
+
+It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8), which also is what EXIF data are: 1 is
+upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
+
+    JPEG    the first segment APP1 that begins with "Exif", before the frame header
+    PNG     the chunk eXIf, if it stands before the pixels
+    WebP    the chunk EXIF, if the header announces one
+    TIFF    the file itself; also BigTIFF
+
+XMP and the text chunks of old programs are not read, and neither is what stands behind a PNG's pixels, because then an
+index would have to read all of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal, NamedTuple
+
+from gpuloader.helpers.regular_file import Read
+from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
+
+MAX_CHUNKS = 1000  # of a PNG before its pixels, or a WebP; a picture has about ten
+MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
+
+_ORIENTATION, _SHORT, _LONG = 0x0112, 3, 4
+_APP1, _EXIF = 0xE1, b"Exif\0\0"
+_BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
+
+
+class _Layout(NamedTuple):
+    """The bytes of a directory's parts, in TIFF or BigTIFF."""
+
+    offset_at: int
+    offset_bytes: int
+    count_bytes: int
+    entry_bytes: int
+
+
+_LAYOUTS = {42: _Layout(4, 4, 2, 12), 43: _Layout(8, 8, 8, 20)}
+
+
+def image_orientation(read: Read) -> int:
+    """Returns the EXIF orientation of an image, 1 to 8; 0 if it has none or this reader cannot tell.
+
+    Example:
+        >>> import io
+        >>> from PIL import Image
+        >>> file, exif = io.BytesIO(), Image.Exif()
+        >>> exif[0x0112] = 6
+        >>> Image.new("RGB", (4, 3)).save(file, "JPEG", exif=exif)
+        >>> data = file.getvalue()
+        >>> image_orientation(lambda count, offset: data[offset : offset + count])
+        6
+    """
+    head = read(32, 0)
+    if head.startswith(b"\xff\xd8"):
+        return _of_exif(read, *_exif_of_jpeg(read))
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _of_exif(read, *_find_chunk(_chunks_of_png(read), b"eXIf", b"IDAT"))
+    if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and head[20] & 8:
+        return _of_exif(read, *_find_chunk(_chunks_of_webp(read), b"EXIF", b""))
+    return _of_tiff(read, 0, 2**62)
+
+
+def _exif_of_jpeg(read: Read) -> tuple[int, int]:
+    """Where the EXIF data begin and end; (0, 0) if there are none."""
+    left = MAX_SEGMENTS
+    for marker, start, end in segments(read):
+        if marker == _APP1 and read(len(_EXIF), start) == _EXIF:
+            return start + len(_EXIF), end
+        left -= end - start if marker == FILL else 1
+        if marker in FRAMES or left <= 0:
+            break
+    return 0, 0
+
+
+def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
+    """The chunks of a PNG: the name, and where the content begins and ends (ISO/IEC 15948, section 5)."""
+    position = 8
+    while len(header := read(8, position)) == 8:
+        end = position + 8 + int.from_bytes(header[:4], "big")
+        yield header[4:], position + 8, end
+        position = end + 4
+
+
+def _chunks_of_webp(read: Read) -> Iterator[tuple[bytes, int, int]]:
+    """The same of a WebP (RFC 9649, section 2.3)."""
+    position = 12
+    while len(header := read(8, position)) == 8:
+        end = position + 8 + int.from_bytes(header[4:], "little")
+        yield header[:4], position + 8, end
+        position = end + (end - position) % 2
+
+
+def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: bytes) -> tuple[int, int]:
+    for _, (name, start, end) in zip(range(MAX_CHUNKS), chunks):
+        if name == wanted:
+            return start, end
+        if name == last:
+            break
+    return 0, 0
+
+
+def _of_exif(read: Read, start: int, end: int) -> int:
+    """The orientation in EXIF data at these bytes; some programs write "Exif" before them in every format."""
+    start += len(_EXIF) if read(min(len(_EXIF), end - start), start) == _EXIF else 0
+    return _of_tiff(read, start, end)
+
+
+def _of_tiff(read: Read, start: int, end: int) -> int:
+    """The orientation in the first directory of the TIFF at these bytes."""
+
+    def part(count: int, offset: int) -> bytes:
+        place = start + offset
+        return read(count, place) if place + count <= end else b""
+
+    head = part(8, 0)
+    order = _BYTE_ORDERS.get(head[:2])
+    if order is None:
+        return 0
+
+    number = partial(int.from_bytes, byteorder=order)
+    layout = _LAYOUTS.get(number(head[2:4]))
+    if layout is None:
+        return 0
+    directory = number(part(layout.offset_bytes, layout.offset_at))
+    entries = number(part(layout.count_bytes, directory))
+    first = directory + layout.count_bytes
+    for entry in range(min(entries, MAX_ENTRIES)):
+        data = part(layout.entry_bytes, first + entry * layout.entry_bytes)
+        if not data:
+            break
+        if number(data[:2]) == _ORIENTATION:
+            kind, count = number(data[2:4]), number(data[4 : 4 + layout.offset_bytes])
+            widths = {_SHORT: 2, _LONG: 4}
+            value = number(data[4 + layout.offset_bytes :][: widths.get(kind, 0)])
+            return value if count == 1 and value <= 8 else 0
+    return 0

@@ -1,0 +1,312 @@
+"""`SetIndex`: the samples of many shards as one, in memory or mapped; what happens to a file that is mapped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forging import BLOCK_BYTES
+from making import jpeg, write_samples, write_shard
+from synthetic import synthetic_index
+from warm import Program, warm
+
+from gpuloader import GPULoader
+from gpuloader.errors import IndexFileError
+from gpuloader.shards import Arena, ShardSet, open_index, open_indexes, open_set
+from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.index import COLUMNS, SetIndex, write_index
+
+KEYS = [b"%07d" % number for number in range(60_000)]
+
+
+@pytest.fixture
+def mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Indexes of any size are mapped; the cache folder is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("gpuloader.shards.index_files._MOST_COPIED_BYTES", 0)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> list[Path]:
+    """Shards that differ in their extensions, with one that has no samples and one with members left out."""
+    return [
+        write_shard(tmp_path / "0.tar", [{"__key__": f"a{i}", "jpg": jpeg(20, 30), "cls": b"1"} for i in range(3)]),
+        write_shard(tmp_path / "1.tar", []),
+        write_shard(tmp_path / "2.tar", [{"__key__": "b", "json": b"{}", "png": b"x", "cls": b"2"}, {"__key__": "c"}]),
+        write_shard(
+            tmp_path / "3.tar", [{"__key__": "ü", "txt": b"", "jpg": jpeg(8, 9)}, {"__key__": "d", "txt": b""}]
+        ),
+    ]
+
+
+def set_files() -> list[Path]:
+    return sorted((Path(os.environ["XDG_CACHE_HOME"]) / "gpuloader").glob("set-*.gpuidx"))
+
+
+# One index of many.
+
+
+def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
+    indexes = [open_index(shard) for shard in mixed]
+    merged = SetIndex.of(indexes)
+    assert merged.extensions == ("cls", "jpg", "json", "png", "txt")
+    assert merged.sample_end.tolist() == [3, 3, 4, 5]
+    assert merged.shard_bytes.tolist() == [shard.stat().st_size for shard in mixed]
+    assert merged.shard_mtime_ns.tolist() == [shard.stat().st_mtime_ns for shard in mixed]
+    assert merged.left_out_count.tolist() == [0, 0, 0, 1]
+    assert [(item.name, item.shard) for item in merged.left_out] == [("d.txt", 3)]
+    assert merged.data_digests() == [index.data_digest for index in indexes]
+    rows = [(index, row) for index in indexes for row in range(len(index))]
+    assert len(merged) == len(rows) == 5
+    for sample, (index, row) in enumerate(rows):
+        assert merged.key(sample) == index.key(row)
+        assert merged.components(sample) == index.components(row)
+        for name in ("image_offset", "image_size", "height", "width", "orientation", "label"):
+            assert merged.column(name)[sample] == merged.at(name, np.array([sample]))[0] == index.column(name)[row]
+    assert merged.rows_without("cls").tolist() == [4]
+    assert merged.rows_without("txt").tolist() == [0, 1, 2, 3]
+
+
+def test_a_merged_index_names_its_shards_and_comes_back(mixed: list[Path], tmp_path: Path) -> None:
+    opened = open_indexes(mixed)
+    with (tmp_path / "all.gpuidx").open("w+b") as file:
+        write_index(file, opened, (each.load() for each in opened), [p.name for p in mixed])
+    read = SetIndex.map(tmp_path / "all.gpuidx")
+    assert read.names == ("0.tar", "1.tar", "2.tar", "3.tar")
+    assert read.all_keys() == ["a0", "a1", "a2", "b", "ü"]
+    assert read.digest() == open_set(opened).digest()
+    with pytest.raises(IndexFileError, match="is the index of 4 shards, not of one"):
+        type(open_index(mixed[0])).parse((tmp_path / "all.gpuidx").read_bytes(), "all.gpuidx")
+
+
+# Mapping.
+
+
+@pytest.mark.usefixtures("mapped")
+def test_a_mapped_index_is_that_in_memory(mixed: list[Path]) -> None:
+    opened = ShardSet.open(mixed)
+    in_memory = SetIndex.of([open_index(shard) for shard in mixed])
+    (file,) = set_files()
+    assert file.stat().st_size == in_memory.head.file_bytes
+    for name in COLUMNS:
+        column = opened.index.column(name)
+        assert column.tolist() == in_memory.column(name).tolist()
+        assert not column.flags.owndata  # the pages of the file, which all processes share
+        assert not column.flags.writeable
+    before = file.stat()
+    again = ShardSet.open(mixed)
+    assert (set_files(), file.stat().st_ino, file.stat().st_mtime_ns) == ([file], before.st_ino, before.st_mtime_ns)
+    assert again.fingerprint == opened.fingerprint
+
+
+@pytest.mark.usefixtures("mapped")
+def test_a_loader_delivers_the_same_with_a_mapped_index(shards: list[Path]) -> None:
+    def batches() -> list[list[int]]:
+        with GPULoader(shards, 8, None, preset="imagenet_eval", output="dict", shuffle="full") as loader:
+            return [[*batch["index"].tolist(), *batch["label"].tolist()] for batch in loader]
+
+    mapped = batches()
+    set_files()[-1].unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuloader.shards.index_files._MOST_COPIED_BYTES", 1 << 30)
+        assert batches() == mapped
+        assert set_files() == []
+
+
+@pytest.mark.usefixtures("mapped")
+def test_other_shards_have_another_file(tmp_path: Path) -> None:
+    [shard] = write_samples(tmp_path, 3, shards=1)
+    assert len(ShardSet.open([shard])) == 3
+    write_samples(tmp_path, 4, shards=1)  # in its place
+    assert len(ShardSet.open([shard])) == 4
+    assert len(set_files()) == 2
+
+
+@pytest.mark.usefixtures("mapped")
+def test_a_file_that_was_not_used_for_long_is_removed(tmp_path: Path) -> None:
+    for number, days in enumerate((89, 91)):
+        ShardSet.open(write_samples(tmp_path / str(number), 3 + number, shards=1))
+        (file,) = (file for file in set_files() if file.stat().st_atime > time.time() - 3600)
+        used = time.time() - days * 24 * 3600
+        os.utime(file, (used, file.stat().st_mtime))
+    left = [file for file in set_files() if file.stat().st_atime > time.time() - 90 * 24 * 3600]
+    ShardSet.open(write_samples(tmp_path / "new", 9, shards=1))
+    assert len(left) == 1
+    assert set(left) < set(set_files())
+    assert len(set_files()) == 2
+
+
+@pytest.mark.usefixtures("mapped")
+def test_without_a_cache_folder_the_index_is_in_memory(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(ShardSet.open(shards)) == 40
+    assert "each process has the index of all shards in its own memory" in caplog.text
+
+
+@pytest.mark.usefixtures("mapped")
+def test_processes_that_start_at_once_map_the_same_file(tmp_path: Path) -> None:
+    shards = write_samples(tmp_path / "shards", 60, shards=20)
+    work = (
+        "import os, sys; from pathlib import Path; from gpuloader.shards import index_files, open_indexes, open_set\n"
+        "index_files._MOST_COPIED_BYTES = 0\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "index = open_set(open_indexes([Path(name) for name in sys.argv[1:]]))\n"
+        "print(os.fstat(index._columns._file.fileno()).st_ino, len(index))"
+    )
+    processes = [Program(work, *shards, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    outputs = {process.communicate("go\n", timeout=300)[0] for process in processes}
+    (file,) = set_files()
+    assert outputs == {f"{file.stat().st_ino} 60\n"}
+
+
+# Files that change while they are mapped.
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 4096)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def overwrite(path: Path) -> None:
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(content[: len(content) // 2] + content[: -(-len(content) // 2)])
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+CHANGE = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from gpuloader.shards.index import SetIndex
+path = Path(sys.argv[1])
+index = SetIndex.map(path)
+index.column("label")
+print("opened", flush=True)
+sys.stdin.readline()
+for use in (lambda: index.column("label"), lambda: index.key(59_999), lambda: index.at("height", np.arange(60_000))):
+    try:
+        print(use())
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("change", [cut, empty, overwrite, grow])
+def test_a_mapped_file_that_is_changed_is_an_error_and_no_signal(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "a.gpuidx"
+    path.write_bytes(synthetic_index(KEYS, 10))
+    os.utime(path, ns=(0, 0))
+    (tmp_path / "go").touch()
+    work = CHANGE.replace("sys.stdin.readline()", f"from test_set_index import {change.__name__} as c; c(path)")
+    result = warm().run(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{work}", path)
+    assert result.returncode == 0, result.stderr
+    opened, *errors = result.stdout.splitlines()
+    assert opened == "opened"
+    assert len(errors) == 3
+    assert all("IndexFileError" in error and "was cut or overwritten while it was in use" in error for error in errors)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_another(path: Path) -> None:
+    path.with_name("other").write_bytes(b"x")
+    path.with_name("other").replace(path)
+
+
+@pytest.mark.parametrize("change", [remove, replace_by_another])
+def test_a_mapped_file_that_loses_its_name_is_used_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    path = tmp_path / "a.gpuidx"
+    path.write_bytes(synthetic_index(KEYS, 10))
+    index = SetIndex.map(path)
+    change(path)
+    assert index.key(59_999) == "0059999"
+    assert index.column("label").tolist() == list(range(60_000))
+
+
+# Damage.
+
+
+def test_a_block_is_checked_when_it_is_first_used(tmp_path: Path) -> None:
+    """Of a file of several blocks, only what is damaged cannot be used, and it is never used."""
+    path = tmp_path / "a.gpuidx"
+    data = synthetic_index(KEYS, 10)
+    blocks_at = 56 + int.from_bytes(data[16:24], "little")
+    assert len(data) - blocks_at > 3 * BLOCK_BYTES
+    path.write_bytes(data[:-1] + b"?")  # in the last key
+    index = SetIndex.map(path)
+    assert index.column("image_offset").tolist() == list(range(60_000))
+    assert index.at("height", np.array([0, 59_999])).tolist() == [4, 4]
+    for use in (lambda: index.key(59_999), index.all_keys, lambda: index.column("key_bytes", 420_000 - 8)):
+        with pytest.raises(IndexFileError, match=r"a\.gpuidx is damaged: the digest of block \d is wrong"):
+            use()
+
+
+@pytest.mark.usefixtures("mapped")
+def test_a_damaged_file_of_the_cache_is_removed_and_made_again(shards: list[Path]) -> None:
+    expected = ShardSet.open(shards).all_keys()
+    (file,) = set_files()
+    content = file.read_bytes()
+    file.write_bytes(content[:-20] + bytes(20))
+    with pytest.raises(IndexFileError, match="It was removed: make the loader again"):
+        ShardSet.open(shards).all_keys()
+    assert set_files() == []
+    assert ShardSet.open(shards).all_keys() == expected
+    file.write_bytes(b"x" + content[1:])  # a head is checked at once
+    assert ShardSet.open(shards).all_keys() == expected
+
+
+# What the set holds in memory.
+
+
+def test_accepted_sizes_take_a_bit_a_sample(tmp_path: Path) -> None:
+    index = SetIndex.parse(synthetic_index(KEYS, 10), "synthetic")
+    accepted = ShardSet([Path(f"{number}.tar") for number in range(10)], index).accepted
+    assert accepted.of(np.array([0, 7, 59_999])).tolist() == [[0, 0]] * 3
+    for sample in range(0, 60_000, 7):
+        accepted.note(sample, (4, 5))
+    ids = np.arange(60_000)
+    assert accepted.of(ids).tolist() == [[4, 5] if sample % 7 == 0 else [0, 0] for sample in range(60_000)]
+    held = sum(value.nbytes for value in vars(accepted).values() if isinstance(value, np.ndarray))
+    assert held == 60_000 / 8
+    accepted.note(6001, (70, 80))  # another size than the index's
+    assert accepted.of(np.array([6000, 6001, 6002, 6006])).tolist() == [[0, 0], [70, 80], [0, 0], [4, 5]]
+    accepted.forget(1)  # samples 6000 to 11,999
+    assert accepted.of(ids[6000:12_000]).any() == False  # noqa: E712
+    assert accepted.of(np.array([5999, 12_005])).tolist() == [[4, 5], [4, 5]]
+
+
+def test_the_first_samples_of_a_large_set(tmp_path: Path) -> None:
+    index = SetIndex.parse(synthetic_index(KEYS, 10), "synthetic")
+    whole = ShardSet([Path(f"{number}.tar") for number in range(10)], index)
+    assert str(DataDigest.of((key, 4, 5) for key in KEYS)) == whole.fingerprint
+    assert whole.digest_of_first(25_001) == DataDigest.of((key, 4, 5) for key in KEYS[:25_001])
+
+
+def test_images_are_read_through_a_mapped_index(mixed: list[Path], mapped: None) -> None:
+    opened = ShardSet.open(mixed)
+    assert opened.read_images(np.array([3, 0]), Arena())[0].tobytes() == b"x"
+    assert opened.place(3).key == "b"
+    assert opened.read_component(3, "json") == b"{}"
