@@ -21,7 +21,7 @@ def label_source(text: str) -> str | None:
 
 
 def loader_arguments(preset: str, shuffle: str | None, label_from: str, quarantine: Path | None) -> dict[str, Any]:
-    """The arguments of `GPULoader` that these options name; the loader decides those that were not given."""
+    """Returns `GPULoader`'s arguments that these options name; the loader decides those that are missing."""
     arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
     arguments |= {} if shuffle is None else {"shuffle": shuffle}
     return arguments | ({} if quarantine is None else {"on_error": {"known": str(quarantine)}})
