@@ -73,7 +73,7 @@ def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(u * u + v * v), np.arctan2(v, u)
 
 
-# A pattern does the same for the whole plane; it gets a generator for its free choices.
+# A pattern does the same for all of the plane; it gets a generator for its free choices.
 
 
 def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
