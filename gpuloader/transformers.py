@@ -33,7 +33,7 @@ _IGNORED = -100  # the label that losses of torch and transformers leave out
 
 
 class GPULoaderTrainer(Trainer):
-    """A Trainer whose `train_dataset` and `eval_dataset` may be `GPULoader`s; all else is as in `transformers.Trainer`.
+    """A Trainer whose `train_dataset` and `eval_dataset` may be `GPULoader`s; the rest is as in `transformers.Trainer`.
 
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
     `per_device_eval_batch_size`, and its `output` names what the model takes, such as

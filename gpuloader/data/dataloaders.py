@@ -31,7 +31,7 @@ class DataLoaderConfig:
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
         drop_last: whether a short last batch is left out.
         seed: of the order and of the workers; None uses a different one in each run.
-        collate_fn: makes a batch from a list of samples; None uses the task's collator, or else torch's.
+        collate_fn: makes a batch from a list of samples; None uses the task's collator, otherwise torch's.
         world: shares the samples among ranks with a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
             uses all samples.
 
@@ -140,7 +140,7 @@ def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 4
         >>> first, again = (list(ensure_deterministic_dataloader(torch.arange(20), 8)) for _ in range(2))
         >>> all(map(torch.equal, first, again))
         True
-        >>> torch.use_deterministic_algorithms(False)  # else it holds for all that follows
+        >>> torch.use_deterministic_algorithms(False)  # otherwise it stays on
     """
     set_reproducible_training(seed)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

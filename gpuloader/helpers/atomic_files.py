@@ -1,4 +1,4 @@
-"""Writes files completely or not at all, whoever else writes them and whenever this process ends; and adds to tars."""
+"""Writes files completely or not at all, even if others write them or this process is killed; and adds to tars."""
 
 from __future__ import annotations
 

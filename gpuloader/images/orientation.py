@@ -4,11 +4,11 @@ It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8)
 upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
 
     JPEG    the first segment APP1 that begins with "Exif", before the frame header
-    PNG     the chunk eXIf, if it stands before the pixels
+    PNG     the chunk eXIf, if it is before the pixels
     WebP    the chunk EXIF, if the header announces one
     TIFF    the file itself; also BigTIFF
 
-XMP and the text chunks of old programs are not read, and neither is what stands behind a PNG's pixels, because then an
+XMP and the text chunks of old programs are not read, and neither is what follows a PNG's pixels, because then an
 index would have to read all of the file.
 """
 

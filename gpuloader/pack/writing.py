@@ -56,7 +56,7 @@ def write_shard(task: ShardTask) -> int:
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
     Raises:
-        PackError: a sample cannot be stored as asked, or another process is writing the same shard.
+        PackError: a sample cannot be stored, or another process is writing the same shard.
     """
     left_out: list[LeftOutPicture] = []
     with _naming(task.path), atomic_file(task.path) as file:
