@@ -32,12 +32,13 @@ class WholeDecoder:
         options = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
         self._running = Running(partial(_graph, self._batch, device, **options))
 
-    def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]] | dict[int, str]:
-        """Returns the images on the CPU, uint8 (height, width, 3) each; or the rows that fail, with DALI's cause."""
-        outcome = self._run(images)
-        if isinstance(outcome, str):
-            return self.failures(images, outcome)
-        decoded = outcome[0].as_cpu()
+    def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """Returns the images on the CPU, uint8 (height, width, 3) each.
+
+        Raises:
+            UndecodableError: one of them cannot be decoded; `failures` says which.
+        """
+        decoded = self._run(images)[0].as_cpu()
         return [np.array(decoded.at(row)) for row in range(len(images))]
 
     def failures(self, images: Sequence[NDArray[np.uint8]], message: str = "") -> dict[int, str]:
@@ -51,11 +52,10 @@ class WholeDecoder:
         """
 
         def decode(rows: Sequence[int]) -> str:
-            outcome = self._run([images[row] for row in rows])
-            return outcome if isinstance(outcome, str) else ""
+            return self._find_error([images[row] for row in rows])
 
         failing = find_failing(len(images), decode, self.check_machine, message)
-        return {row: cause_of(text) for row, text in failing.items()}
+        return {row: cause_of(error) for row, error in failing.items()}
 
     def check_machine(self) -> None:
         """Decodes a good JPEG.
@@ -63,18 +63,22 @@ class WholeDecoder:
         Raises:
             DeviceError: this fails, so the images are not the cause.
         """
-        message = self._run([good_jpeg()])
-        if isinstance(message, str):
+        if message := self._find_error([good_jpeg()]):
             raise machine_error(message)
 
-    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs, or its error message
+    def _find_error(self, images: Sequence[NDArray[np.uint8]]) -> str:
+        """Returns DALI's message if one of the images cannot be decoded; otherwise ""."""
+        try:
+            self._run(images)
+        except UndecodableError as error:
+            return str(error)
+        return ""
+
+    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs
         self._batch[:] = [list(images)]
         if len(images) == 1 and self._device_id is not None:
             self._running.drop()
-        try:
-            return self._running.next()
-        except UndecodableError as error:
-            return str(error)
+        return self._running.next()
 
 
 @pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]

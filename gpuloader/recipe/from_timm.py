@@ -37,39 +37,45 @@ def translate_timms(leaf: Any, problems: list[str]) -> list[Transform]:  # noqa:
         problems.append(f"timm's {name} has no counterpart: {_ADVICE.get(name, 'leave it out')}")
         return []
     try:
-        found = _TRANSLATED[name](leaf)
+        return [_TRANSLATED[name](leaf)]
     except PresetError as error:  # a number that is out of range here
         problems.extend(str(error).splitlines())
-        return []
-    if isinstance(found, str):
-        problems.append(f"timm's {name} {found}")
-        return []
-    return [found]
+    except _NoCounterpartError as error:
+        problems.append(f"timm's {name} {error}")
+    return []
 
 
-def _crop(leaf: Any) -> Transform | str:  # noqa: ANN401
+class _NoCounterpartError(Exception):
+    """Why a transform of timm has no counterpart."""
+
+
+def _crop(leaf: Any) -> Transform:  # noqa: ANN401
     if isinstance(leaf.interpolation, (list, tuple)):
-        return "draws its filter: give create_transform interpolation='bicubic' or 'bilinear'"
+        raise _NoCounterpartError("draws its filter: give create_transform interpolation='bicubic' or 'bilinear'")
     return RandomResizedCrop(_size(leaf.size), tuple(leaf.scale), tuple(leaf.ratio), leaf.interpolation.value)
 
 
-def _center_crop(leaf: Any) -> Transform | str:  # noqa: ANN401
+def _center_crop(leaf: Any) -> Transform:  # noqa: ANN401
     if leaf.padding_mode != "constant" or set(_each(leaf.fill)) != {0}:
-        return f"with fill={leaf.fill!r}, padding_mode={leaf.padding_mode!r} has no counterpart: {_OF_ONE_SIZE}"
+        raise _NoCounterpartError(
+            f"with fill={leaf.fill!r}, padding_mode={leaf.padding_mode!r} has no counterpart: {_OF_ONE_SIZE}"
+        )
     return CenterCrop(_size(leaf.size))
 
 
-def _rand_augment(leaf: Any) -> Transform | str:  # noqa: ANN401
+def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
     first, names = leaf.ops[0], [op.name for op in leaf.ops]
     alike = {(op.prob, op.magnitude, op.magnitude_std, op.magnitude_max) for op in leaf.ops}
     increasing = "PosterizeIncreasing" in names
     expected = [_timms(each, increasing) for each in OPERATION_NAMES]
     if leaf.choice_weights is not None or len(alike) > 1 or names != expected:
-        return "has other operations than timm's own two sets: leave 't' out of auto_augment='rand-...'"
+        raise _NoCounterpartError(
+            "has other operations than timm's own two sets: leave 't' out of auto_augment='rand-...'"
+        )
     if math.isinf(first.magnitude_std):
-        return "draws magnitudes evenly: give auto_augment='rand-...-mstd...' at most 100"
+        raise _NoCounterpartError("draws magnitudes evenly: give auto_augment='rand-...-mstd...' at most 100")
     if first.hparams.get("translate_pct", 0.45) != 0.45:
-        return "with another translate_pct than 0.45 has no counterpart: leave it out"
+        raise _NoCounterpartError("with another translate_pct than 0.45 has no counterpart: leave it out")
     filters = sorted(_PIL_FILTERS[int(each)] for each in _each(first.kwargs["resample"]))
     return TimmRandAugment(
         magnitude=first.magnitude,
@@ -89,17 +95,19 @@ def _timms(operation: str, increasing: bool) -> str:
     return f"{operation}{moving}{'Increasing' if increasing and operation in _INCREASING else ''}"
 
 
-def _auto_augment(leaf: Any) -> Transform | str:  # noqa: ANN401
+def _auto_augment(leaf: Any) -> Transform:  # noqa: ANN401
     if [[(op.name, op.prob, op.magnitude, op.magnitude_std) for op in operations] for operations in leaf.policy] != _3A:
-        return "has no counterpart, except for auto_augment='3a': take that, or 'rand-m9-mstd0.5-inc1'"
+        raise _NoCounterpartError(
+            "has no counterpart, except for auto_augment='3a': take that, or 'rand-m9-mstd0.5-inc1'"
+        )
     return ThreeAugment(color_jitter=0.0)  # the jitter is a transform of its own
 
 
-def _erasing(leaf: Any) -> Transform | str:  # noqa: ANN401
+def _erasing(leaf: Any) -> Transform:  # noqa: ANN401
     if (leaf.min_count, leaf.max_count) != (1, 1):
-        return "erases several rectangles: give create_transform re_count=1"
+        raise _NoCounterpartError("erases several rectangles: give create_transform re_count=1")
     if leaf.mode == "rand":
-        return "erases with one random colour: give create_transform re_mode='pixel' or 'const'"
+        raise _NoCounterpartError("erases with one random colour: give create_transform re_mode='pixel' or 'const'")
     low, high = (float(f"{math.exp(bound):.12g}") for bound in leaf.log_aspect_ratio)
     value = "random" if leaf.mode == "pixel" else 0.0
     return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value)  # type: ignore[arg-type]

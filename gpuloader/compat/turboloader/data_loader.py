@@ -16,7 +16,7 @@ from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
-from gpuloader.pipelines import WholeDecoder
+from gpuloader.pipelines import UndecodableError, WholeDecoder
 from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 
@@ -159,8 +159,8 @@ class DataLoader:
         run = run_of(self._loader)
         if run.decoded or not len(batch.ids):
             return list(batch.images)
-        images = decoder.decode(batch.images)
-        if isinstance(images, dict):
-            row = min(images)
-            raise BadImageError(*run.shards.place(int(batch.ids[row])), images[row])
-        return images
+        try:
+            return decoder.decode(batch.images)
+        except UndecodableError as error:
+            row, cause = min(decoder.failures(batch.images, str(error)).items())
+            raise BadImageError(*run.shards.place(int(batch.ids[row])), cause) from None
