@@ -4,8 +4,8 @@ A collator takes one component's bytes for each sample of a batch. It returns a 
 by name), with a row for each sample. Arrays become tensors on the loader's device. It runs in the reading thread.
 For invalid bytes it raises one of `REFUSALS`, such as ValueError; the loader's error then names the sample.
 
-Those here that parse do so component by component: one that cannot be parsed makes its sample bad, as an image that
-cannot be decoded does. `gpuloader.Field` does the same with a function of yours.
+The collators below parse each component alone: one that cannot be parsed makes its sample bad, like an image that
+cannot be decoded. `gpuloader.Field` does the same with your function.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def register_collator(extension: str) -> Callable[[Collator], Collator]:
 
 
 def collator_of(extension: str) -> Collator:
-    """The collator of an extension: the registered one, or `as_bytes`."""
+    """Returns the collator of an extension: the registered one, or `as_bytes`."""
     return _BY_EXTENSION.get(_normalize(extension), as_bytes)
 
 
@@ -90,7 +90,7 @@ class Parsing:
 
 
 def in_parts(collator: Collator) -> Parsing:
-    """A collator's parts; one that is not from here parses nothing, and collates the components."""
+    """Returns a collator's parts; a user's collator parses nothing, and collates the components."""
     return collator if isinstance(collator, Parsing) else _PARTS.get(id(collator), Parsing(bytes, collator))
 
 
@@ -115,7 +115,7 @@ def _normalize(extension: str) -> str:
 
 
 def as_bytes(components: Sequence[bytes]) -> list[bytes]:
-    """The components as they are, in a list.
+    """Collates the components as they are, in a list.
 
     Example:
         >>> from gpuloader.collators import as_bytes
@@ -127,7 +127,7 @@ def as_bytes(components: Sequence[bytes]) -> list[bytes]:
 
 @register_collator("json")
 def as_json(components: Sequence[bytes]) -> list[Any]:
-    """A list of parsed JSON values.
+    """Parses JSON; returns a list of values.
 
     Example:
         >>> from gpuloader.collators import as_json
@@ -140,7 +140,7 @@ def as_json(components: Sequence[bytes]) -> list[Any]:
 @register_collator("txt")
 @register_collator("text")
 def as_text(components: Sequence[bytes]) -> list[str]:
-    """A list of texts, decoded as UTF-8.
+    """Decodes UTF-8; returns a list of texts.
 
     Example:
         >>> from gpuloader.collators import as_text
@@ -152,7 +152,7 @@ def as_text(components: Sequence[bytes]) -> list[str]:
 
 @register_collator("cls")
 def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
-    """(B,) int64 from numbers in ASCII.
+    """Parses numbers in ASCII; returns (B,) int64.
 
     Example:
         >>> from gpuloader.collators import as_integers
@@ -163,7 +163,7 @@ def as_integers(components: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B,) float32 from numbers in ASCII.
+    """Parses numbers in ASCII; returns (B,) float32.
 
     Example:
         >>> from gpuloader.collators import as_floats
@@ -174,7 +174,7 @@ def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """(B, n) float32 from numbers in ASCII, with white space or commas between them, with or without JSON's brackets.
+    """Parses numbers in ASCII, between them white space or commas, with or without JSON's brackets: (B, n) float32.
 
     Raises:
         ValueError: samples have different numbers of values.
@@ -204,7 +204,7 @@ def _float32(values: float | Sequence[float]) -> NDArray[np.float32]:
 
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
-    """A list of arrays from `.npy` components, which may differ in shape. Objects are never unpickled.
+    """Parses `.npy` components, which may differ in shape; returns a list of arrays. Objects are never unpickled.
 
     Example:
         >>> import numpy as np
@@ -256,7 +256,7 @@ def _rows(component: bytes) -> NDArray[Any]:
 
 @register_collator("npy")
 def stacked(components: Sequence[bytes]) -> NDArray[Any]:
-    """(B, ...) from `.npy` components of one shape, such as soft labels.
+    """Parses `.npy` components of one shape, such as soft labels; returns (B, ...).
 
     Raises:
         ValueError: they differ in shape, or are not numbers.
@@ -307,7 +307,7 @@ def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
-    """Texts through a tokenizer from Hugging Face: "input_ids" and "attention_mask", each (B, longest) int64, padded.
+    """Makes a collator of a Hugging Face tokenizer: "input_ids" and "attention_mask", each (B, longest) int64, padded.
 
     Args:
         tokenizer: of `transformers`, with a padding token.
@@ -328,7 +328,7 @@ def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) ->
     return dict(tokenizer(texts, **options))
 
 
-_PARTS: dict[int, Parsing] = {  # by id: a collator of yours may not be hashable
+_PARTS: dict[int, Parsing] = {  # by id: a user's collator may not be hashable
     id(as_json): Parsing(json.loads, list),
     id(as_text): Parsing(bytes.decode, list),
     id(as_integers): Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64)),

@@ -103,25 +103,25 @@ def export_to_opentelemetry(provider: MeterProvider | None = None, /, **loaders:
         from opentelemetry.metrics import get_meter
     except ImportError as error:
         raise _missing("OpenTelemetry", "opentelemetry", "opentelemetry", error) from None
-    sources = _Sources(loaders)
+    exported = _Exported(loaders)
     meter = get_meter("gpuloader", __version__, provider)
     for metric, description in _DESCRIPTIONS.items():
         create = meter.create_observable_gauge if metric in _GAUGES else meter.create_observable_counter
         unit = _UNITS.get(metric.rpartition("_")[2], "1")
-        create(f"gpuloader.{metric}", [partial(_observe, sources, metric)], unit, description)
+        create(f"gpuloader.{metric}", [partial(_observe, exported, metric)], unit, description)
 
 
 class PrometheusMetrics:
     """A collector of `prometheus_client`; `export_to_prometheus` makes it."""
 
     def __init__(self, loaders: Mapping[str, GPULoader[Any]]) -> None:
-        self._sources = _Sources(loaders)
+        self._exported = _Exported(loaders)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yields the metrics as they are now."""
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-        now = list(self._sources.read())
+        now = list(self._exported.read())
         for metric, description in _DESCRIPTIONS.items():
             family = GaugeMetricFamily if metric in _GAUGES else CounterMetricFamily
             values = family(f"gpuloader_{metric}", description, labels=["loader", "rank"])
@@ -133,7 +133,7 @@ class PrometheusMetrics:
     describe = collect  # by which a registry finds duplicates
 
 
-class _Sources:
+class _Exported:
     """The loaders to export; it does not keep them alive."""
 
     def __init__(self, loaders: Mapping[str, GPULoader[Any]]) -> None:
@@ -145,17 +145,17 @@ class _Sources:
         self._loaders = {name: ref(loader) for name, loader in loaders.items()}
 
     def read(self) -> Iterator[tuple[str, int, dict[str, float]]]:
-        """Each loader's name, its rank and its numbers now."""
+        """Yields each loader's name, its rank and its numbers now."""
         for name, reference in self._loaders.items():
             if (loader := reference()) is not None:
                 scalars = {key.partition("/")[2]: value for key, value in loader.stats().scalars().items()}
                 yield name, loader.world.rank, scalars
 
 
-def _observe(sources: _Sources, metric: str, _: object) -> Iterable[Observation]:
+def _observe(exported: _Exported, metric: str, _: object) -> Iterable[Observation]:
     from opentelemetry.metrics import Observation
 
-    for name, rank, scalars in sources.read():
+    for name, rank, scalars in exported.read():
         if metric in scalars:
             yield Observation(scalars[metric], {"loader": name, "rank": rank})
 

@@ -33,14 +33,14 @@ _IGNORED = -100  # the label that losses of torch and transformers leave out
 
 
 class GPULoaderTrainer(Trainer):
-    """A Trainer whose `train_dataset` and `eval_dataset` may be `GPULoader`s; all else is as in `transformers.Trainer`.
+    """A Trainer whose `train_dataset` and `eval_dataset` may be `GPULoader`s; the rest is as in `transformers.Trainer`.
 
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
     `per_device_eval_batch_size`, and its `output` names what the model takes, such as
     `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="pad"`;
     padding counts neither in the metrics nor in the loss of models that leave out the label -100.
 
-    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` goes on at the next batch, also
+    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
     the numbers of `stats().scalars()`.
 
@@ -56,7 +56,7 @@ class GPULoaderTrainer(Trainer):
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
-        """The batches of the training loader."""
+        """Makes the batches of the training loader."""
         if not isinstance(self.train_dataset, GPULoader):
             return super().get_train_dataloader()
         if self.args.auto_find_batch_size:
@@ -65,15 +65,16 @@ class GPULoaderTrainer(Trainer):
         return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
-        """The batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        given = self.eval_dataset[given] if isinstance(given, str) else given
-        return self._evaluation(given) if isinstance(given, GPULoader) else super().get_eval_dataloader(eval_dataset)
+        """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        data = self.eval_dataset[data] if isinstance(data, str) else data
+        return self._evaluation(data) if isinstance(data, GPULoader) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:  # noqa: ANN401
-        """The batches of a loader whose samples are predicted."""
-        given = test_dataset
-        return self._evaluation(given) if isinstance(given, GPULoader) else super().get_test_dataloader(given)
+        """Makes the batches of a loader whose samples are predicted."""
+        if isinstance(test_dataset, GPULoader):
+            return self._evaluation(test_dataset)
+        return super().get_test_dataloader(test_dataset)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Adds what the training loader counts to the logs of training."""
@@ -118,7 +119,7 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """For `ExportableState`."""
+        """Returns what `ExportableState` saves."""
         saved = None if self._loader is None else self._loader.state_dict()
         return {"args": {}, "attributes": {"saved": saved}}
 
@@ -142,7 +143,7 @@ class GPULoaderState(TrainerCallback, ExportableState):
 
 
 class _Steps(Dataset[Any]):
-    """The batches of the training loader by their numbers in the epoch, to be asked for in order from any on.
+    """The training loader's batches by number in the epoch; Trainer asks for them in order, from any number on.
 
     Attributes:
         epoch: of the next batches.
@@ -156,7 +157,7 @@ class _Steps(Dataset[Any]):
         self._saved: dict[str, int] | None = None
 
     def __len__(self) -> int:
-        """The samples of an epoch over all ranks; Trainer reports them."""
+        """Counts the samples of an epoch over all ranks; Trainer reports them."""
         return _delivered(self.loader)
 
     def __getitem__(self, step: int) -> Any:  # noqa: ANN401
@@ -208,7 +209,7 @@ class _StepNumbers:
 
 
 class _TrainingBatches(DataLoader[Any]):
-    """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a whole batch."""
+    """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a batch."""
 
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps
@@ -234,7 +235,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
     def __init__(self, loader: GPULoader[Any], label_names: Sequence[str]) -> None:
         self._loader = loader
         self._label_names = label_names
-        self.dataset = range(_delivered(loader))  # whose length is asked for
+        self.dataset = range(_delivered(loader))  # Accelerate asks for its length
         self.total_batch_size = run_of(loader).plan.global_batch
         self._drop_last = False
         self.gradient_state = GradientState()
@@ -253,7 +254,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
             self.end()
 
     def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The last batch of this rank, whose first samples are valid if there is padding."""
+        """Returns the last batch of this rank; its padding has labels that no loss counts."""
         plan = run_of(self._loader).plan
         if plan.last_batch != "pad":
             return batch
@@ -266,6 +267,6 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
 
 def _delivered(loader: GPULoader[Any]) -> int:
-    """The samples of an epoch over all ranks, without padding and without those that the last batch leaves out."""
+    """Counts an epoch's samples over all ranks, without padding and without those that the last batch leaves out."""
     plan = run_of(loader).plan
     return min(plan.epoch_samples, plan.steps * plan.global_batch)

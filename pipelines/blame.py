@@ -22,14 +22,14 @@ GOOD_SIZE = (48, 64)
 
 @cache
 def good_jpeg() -> NDArray[np.uint8]:
-    """A JPEG that any decoder can decode, (bytes,)."""
+    """Makes a JPEG that any decoder can decode, (bytes,)."""
     file = io.BytesIO()
     smooth_picture(0, *GOOD_SIZE).save(file, "JPEG")
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
 def smooth_picture(seed: int, height: int, width: int) -> Image:
-    """A smooth RGB picture with some texture, on which decoders differ little."""
+    """Makes a smooth RGB picture with some texture, on which decoders differ little."""
     from PIL import Image  # here, because a normal start does not need it
 
     rng = np.random.default_rng(seed)
@@ -39,10 +39,10 @@ def smooth_picture(seed: int, height: int, width: int) -> Image:
 
 
 def machine_error(message: str) -> DeviceError:
-    """The error for a decoder that fails on a good JPEG, with the decoder's message."""
-    said = decoder_cause(message) if is_decode_failure(message) else message
+    """Makes the error for a decoder that fails on a good JPEG, with the decoder's message."""
+    cause = decoder_cause(message) if is_decode_failure(message) else message
     return DeviceError(
         f"the decoder fails on a good JPEG, so the installation or the machine is the cause, not the images: "
-        f"{said or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
+        f"{cause or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
         f"GPU, device_id=None decodes on the CPU"
     )

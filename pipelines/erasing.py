@@ -30,31 +30,31 @@ Layout: TypeAlias = Literal["CHW", "HWC"]
 _LARGEST = 8192  # pixels of height and of width, as `Recipe.size`
 
 
-def erase(image: DataNode, given: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
+def erase(image: DataNode, inputs: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
     """Fills the image's box.
 
     Args:
         image: float32 (DALI erases no float16 on a GPU), on either device, at most 8192 pixels high and wide.
-        given: on the CPU, what `inputs.erasing` makes.
+        inputs: on the CPU, what `inputs.erasing` makes.
         value: the colour in the image's units, or "random" for noise.
         layout: the image's layout.
     """
     image = fn.erase(
         image,
-        anchor=given["erase_start"],
-        shape=given["erase_shape"],
+        anchor=inputs["erase_start"],
+        shape=inputs["erase_shape"],
         axis_names="HW",
         fill_value=(0.0, 0.0, 0.0) if value == "random" else value,
     )
-    return image if value != "random" else _add_noise(image, given, layout)
+    return image if value != "random" else _add_noise(image, inputs, layout)
 
 
-def _add_noise(image: DataNode, given: Nodes, layout: Layout) -> DataNode:
+def _add_noise(image: DataNode, inputs: Nodes, layout: Layout) -> DataNode:
     first = layout.index("H")
     count = types.Constant(np.arange(_LARGEST, dtype=np.uint32), device=image.device)
-    rows = fn.slice(count, start=given["rows"], shape=given["rows_count"], axes=[0])
-    columns = fn.slice(count, start=given["columns"], shape=given["columns_count"], axes=[0])
-    numbers = (to_device_of(image, given[name]) for name in ("width", "key_0", "key_1"))
+    rows = fn.slice(count, start=inputs["rows"], shape=inputs["rows_count"], axes=[0])
+    columns = fn.slice(count, start=inputs["columns"], shape=inputs["columns_count"], axes=[0])
+    numbers = (to_device_of(image, inputs[name]) for name in ("width", "key_0", "key_1"))
 
     def add(
         image: DataNode,
@@ -72,8 +72,8 @@ def _add_noise(image: DataNode, given: Nodes, layout: Layout) -> DataNode:
             noise = fn.transpose(noise, perm=[2, 0, 1])
         return image + fn.slice(noise, start=start, shape=shape, axes=[first, first + 1], out_of_bounds_policy="pad")
 
-    place = (given["image_start"], given["image_shape"])
-    return change_where(given["erased"], add, image, *place, rows, columns, count[0:3], *numbers)
+    place = (inputs["image_start"], inputs["image_shape"])
+    return change_where(inputs["erased"], add, image, *place, rows, columns, count[0:3], *numbers)
 
 
 def _noise(index: DataNode, key: Sequence[DataNode]) -> DataNode:

@@ -68,7 +68,7 @@ class Found:
         return 0.0 if self.problems[1] else 1.0
 
     def region(self, hw_load: float) -> bool:
-        """Whether all decoders that get images at this load decode regions correctly."""
+        """Says whether all decoders that get images at this load decode regions correctly."""
         return not ((hw_load < 1 and self.problems[2]) or (hw_load > 0 and self.problems[3]))
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ def _jpeg(number: int) -> NDArray[np.uint8]:
 
 
 def _worst_levels(images: Sequence[NDArray[np.uint8]], trial: Trial, device_id: int | None) -> float:
-    """The largest mean difference of an image from Pillow's result, in levels."""
+    """Measures the largest mean difference of an image from Pillow's result, in levels."""
     from PIL import Image  # only in this process
 
     whole = [np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.int16) for image in images]

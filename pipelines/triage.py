@@ -98,12 +98,12 @@ def _find_refused_by_graph(
     The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
     good, good_drawn = len(images), preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
-    given: Sequence[int] = ()
+    chosen: Sequence[int] = ()
 
     def source() -> tuple[list[NDArray[np.uint8]], Drawn]:
-        if given == [good]:
+        if chosen == [good]:
             return [good_jpeg()], good_drawn
-        return [images[row] for row in given], drawn.take(given)
+        return [images[row] for row in chosen], drawn.take(chosen)
 
     running = Running(
         lambda: recipe_pipeline(
@@ -120,8 +120,8 @@ def _find_refused_by_graph(
     )
 
     def decode(rows: Sequence[int]) -> str:
-        nonlocal given
-        given = rows
+        nonlocal chosen
+        chosen = rows
         if len(rows) == 1 and device_id is not None:
             running.drop()
         try:
@@ -141,7 +141,7 @@ def _find_refused_by_graph(
             raise machine_error(message)
 
     failing = find_failing(good, decode, check_machine, message)
-    return {row: cause_of(said) for row, said in failing.items()}
+    return {row: cause_of(text) for row, text in failing.items()}
 
 
 def find_failing(
@@ -168,7 +168,7 @@ def find_failing(
             if not message:
                 break
             if (named := failed_row(message)) is not None:
-                suspect = rest[named % len(rest)]
+                suspect = rest[named % len(rest)]  # `FilledSource` repeats the rows in their order
         for row in sorted(rest, key=lambda row: row != suspect):
             rest.remove(row)
             if message := decode([row]):
@@ -181,6 +181,6 @@ def find_failing(
 
 
 def cause_of(message: str) -> str:
-    """The cause of a decoder's failure, from DALI's message."""
-    said = decoder_cause(message)
-    return f"{_CAUSE}: {said}" if said else _CAUSE
+    """Returns the cause of a decoder's failure, from DALI's message."""
+    cause = decoder_cause(message)
+    return f"{_CAUSE}: {cause}" if cause else _CAUSE

@@ -38,8 +38,8 @@ for command in COMMANDS:
     app.command()(command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         print(f"gpuloader {__version__}")
         raise typer.Exit
 

@@ -9,26 +9,26 @@ import typer
 
 
 def complete_preset(begun: str) -> list[str]:
-    """The presets whose names begin with this text, for the shell."""
+    """Returns the presets whose names begin with this text, for the shell."""
     from gpuloader.recipe import preset_names
 
     return [name for name in preset_names() if name.startswith(begun)]
 
 
 def label_source(text: str) -> str | None:
-    """A loader's `label_from`; the command line has "none" for Python's None."""
+    """Returns a loader's `label_from`; the command line has "none" for Python's None."""
     return None if text == "none" else text
 
 
 def loader_arguments(preset: str, shuffle: str | None, label_from: str, quarantine: Path | None) -> dict[str, Any]:
-    """The arguments of `GPULoader` that these options name; the loader decides those that were not given."""
+    """Returns `GPULoader`'s arguments that these options name; the loader decides those that are missing."""
     arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
     arguments |= {} if shuffle is None else {"shuffle": shuffle}
     return arguments | ({} if quarantine is None else {"on_error": {"known": str(quarantine)}})
 
 
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
-    """A loader's `device_id`, from the options --cpu and --device-id."""
+    """Returns a loader's `device_id`, from the options --cpu and --device-id."""
     return None if cpu else "auto" if device_id is None else device_id
 
 

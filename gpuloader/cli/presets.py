@@ -43,16 +43,16 @@ def presets(
 
 
 def _import_preset(path: str) -> Recipe:
-    """The recipe that an installed Python module, or one in this folder, has under a name."""
+    """Imports the recipe that an installed Python module, or one in this folder, has under a name."""
     from gpuloader.errors import PresetError
     from gpuloader.recipe import Recipe, preset_from_torchvision
 
     module, _, name = path.partition(":")
     sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), name)
+        recipe = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose or a torchvision transform") from None
     except Exception as error:
         raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
-    return found if isinstance(found, Recipe) else preset_from_torchvision(found)
+    return recipe if isinstance(recipe, Recipe) else preset_from_torchvision(recipe)

@@ -79,7 +79,7 @@ def _overrides(changes: Sequence[str]) -> dict[str, Any]:
     from gpuloader.errors import ConfigError
     from gpuloader.recipe.strict_yaml import load_yaml
 
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals:
@@ -87,7 +87,7 @@ def _overrides(changes: Sequence[str]) -> dict[str, Any]:
         value = load_yaml(f"value: {text}", f"--set {change}")["value"]
         key, dot, parameter = name.partition(".")
         if dot:
-            found.setdefault(key, {})[parameter] = value
+            overrides.setdefault(key, {})[parameter] = value
         else:
-            found[key] = value
-    return found
+            overrides[key] = value
+    return overrides

@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Compares what the GPU decodes and delivers with what the CPU does.
 
-    Without a GPU it verifies the CPU. The exit status is 3 where something is off.
+    Without a GPU it verifies the CPU. The exit status is 3 if something is off.
 
     Example: gpuloader verify --json > verified.json
     """

@@ -116,7 +116,7 @@ class CellMapDataLoader:
 
 
 def _collate(samples: list[Any]) -> Any:  # noqa: ANN401
-    """torch's `default_collate`, but cellmap_data's `__metadata__`, which may be of any type, stays a list."""
+    """Collates as torch does, but cellmap_data's `__metadata__`, which may be of any type, stays a list."""
     if not isinstance(samples[0], Mapping) or _METADATA not in samples[0]:
         return default_collate(samples)
     arrays = [{name: value for name, value in sample.items() if name != _METADATA} for sample in samples]

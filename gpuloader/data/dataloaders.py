@@ -31,7 +31,7 @@ class DataLoaderConfig:
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
         drop_last: whether a short last batch is left out.
         seed: of the order and of the workers; None uses a different one in each run.
-        collate_fn: makes a batch from a list of samples; None uses the task's collator, or else torch's.
+        collate_fn: makes a batch from a list of samples; None uses the task's collator, otherwise torch's.
         world: shares the samples among ranks with a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
             uses all samples.
 
@@ -53,7 +53,7 @@ class DataLoaderConfig:
     world: World | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of torch's DataLoader, without the data set, its order and its collator."""
+        """Returns the arguments of torch's DataLoader, without the data set, its order and its collator."""
         gpu = torch.cuda.is_available()
         workers = get_optimal_num_workers("cuda" if gpu else "cpu") if self.num_workers is None else self.num_workers
         return {
@@ -86,7 +86,7 @@ class DataLoaderFactory:
         task_spec: TaskSpec | None = None,
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
     ) -> DataLoader[Any]:
-        """A loader over a data set of torch or Hugging Face, or over a list of tensors.
+        """Makes a loader over a data set of torch or Hugging Face, or over a list of tensors.
 
         If torchdata is installed, it has `state_dict` and `load_state_dict`, and resumes in the middle of an epoch.
 
@@ -110,7 +110,7 @@ def create_optimized_dataloader(
     rank: int = 0,
     seed: int = 42,
 ) -> DataLoader[Any]:
-    """A loader for training, shuffled and without a short last batch; or for evaluation, in order and with it.
+    """Makes a loader for training, shuffled, without a short last batch; or for evaluation, in order and with it.
 
     With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
 
@@ -129,9 +129,9 @@ def create_optimized_dataloader(
 
 
 def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
-    """A loader that gives the same batches in every run: shuffled, in this process only, without a short last batch.
+    """Makes a loader that gives the same batches in every run: shuffled, in this process, without a short last batch.
 
-    For the whole process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
+    For this process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
     workspace that this needs, unless the environment already sets one.
 
     Example:
@@ -140,7 +140,7 @@ def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 4
         >>> first, again = (list(ensure_deterministic_dataloader(torch.arange(20), 8)) for _ in range(2))
         >>> all(map(torch.equal, first, again))
         True
-        >>> torch.use_deterministic_algorithms(False)  # else it holds for all that follows
+        >>> torch.use_deterministic_algorithms(False)  # otherwise it stays on
     """
     set_reproducible_training(seed)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -16,7 +16,7 @@ class DeviceLoader(DataLoader[Any]):
     `pin_memory=True`, the default on a GPU.
 
     Args:
-        dataset: any of torch's.
+        dataset: as torch's DataLoader takes it.
         device: of the batches; None uses the GPU if there is one.
         loader: arguments of torch's DataLoader.
 
@@ -51,6 +51,9 @@ class DeviceLoader(DataLoader[Any]):
             tensor.record_stream(torch.cuda.current_stream(self.device))  # keeps its memory until this stream is done
             return tensor
 
+        # copying   | copy 1 | copy 2 |        | copy 3 |
+        # current            | step 1          | step 2          |
+        # A step's stream waits for the copy of its own batch alone, by the event behind it.
         ahead = copy()
         while ahead is not None:
             (batch, copied), ahead = ahead, copy()
@@ -59,7 +62,7 @@ class DeviceLoader(DataLoader[Any]):
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """A batch with each of its tensors changed; mappings become dictionaries, sequences keep their type."""
+    """Changes each tensor of a batch; mappings become dictionaries, sequences keep their type."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):

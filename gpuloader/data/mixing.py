@@ -59,7 +59,7 @@ def create_multi_dataloaders(
     batch_sizes: Mapping[str, int] | Sequence[int] | None = None,
     num_workers: int = 4,
 ) -> tuple[list[DataLoader[Any]], MultiDataLoaderConfig]:
-    """A training loader for each of several data sets, and a config that draws from all equally often.
+    """Makes a training loader for each of several data sets, and a config that draws from all equally often.
 
     Args:
         datasets_dict: (data set, batch size) by name.
@@ -79,16 +79,16 @@ def create_multi_dataloaders(
     """
     names = list(datasets_dict)
     sizes = {name: size for name, (_, size) in datasets_dict.items()}
-    given = {} if batch_sizes is None else batch_sizes
-    if not isinstance(given, Mapping):
-        given = dict(zip(names, given)) if len(given) == len(names) else {"": 0}
-    if not set(given) <= set(names):
+    changed = {} if batch_sizes is None else batch_sizes
+    if not isinstance(changed, Mapping):
+        changed = dict(zip(names, changed)) if len(changed) == len(names) else {"": 0}
+    if not set(changed) <= set(names):
         raise ConfigError(
             f"batch_sizes={batch_sizes!r}: allowed is one for each of {', '.join(names)}, or fewer, by name"
         )
     workers = num_workers and max(1, num_workers // len(names))
     loaders = [
-        create_optimized_dataloader(dataset, given.get(name, sizes[name]), num_workers=workers)
+        create_optimized_dataloader(dataset, changed.get(name, sizes[name]), num_workers=workers)
         for name, (dataset, _) in datasets_dict.items()
     ]
     return loaders, MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [1.0] * len(names), names)

@@ -41,10 +41,10 @@ class DataModuleProtocol(Protocol):
     """
 
     def train_dataloader(self) -> Loader:
-        """The batches of training."""
+        """Returns the batches of training."""
 
     def val_dataloader(self) -> Loader:
-        """The batches of validation."""
+        """Returns the batches of validation."""
 
 
 class UniversalDataModule:
@@ -117,11 +117,11 @@ class UniversalDataModule:
             self._split(val_split)
 
     def train_dataloader(self) -> Loader:
-        """A new loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
+        """Makes a loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
         return self._loader(self._train, self._train_loader, shuffle=True)
 
     def val_dataloader(self) -> Loader:
-        """A new loader, in the data's order; an empty list if there is nothing to validate on."""
+        """Makes a loader, in the data's order; returns an empty list if there is nothing to validate on."""
         return [] if self._val is None else self._loader(self._val, self._val_loader, shuffle=False)
 
     def _loader(self, data: Any, options: Mapping[str, Any], shuffle: bool) -> Loader:  # noqa: ANN401
@@ -177,5 +177,5 @@ def _gpu_loader(*arguments: Any, **options: Any) -> GPULoader[Any]:  # noqa: ANN
 
 
 def _is_source(data: object) -> bool:
-    """Whether it is one of those that `GPULoader` takes."""
+    """Says whether it is one of those that `GPULoader` takes."""
     return isinstance(data, (str, os.PathLike)) or (isinstance(data, Mapping) and "tar" in data)

@@ -43,12 +43,12 @@ class TaskSpec:
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """Classification of images, normalised as for ImageNet."""
+        """Makes the task: classification of images, normalised as for ImageNet."""
         return cls("vision_tiny", "vision", "classification")
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """A language model that predicts the next token."""
+        """Makes the task: a language model that predicts the next token."""
         return cls("lm_tiny", "text", "causal_lm")
 
 
@@ -95,7 +95,7 @@ class CollatorRegistry:
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
-        """The registry of this process, which the data modules use."""
+        """Returns the registry of this process, which the data modules use."""
         with cls._lock:
             cls._instance = cls._instance or cls()
         return cls._instance
@@ -120,7 +120,7 @@ class CollatorRegistry:
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
         **arguments: Any,  # noqa: ANN401
     ) -> BatchCollator:
-        """The collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
+        """Returns the collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
 
         Raises:
             ConfigError: no collator has this name, or it refuses an argument.
@@ -132,12 +132,12 @@ class CollatorRegistry:
         parameters = signature(factory).parameters
         offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
         offered = {key: value for key, value in offered.items() if key in parameters}
-        given = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
+        options = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
         try:
-            signature(factory).bind(**given)
+            signature(factory).bind(**options)
         except TypeError as error:
             raise ConfigError(f"collator {name!r}: {error}; its parameters are {', '.join(parameters)}") from None
-        return factory(**given)
+        return factory(**options)
 
     def _name_for(self, task_spec: TaskSpec | None) -> str:
         if task_spec is None:

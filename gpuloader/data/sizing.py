@@ -19,7 +19,7 @@ _SHARE = 0.8  # of the largest batch, because the optimizer's state and fragment
 
 
 def get_optimal_num_workers(device_type: str = "cuda") -> int:
-    """Worker processes for a DataLoader: up to four for each GPU, limited by the cores; 0 for training on the CPU.
+    """Returns the number of workers: up to four for each GPU, limited by the cores; 0 for training on the CPU.
 
     Processes that torchrun starts on one machine share its GPUs and cores.
 
@@ -38,7 +38,7 @@ def get_optimal_num_workers(device_type: str = "cuda") -> int:
 def calculate_optimal_batch_size(
     model: torch.nn.Module, input_shape: Sequence[int], device: str | torch.device = "cuda", *, most: int = 512
 ) -> int:
-    """80 % of the largest batch that fits through the model, at most of `most`: sizes double until memory is full.
+    """Returns 80 % of the largest batch that fits through the model, at most of `most`: sizes double while they fit.
 
     A model in training mode runs forward and backward; in evaluation mode, forward only. It is left unchanged:
     parameters, gradients, buffers such as BatchNorm's averages, mode and random numbers.
@@ -89,7 +89,7 @@ def _fits(model: torch.nn.Module, shape: tuple[int, ...], device: str | torch.de
 
 
 def _tensors(outputs: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
-    """The tensors in a model's output: a tensor, or mappings and sequences of tensors."""
+    """Yields the tensors in a model's output: a tensor, or mappings and sequences of tensors."""
     if isinstance(outputs, torch.Tensor):
         yield outputs
     elif isinstance(outputs, (Mapping, list, tuple)):

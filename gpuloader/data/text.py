@@ -60,8 +60,8 @@ class TextCollator:
 
     def _ids(self, sample: Any) -> Any:  # noqa: ANN401
         if isinstance(sample, Mapping):
-            found = [sample[name] for name in ("input_ids", "text") if name in sample]
-            if not found:
+            inputs = [sample[name] for name in ("input_ids", "text") if name in sample]
+            if not inputs:
                 raise ConfigError(f"a sample has {', '.join(map(str, sample))}: it needs input_ids or text")
-            sample = found[0]
+            sample = inputs[0]
         return self._tokenizer(sample)["input_ids"] if isinstance(sample, str) else sample

@@ -110,7 +110,7 @@ def _of(sample: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN401
 
 
 def _as_tensor(image: Any) -> torch.Tensor:  # noqa: ANN401
-    """(C, H, W) float32 in [0, 1]."""
+    """Converts an image to (C, H, W) float32 in [0, 1]."""
     if not isinstance(image, (torch.Tensor, list)):
         array = np.array(image)
         if array.dtype != np.uint8 or array.ndim not in (2, 3):
@@ -124,7 +124,7 @@ def _as_tensor(image: Any) -> torch.Tensor:  # noqa: ANN401
 
 
 def _as_file_or_array(image: Any) -> Any:  # noqa: ANN401
-    """A form that `Compose` takes; Hugging Face has files as {"bytes": ...}."""
+    """Converts an image to a form that `Compose` takes; Hugging Face has files as {"bytes": ...}."""
     image = image["bytes"] if isinstance(image, Mapping) else image
     if isinstance(image, torch.Tensor):
         image = image.permute(1, 2, 0).numpy()

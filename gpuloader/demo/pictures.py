@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gpuloader.helpers.atomic_files import write_sample
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.whole_files import write_sample
 from gpuloader.shards.class_names import CLASSES_FILE
 
 Floats = NDArray[np.floating]  # float32 throughout
@@ -34,66 +34,66 @@ SQUARES = 8  # the sides of the plane, in units
 
 
 def disk(u: Floats, v: Floats) -> Floats:
-    """A full circle."""
+    """Outlines a full circle."""
     radius, _ = radius_and_angle(u, v)
     return 0.9 - radius
 
 
 def ring(u: Floats, v: Floats) -> Floats:
-    """A circle with a hole."""
+    """Outlines a circle with a hole."""
     radius, _ = radius_and_angle(u, v)
     return 0.22 - abs(0.75 - radius)
 
 
 def triangle(u: Floats, v: Floats) -> Floats:
-    """An equilateral triangle."""
+    """Outlines an equilateral triangle."""
     return 0.5 - np.maximum(0.866 * abs(u) + 0.5 * v, -v)
 
 
 def cross(u: Floats, v: Floats) -> Floats:
-    """A plus sign."""
+    """Outlines a plus sign."""
     u, v = abs(u), abs(v)
     return np.minimum(0.95 - np.maximum(u, v), 0.28 - np.minimum(u, v))
 
 
 def flower(u: Floats, v: Floats) -> Floats:
-    """Five petals."""
+    """Outlines five petals."""
     radius, angle = radius_and_angle(u, v)
     return 0.65 + 0.35 * np.cos(5 * angle) - radius
 
 
 def spiral(u: Floats, v: Floats) -> Floats:
-    """An arm around the middle, about one and a half times."""
+    """Outlines an arm around the middle, about one and a half times."""
     radius, angle = radius_and_angle(u, v)
     return np.minimum(0.12 * np.cos(angle - 10 * radius), 1 - radius)
 
 
 def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
-    """The polar coordinates of u, v."""
+    """Returns the polar coordinates of u, v."""
     return np.sqrt(u * u + v * v), np.arctan2(v, u)
 
 
-# A pattern does the same for the whole plane; it gets a generator for its free choices.
+# A pattern does the same for all of the plane; it gets a generator for its free choices.
 
 
 def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Straight bars."""
+    """Outlines straight bars."""
     return np.cos(9 * x) / 9
 
 
 def waves(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Winding bars."""
+    """Outlines winding bars."""
     bend = np.sin(6 * y) / 4.5
     return np.cos(9 * (x + bend)) / 14
 
 
 def checks(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """A chessboard."""
+    """Outlines a chessboard."""
     return np.cos(6 * x) * np.cos(6 * y) / 6
 
 
 def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Islands and lakes: ripples from six sides."""
+    """Outlines islands and lakes: ripples from six sides."""
     total = np.zeros_like(x)
     for turn in np.linspace(0, math.pi, 6, endpoint=False).tolist():
         length, phase = rng.uniform(6, 9), rng.uniform(0, 2 * math.pi)
@@ -102,7 +102,7 @@ def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
 
 
 def scatter(shape: Shape) -> Pattern:
-    """The pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
+    """Makes the pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
 
     def pattern(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
         row, column = np.divmod(np.arange(SQUARES**2), SQUARES)
@@ -133,7 +133,7 @@ CLASSES: tuple[str, ...] = tuple(PATTERNS)
 
 
 def plane(height: int, width: int, rng: np.random.Generator) -> tuple[Floats, Floats, float]:
-    """Coordinates x, y of each pixel, both (height, width), turned and shifted at random, and pixels to a unit."""
+    """Draws x, y of each pixel, both (height, width), turned and shifted at random, and the pixels to a unit."""
     unit = min(height, width) / rng.uniform(2.8, 4)
     turn, shift_x, shift_y = rng.uniform(0, 2 * math.pi), rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5)
     cos, sin = math.cos(turn) / unit, math.sin(turn) / unit
@@ -145,13 +145,13 @@ def plane(height: int, width: int, rng: np.random.Generator) -> tuple[Floats, Fl
 
 
 def stretch(planes: Floats, height: int, width: int) -> Floats:
-    """`planes`, of shape (C, h, w), enlarged smoothly to (C, height, width)."""
+    """Enlarges `planes`, of shape (C, h, w), smoothly to (C, height, width)."""
     images = (Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC) for plane in planes)
     return np.stack([np.asarray(image) for image in images])
 
 
 def surface(height: int, width: int, brightness: float, rng: np.random.Generator) -> Floats:
-    """(3, height, width) grey levels about 255 * `brightness`, drifting around a random hue, rough at three scales."""
+    """Draws (3, height, width) levels about 255 * `brightness`, drifting around a random hue, rough at three scales."""
     hue = rng.random() + rng.uniform(-0.1, 0.1, (3, 4)) + np.arange(3)[:, None, None] / 3
     light = 255 * brightness * rng.uniform(0.8, 1.2, (3, 4))
     colours = (light * (1 + rng.uniform(0.1, 0.7) * np.cos(2 * math.pi * hue))).astype(np.float32)
@@ -164,14 +164,14 @@ def surface(height: int, width: int, brightness: float, rng: np.random.Generator
 
 
 def draw_size(rng: np.random.Generator) -> tuple[int, int]:
-    """A random height and width: 300 to 640 pixels long, upright or lying."""
+    """Draws a height and width: 300 to 640 pixels long, upright or lying."""
     long = rng.triangular(300, 500, 640)
     height, width = sorted((int(long), int(0.75 * long)), reverse=rng.random() < 0.3)
     return height, width
 
 
 def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A random picture of class `CLASSES[label]`: (H, W, 3) RGB, of the size that `draw_size` gives."""
+    """Draws a picture of class `CLASSES[label]`: (H, W, 3) RGB, of the size that `draw_size` gives."""
     height, width = draw_size(rng)
     throw = height // 50 + 1  # how many pixels the upper surface casts its shadow down and right
     x, y, unit = plane(height + throw, width + throw, rng)
@@ -189,7 +189,7 @@ def draw(label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def label_of(seed: int, index: int) -> int:
-    """The class of sample `index`; each block of ten samples has each class once."""
+    """Returns the class of sample `index`; each block of ten samples has each class once."""
     block, place = divmod(index, len(CLASSES))
     return int(np.random.default_rng((seed, block)).permutation(len(CLASSES))[place])
 

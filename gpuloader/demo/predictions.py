@@ -35,6 +35,6 @@ def draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch
 
 
 def choose_shown(right: torch.Tensor) -> list[int]:
-    """The indices to draw: first wrong ones, at most a row, then right ones, and more wrong ones if there are few."""
+    """Chooses indices to draw: at most a row of wrong ones, then right ones, and more wrong ones if few are right."""
     wrong = (~right).nonzero().flatten().tolist()
     return [*wrong[:COLUMNS], *right.nonzero().flatten().tolist(), *wrong[COLUMNS:]][: ROWS * COLUMNS]

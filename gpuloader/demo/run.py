@@ -1,4 +1,4 @@
-"""Runs the whole demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
+"""Runs the demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _half_of_the_threads() -> Iterator[None]:
 
 
 def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """A stage from (B, inputs, H, W) to (B, outputs, H / 2 / stride, W / 2 / stride)."""
+    """Makes a stage from (B, inputs, H, W) to (B, outputs, H / 2 / stride, W / 2 / stride)."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -127,7 +127,7 @@ def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Seq
 
 
 def small_net(classes: int = 10) -> nn.Module:
-    """A network from normalised pictures, (B, 3, 96, 96) float32, to a score for each class, (B, classes) float32."""
+    """Makes a network from normalised pictures, (B, 3, 96, 96) float32, to scores of classes, (B, classes) float32."""
     return nn.Sequential(
         stage(3, 24, kernel=5, stride=2),
         stage(24, 64),
@@ -140,7 +140,7 @@ def small_net(classes: int = 10) -> nn.Module:
 
 
 def learning_rate(done: float) -> float:
-    """The rate when this share of the training is done: it rises in the first third, then falls to nearly zero."""
+    """Returns the rate at this share of the training: it rises in the first third, then falls to nearly zero."""
     return PEAK_LEARNING_RATE * min(3 * done, 1.5 * (1 - done))
 
 
@@ -183,7 +183,7 @@ def _train(loader: GPULoader, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The class that the net predicts for each picture, the true classes, and the number of different pictures."""
+    """Returns the class that the net predicts for each picture, the true ones, and the number of different pictures."""
     net.eval()
     predicted, truth = [], []
     seen: set[int] = set()

@@ -45,7 +45,7 @@ class Child:
         self.end = self.errors = ""
         self.lock = Lock()
         self._answers: int = -1
-        self._came = b""
+        self._received = b""
 
     def ask(self, request: object, *data: bytes | NDArray[np.uint8], most_seconds: float | None = None) -> Any:  # noqa: ANN401
         """Sends a line of JSON with the bytes after it, and returns the answer's line; None if the process ended.
@@ -74,6 +74,7 @@ class Child:
 
     def start(self) -> None:
         """Starts the process."""
+        # A file, because a pipe that nobody reads fills up, and then the process hangs.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, *self._arguments],
@@ -84,27 +85,27 @@ class Child:
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        self._answers, self._came = self.process.stdout.fileno(), b""
+        self._answers, self._received = self.process.stdout.fileno(), b""
 
     def answer(self, most_seconds: float | None = None) -> Any:  # noqa: ANN401
-        """The value of the next line; None if the process ended before.
+        """Returns the value of the next line; None if the process ended before.
 
         Raises:
             Exception: of the given class: no line came for this long.
         """
-        while b"\n" not in self._came:
+        while b"\n" not in self._received:
             self._wait(most_seconds)
             if not (data := os.read(self._answers, _READ_BYTES)):
                 self._note_end()
                 return None
-            self._came += data
-        line, _, self._came = self._came.partition(b"\n")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
     def fill(self, target: memoryview, most_seconds: float | None = None) -> bool:
         """Fills it with the bytes after a line; False if the process ended before. Raises what `answer` raises."""
-        filled = len(self._came)
-        target[:filled], self._came = self._came, b""
+        filled = len(self._received)
+        target[:filled], self._received = self._received, b""
         while filled < len(target):
             self._wait(most_seconds)
             if not (count := os.readv(self._answers, [target[filled:]])):

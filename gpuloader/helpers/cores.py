@@ -32,32 +32,32 @@ class Limits:
 
 
 def available_cores() -> int:
-    """The cores that this process may keep busy, at least one."""
+    """Counts the cores that this process may keep busy, at least one."""
     return usable_cores(len(os.sched_getaffinity(0)), cgroup_limits().cores)
 
 
 def available_memory_bytes() -> int:
-    """The memory that this process may use: all of the machine's, or what its control groups allow."""
+    """Returns the memory that this process may use: all of the machine's, or what its control groups allow."""
     return min(machine_memory_bytes(), cgroup_limits().memory_bytes or machine_memory_bytes())
 
 
 def machine_memory_bytes() -> int:
-    """All of the machine's memory, whatever this process may use of it."""
+    """Returns all of the machine's memory, even if this process may use less."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:
-    """The cores, up to `affinity`, that the quota (a number of cores) keeps busy; a part of a core counts as one."""
+    """Counts the cores, up to `affinity`, that the quota (a number of cores) keeps busy; a part counts as one."""
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 
 def cgroup_limits() -> Limits:
-    """The limits of this process; none if there are no control groups."""
+    """Returns the limits of this process; none if there are no control groups."""
     return limits_of(_content("/proc/self/cgroup") or "", _content)
 
 
 def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
-    """The smallest limits of a process's groups and the groups above them.
+    """Returns the smallest limits of a process's groups and the groups above them.
 
     Args:
         memberships: the text of `/proc/PID/cgroup`: lines of "number:controllers:path"; version 2 names no controllers.
@@ -84,7 +84,7 @@ def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
 
 
 def _quota(text: str) -> list[float]:
-    """The limit in "QUOTA PERIOD", in microseconds; no limit is "max" in version 2, and -1 in version 1."""
+    """Reads the limit in "QUOTA PERIOD", in microseconds; no limit is "max" in version 2, and -1 in version 1."""
     numbers = text.split()
     return [int(numbers[0]) / int(numbers[1])] if len(numbers) == 2 and numbers[0].isdigit() else []
 

@@ -28,6 +28,8 @@ class FedThreads(Generic[Request]):
     def __init__(self, work: Callable[[Request, Callable[[], bool]], None], name: str, count: int = 1) -> None:
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         stopping: list[bool] = []
+        # The threads and the finalizer hold these, never this object: otherwise it would not be collected, and its
+        # threads would run until the process ends.
         each = (work, self._requests, stopping)
         threads = [Thread(target=_serve, args=each, name=name, daemon=True) for _ in range(count)]
         self._to_stop = (self._requests, threads, stopping)
@@ -52,11 +54,13 @@ def _serve(
 ) -> None:
     while (request := requests.get()) is not None:
         work(request, lambda: not stopping)
-    del work  # else an error that nobody takes would hold itself: it holds this frame
+    del work  # otherwise an error that it keeps would hold itself, through this frame
 
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:
-    """Doing so again, after an interrupt or at the end, changes nothing."""
+    """Ends the threads. Doing so again, after an interrupt or at the end, changes nothing."""
+    # First the flag, so that work in progress gives up; then the requests that wait are dropped, so that each thread
+    # comes to the None that ends it. After a second call some of these stay in the queue, which is harmless.
     stopping.append(True)
     with suppress(Empty):  # the threads may be taking the last requests at this moment
         while True:

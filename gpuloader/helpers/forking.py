@@ -21,4 +21,5 @@ def _leave_to_the_parent() -> None:
         leave(owner)
 
 
+# One hook for all owners: Python has no way to remove one, so a hook of its own would keep each owner alive.
 os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -26,11 +26,11 @@ def hold_back_interrupts() -> Iterator[None]:
     if not callable(handler) or current_thread() is not main_thread():
         yield
         return
-    came: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    interrupted: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: interrupted.append(frame))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(signal.SIGINT, came[0])
+        if interrupted:
+            handler(signal.SIGINT, interrupted[0])

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 1.0
 
 
 def progress_bar(shown: bool) -> Progress:
-    """A bar of the work done and the time left: a context manager; count with `add_task` and `advance`."""
+    """Makes a bar of the work done and the time left: a context manager; count with `add_task` and `advance`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -39,7 +39,7 @@ def say(bar: Progress, line: str) -> None:
 
 
 def follow(futures: Collection[Future[Result]], title: str, shown: bool) -> Iterator[Future[Result]]:
-    """The futures as they complete; with a progress bar if they take longer than a second."""
+    """Yields the futures as they complete; with a progress bar if they take longer than a second."""
     if not shown or not wait(futures, PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
         yield from as_completed(futures)
         return

@@ -56,7 +56,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         return file.read(size_bytes)
 
 
-def _check_regular(found: os.stat_result, path: Path) -> None:
-    kind = stat.S_IFMT(found.st_mode)
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"not a regular file but a {_OTHER_KINDS.get(kind, 'device')}", str(path))

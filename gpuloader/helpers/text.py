@@ -12,20 +12,20 @@ MOST_CHARACTERS = 4000
 
 _MOST_LINES = 40
 _LONGEST_WORD = 1000  # such as a path
-_MOST_COMPARED = 10_000  # names; those of a file may be of any number, and of any length
+_MOST_COMPARED = 10_000  # names; a file may have any number of them, of any length
 _COMPARED_CHARACTERS = 100
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
 
 
 def printable(text: str) -> str:
-    """A text in one line; control characters, line ends and the like become escapes as in `repr`."""
+    """Writes a text in one line; control characters, line ends and the like become escapes as in `repr`."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def shorten(text: str, most_characters: int) -> str:
-    """A text of at most `most_characters`, 50 or more: a longer one keeps its beginning and its end."""
+    """Shortens a text to at most `most_characters`, 50 or more; its beginning and its end stay."""
     if len(text) <= most_characters:
         return text
     cut = f" ... ({len(text)} characters) ... "
@@ -34,7 +34,7 @@ def shorten(text: str, most_characters: int) -> str:
 
 
 def as_message(lines: Sequence[object]) -> str:
-    """The lines of a message, printable; long words are shortened, and if that is not enough, all that is long."""
+    """Joins the lines of a message, printable. Long words are shortened, and if that is not enough, all long lines."""
     if len(lines) > _MOST_LINES:
         lines = [*lines[: _MOST_LINES - 10], f"... ({len(lines)} lines) ...", *lines[-9:]]
     words = (_LONG_WORD.sub(lambda word: shorten(word[0], _LONGEST_WORD), str(line)) for line in lines)
@@ -45,18 +45,18 @@ def as_message(lines: Sequence[object]) -> str:
 
 
 def make_printable(record: logging.LogRecord) -> bool:
-    """A filter for loggers; it lets all records pass."""
+    """Makes a log record's message printable: a filter for loggers, which lets all records pass."""
     record.msg, record.args = as_message([record.getMessage()]), None
     return True
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number with what it counts: 1 shard, 1,200 shards, 2 classes. The plural is the noun and an s by default."""
+    """Writes a number with what it counts: 1 shard, 1,200 shards, 2 classes. By default, the plural adds an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in three digits: 45.9 MB."""
+    """Writes bytes in three digits: 45.9 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -65,7 +65,7 @@ def format_bytes(count: float) -> str:
 
 
 def similar(name: str, allowed: Iterable[str], most: int = 1) -> list[str]:
-    """The allowed names that begin with "NAME_", or else at most this many of the most similar ones."""
+    """Returns the allowed names that begin with "NAME_", otherwise at most this many of the most similar ones."""
     from difflib import get_close_matches  # here, because only errors need it
 
     names = list(islice(allowed, _MOST_COMPARED))
@@ -74,11 +74,11 @@ def similar(name: str, allowed: Iterable[str], most: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """A hint in parentheses for a wrong name, with a space before it; "" if no allowed name is similar."""
+    """Makes a hint in parentheses for a wrong name, with a space before it; "" if no allowed name is similar."""
     near = similar(name, allowed)
     return f" (did you mean {either(near)}?)" if near else ""
 
 
 def either(names: Sequence[str]) -> str:
-    """Names as alternatives: "a, b or c"."""
+    """Joins names as alternatives: "a, b or c"."""
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

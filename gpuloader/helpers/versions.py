@@ -1,4 +1,4 @@
-"""The versions of the decoders, for errors, reports, and what is kept for them."""
+"""The versions of the decoders, for errors, reports, and results that are kept for them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
 def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
-    """The version of each distribution that is installed, by name."""
-    found = {}
+    """Returns the version of each distribution that is installed, by name."""
+    versions = {}
     for name in distributions:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def decoder_versions() -> dict[str, str]:
-    """The versions of NVIDIA's driver and of `DECODERS`; "none" for what is missing, both if there are two builds."""
+    """Returns versions of the driver and of `DECODERS`; "none" for what is missing, both if there are two builds."""
     versions = {"driver": DRIVER_FILE.read_text().strip() if DRIVER_FILE.exists() else "none"}
     for name, builds in DECODERS.items():
         versions[name] = " and ".join(installed_versions(builds).values()) or "none"
@@ -37,5 +37,5 @@ def decoder_versions() -> dict[str, str]:
 
 
 def describe_decoder_versions() -> str:
-    """The same as text, for an error."""
+    """Returns the same as text, for an error."""
     return ", ".join(f"{name} {version}" for name, version in decoder_versions().items())

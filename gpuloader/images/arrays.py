@@ -44,5 +44,5 @@ def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admi
 
 
 def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """The array, (height, width, 3), as a view of a member that `array_gate` accepted."""
+    """Returns the array, (height, width, 3), as a view of a member that `array_gate` accepted."""
     return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3)

@@ -44,15 +44,15 @@ def decode_by_pillow(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted:
 
 
 def _decode(encoded: NDArray[np.uint8], max_pixels: int) -> Admitted | None:
-    """The answer for an image; None if the process ended. Raises what `decode_by_pillow` raises."""
-    said = server.ask([len(encoded), max_pixels], encoded, most_seconds=MOST_WAITING_SECONDS)
-    if said is None:
+    """Returns the answer for an image; None if the process ended. Raises what `decode_by_pillow` raises."""
+    answer = server.ask([len(encoded), max_pixels], encoded, most_seconds=MOST_WAITING_SECONDS)
+    if answer is None:
         return None
-    if "error" in said:
-        raise LoaderError(said["error"])
-    if "cause" in said:
-        raise Refused(said["cause"])
-    (height, width), channels = said["size"], said.get("channels", 0)
+    if "error" in answer:
+        raise LoaderError(answer["error"])
+    if "cause" in answer:
+        raise Refused(answer["cause"])
+    (height, width), channels = answer["size"], answer.get("channels", 0)
     head = b"P%d\n%d %d\n255\n" % (_KINDS[channels], width, height) if channels else b""
     file = np.empty(len(head) + height * width * channels, np.uint8)
     file[: len(head)] = np.frombuffer(head, np.uint8)

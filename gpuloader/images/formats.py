@@ -31,18 +31,18 @@ _NAMES = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000"}
 
 
 def image_format(encoded: NDArray[np.uint8]) -> Format | None:
-    """The format of a file, (bytes,), or None if a recipe cannot name it; only its first bytes are looked at."""
-    found = _SIGNATURES.match(encoded[:_SIGNATURE_BYTES].tobytes())
-    return None if found is None else cast(Format, found.lastgroup)
+    """Returns the format of a file, (bytes,), by its first bytes; None if a recipe cannot name it."""
+    match = _SIGNATURES.match(encoded[:_SIGNATURE_BYTES].tobytes())
+    return None if match is None else cast(Format, match.lastgroup)
 
 
-def check_format(found: Format, formats: Collection[str]) -> None:
+def check_format(file_format: Format, formats: Collection[str]) -> None:
     """Refuses an image of this format if it is none of the recipe's `formats`."""
-    if found in formats:
+    if file_format in formats:
         return
-    if found in DEFAULT_FORMATS:
-        raise Refused(f"an image in the format {found}, but the recipe's `formats` are {', '.join(formats)}")
+    if file_format in DEFAULT_FORMATS:
+        raise Refused(f"an image in the format {file_format}, but the recipe's `formats` are {', '.join(formats)}")
     raise Refused(
-        f"a {_NAMES[found]} image: recipes decode these only if `formats` names {found}; `gpuloader pack` writes them "
-        "as PNG"
+        f"a {_NAMES[file_format]} image: recipes decode these only if `formats` names {file_format}; `gpuloader pack` "
+        "writes them as PNG"
     )

@@ -47,27 +47,27 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Col
     """
     if len(encoded) == 0:
         raise Refused("the file is empty")
-    found = image_format(encoded)
-    if found is None:
+    file_format = image_format(encoded)
+    if file_format is None:
         raise Refused(_cause_in_beginning(encoded))
-    check_format(found, formats)
+    check_format(file_format, formats)
     if cause := cause_in_bytes(len(encoded)):
         raise Refused(cause)
-    if found not in DEFAULT_FORMATS:
+    if file_format not in DEFAULT_FORMATS:
         return decode_by_pillow(encoded, max_pixels)
-    file = decoder_png(encoded) if found == "png" else encoded
-    if found == "webp":
+    file = decoder_png(encoded) if file_format == "png" else encoded
+    if file_format == "webp":
         check_webp(file)
     try:
         stream = CodeStream(file)
         height, width, dtype, codec = int(stream.height), int(stream.width), stream.dtype, stream.codec_name
     except (RuntimeError, TypeError):  # TypeError if the header has a precision that no dtype has
         raise Refused(_cause_in_beginning(encoded)) from None
-    if codec != found or dtype not in _DTYPES:
+    if codec != file_format or dtype not in _DTYPES:
         raise Refused(f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16")
     check_size(height, width, max_pixels)
-    if found in _CHECKS:
-        _CHECKS[found](file)
+    if file_format in _CHECKS:
+        _CHECKS[file_format](file)
     return file, (height, width)
 
 

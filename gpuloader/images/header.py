@@ -42,7 +42,7 @@ def _stored_size(read: Read) -> tuple[int, int]:
 
 
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
-    """The segments of a JPEG (ITU-T T.81, annex B) up to the next scan: the marker, and where its content begins and
+    """Yields the segments of a JPEG (ITU-T T.81, annex B) up to the next scan: the marker, where its content begins and
     ends. Fill bytes before a marker are segments too, with the marker `FILL`.
 
     Each segment begins where the one before ends. It stops at the first byte that does not begin a segment, because
@@ -51,16 +51,16 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
     first, chunk = position, read(_READ_BYTES, position)
     marker = 0
     while marker != SCAN:
-        place = position - first
-        if place + 4 > len(chunk):
-            first, place, chunk = position, 0, read(_READ_BYTES, position)
-        if len(chunk) < 4 or chunk[place] != 0xFF:
+        offset = position - first
+        if offset + 4 > len(chunk):
+            first, offset, chunk = position, 0, read(_READ_BYTES, position)
+        if len(chunk) < 4 or chunk[offset] != 0xFF:
             return
-        marker = chunk[place + 1]
+        marker = chunk[offset + 1]
         start = position + 4
         if marker not in _WITHOUT_LENGTH:
-            position += 2 + (chunk[place + 2] << 8 | chunk[place + 3])
-        elif fill := _FILL_BYTES.match(chunk, place):
+            position += 2 + (chunk[offset + 2] << 8 | chunk[offset + 3])
+        elif fill := _FILL_BYTES.match(chunk, offset):
             start, position = position, first + fill.end() - 1  # the last one may belong to the marker
         else:
             start = position = position + 2
@@ -68,7 +68,7 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
 
 
 def _jpeg(read: Read) -> tuple[int, int]:
-    """The size in the frame header, if it comes after few segments."""
+    """Reads the size in the frame header, if it comes after few segments."""
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker in FRAMES:
@@ -81,7 +81,7 @@ def _jpeg(read: Read) -> tuple[int, int]:
 
 
 def _webp(head: bytes) -> tuple[int, int]:
-    """The size in a WebP header: RFC 9649, sections 2.5 to 2.7."""
+    """Reads the size in a WebP header: RFC 9649, sections 2.5 to 2.7."""
     if head[12:16] == b"VP8X":
         return _little(head[27:30]) + 1, _little(head[24:27]) + 1
     if head[12:16] == b"VP8L":
@@ -93,7 +93,7 @@ def _webp(head: bytes) -> tuple[int, int]:
 
 
 def _bmp(head: bytes) -> tuple[int, int]:
-    """The size in a BMP header of 12 bytes (OS/2 1.x) or 40 and more (Windows; a negative height means top-down)."""
+    """Reads the size in a BMP header of 12 bytes (OS/2 1.x) or 40 and more (Windows; a negative height is top-down)."""
     header_bytes = _little(head[14:18])
     if header_bytes == 12:
         return _little(head[20:22]), _little(head[18:20])

@@ -79,7 +79,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
 
 
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """The segments of a whole JPEG: all bytes between a scan's header and the next marker belong to the scan."""
+    """Yields all segments of a JPEG: all bytes between a scan's header and the next marker belong to the scan."""
 
     def read(count: int, offset: int) -> bytes:
         return data[offset : offset + count].tobytes()
@@ -89,9 +89,9 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
         yield marker, start, position
     if marker != SCAN:
         return
-    while found := _MARKER_BEHIND_SCAN.search(data, position):
-        position = found.end()
-        for marker, start, position in segments(read, found.start()):
+    while match := _MARKER_BEHIND_SCAN.search(data, position):
+        position = match.end()
+        for marker, start, position in segments(read, match.start()):
             yield marker, start, position
 
 
@@ -105,7 +105,7 @@ def _check_frame(marker: int, content: bytes) -> None:
 
 
 def _tables_of_components(frame: bytes) -> dict[int, set[int]]:
-    """The quantisation tables of each component: a set, because some encoders give all components the same name."""
+    """Returns each component's quantisation tables: a set, as some encoders give all components the same name."""
     tables: dict[int, set[int]] = {}
     for component, table in zip(frame[6::3], frame[8::3]):
         tables.setdefault(component, set()).add(_QUANTISATION + table)
@@ -135,7 +135,7 @@ def _name(table: int) -> str:
 
 
 def _used_huffman_tables(frame: int, scan: bytes) -> set[int]:
-    """The Huffman tables that a scan uses. A progressive scan uses those of DC or of AC; refining DC uses none."""
+    """Returns a scan's Huffman tables. A progressive scan uses those of DC or of AC; refining DC uses none."""
     if frame in _ARITHMETIC or len(scan) < 6:
         return set()
     uses_dc = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] == 0 and scan[-1] < 16)

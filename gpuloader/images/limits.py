@@ -46,7 +46,7 @@ def check_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def cause_in_bytes(size_bytes: int) -> str | None:
-    """Why a file with this number of bytes is refused; None if it is not refused."""
+    """Says why a file with this number of bytes is refused; None if it is not refused."""
     if size_bytes > MAX_ENCODED_BYTES:
         return f"it has {size_bytes:,} bytes, more than {MAX_ENCODED_BYTES:,}"
     return None

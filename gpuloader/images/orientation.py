@@ -4,11 +4,11 @@ It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8)
 upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
 
     JPEG    the first segment APP1 that begins with "Exif", before the frame header
-    PNG     the chunk eXIf, if it stands before the pixels
+    PNG     the chunk eXIf, if it is before the pixels
     WebP    the chunk EXIF, if the header announces one
     TIFF    the file itself; also BigTIFF
 
-XMP and the text chunks of old programs are not read, and neither is what stands behind a PNG's pixels, because then an
+XMP and the text chunks of old programs are not read, and neither is what follows a PNG's pixels, because then an
 index would have to read all of the file.
 """
 
@@ -65,7 +65,7 @@ def image_orientation(read: Read) -> int:
 
 
 def _exif_of_jpeg(read: Read) -> tuple[int, int]:
-    """Where the EXIF data begin and end; (0, 0) if there are none."""
+    """Finds where the EXIF data begin and end; (0, 0) if there are none."""
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker == _APP1 and read(len(_EXIF), start) == _EXIF:
@@ -77,7 +77,7 @@ def _exif_of_jpeg(read: Read) -> tuple[int, int]:
 
 
 def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """The chunks of a PNG: the name, and where the content begins and ends (ISO/IEC 15948, section 5)."""
+    """Yields the chunks of a PNG: the name, and where the content begins and ends (ISO/IEC 15948, section 5)."""
     position = 8
     while len(header := read(8, position)) == 8:
         end = position + 8 + int.from_bytes(header[:4], "big")
@@ -86,7 +86,7 @@ def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _chunks_of_webp(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """The same of a WebP (RFC 9649, section 2.3)."""
+    """Yields the same of a WebP (RFC 9649, section 2.3)."""
     position = 12
     while len(header := read(8, position)) == 8:
         end = position + 8 + int.from_bytes(header[4:], "little")
@@ -104,13 +104,13 @@ def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: b
 
 
 def _of_exif(read: Read, start: int, end: int) -> int:
-    """The orientation in EXIF data at these bytes; some programs write "Exif" before them in every format."""
+    """Reads the orientation in EXIF data at these bytes; some programs write "Exif" before them in every format."""
     start += len(_EXIF) if read(min(len(_EXIF), end - start), start) == _EXIF else 0
     return _of_tiff(read, start, end)
 
 
 def _of_tiff(read: Read, start: int, end: int) -> int:
-    """The orientation in the first directory of the TIFF at these bytes."""
+    """Reads the orientation in the first directory of the TIFF at these bytes."""
 
     def part(count: int, offset: int) -> bytes:
         place = start + offset

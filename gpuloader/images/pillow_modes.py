@@ -18,7 +18,7 @@ TURNED_BACK = {
 
 
 def as_8_bits(picture: Image.Image) -> Image.Image:
-    """The picture as 8-bit RGB or gray, without an alpha channel; of 16 bits, the high 8 are kept.
+    """Converts a picture to 8-bit RGB or gray, without an alpha channel; of 16 bits, the high 8 are kept.
 
     Raises:
         ValueError: its mode has no levels of 8 or 16 bits, or Pillow does not convert it.

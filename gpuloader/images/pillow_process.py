@@ -1,7 +1,7 @@
 """The process that decodes TIFF, BMP, PNM and JPEG 2000 with Pillow: `python -m gpuloader.images.pillow_process`.
 
 It is started at the first such image, and kept. It forks for each image, so that no image is affected by another one;
-it imports no more than it needs for that. It writes a line of JSON when it is ready. A request is a line of JSON,
+it imports only what it needs. It writes a line of JSON when it is ready. A request is a line of JSON,
 [bytes, most pixels], followed by the file; the answer is a line of JSON, followed by the pixels in the first case:
 
     {"size": [height, width], "channels": 1 or 3}  the pixels follow, 8-bit gray or RGB as stored
@@ -37,7 +37,7 @@ _BYTES_PER_PIXEL = 48
 _BYTES_PER_BYTE = 4
 _SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four times what noise takes
 
-_MOST_SAID = 200  # characters of an error
+_ERROR_CHARACTERS = 200
 _ORIENTATION = 0x0112
 _FORMATS = tuple(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile))
 
@@ -55,6 +55,8 @@ def _serve() -> None:
     while line := requests.readline():
         size, max_pixels = json.loads(line)
         encoded = requests.read(size)
+        # The answer is first written into memory that both processes share: if the decoding one is killed in the middle
+        # of it, the reader gets the reason instead of half an answer.
         file = os.memfd_create("answer")
         process = os.fork()
         if not process:
@@ -71,7 +73,7 @@ def _serve() -> None:
 
 
 def _explain_end(status: int) -> dict[str, str]:
-    """The answer for an image whose process ended without one."""
+    """Makes the answer for an image whose process ended without one."""
     if status == -signal.SIGXCPU:
         return {"cause": f"decoding it takes more than {_SECONDS} seconds and one for each million pixels and bytes"}
     if status == -signal.SIGKILL:
@@ -85,8 +87,8 @@ def _work(encoded: bytes, max_pixels: int, used_bytes: int, file: int) -> None:
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        said, content = _decode(encoded, max_pixels, used_bytes)
-        write_all(file, json.dumps(said).encode() + b"\n")
+        answer, content = _decode(encoded, max_pixels, used_bytes)
+        write_all(file, json.dumps(answer).encode() + b"\n")
         write_all(file, content)
         status = 0
     finally:
@@ -114,8 +116,8 @@ def _decode(encoded: bytes, max_pixels: int, used_bytes: int) -> tuple[dict[str,
         return {"cause": f"decoding it takes more than {room}"}, b""
     except UnidentifiedImageError:
         return {"cause": "Pillow cannot read its header"}, b""
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
-        return {"cause": f"Pillow cannot decode it: {str(error)[:_MOST_SAID] or type(error).__name__}"}, b""
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
+        return {"cause": f"Pillow cannot decode it: {str(error)[:_ERROR_CHARACTERS] or type(error).__name__}"}, b""
 
 
 def _bound(size_bytes: int, pixels: int, used_bytes: int) -> None:

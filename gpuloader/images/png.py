@@ -24,7 +24,7 @@ _KINDS = {b"IHDR": "H", b"PLTE": "P", b"tRNS": "T", b"IDAT": "D", b"IEND": "E"} 
 _IN_ORDER = re.compile(r"H-*(?:P-*)?(?:T-*)?(D+)-*E")
 _NEEDED = re.compile(r"[^-]+")
 _BITS, _CHANNELS = (1, 2, 4, 8, 16), {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_WHOLE = ((0, 0, 1, 1),)  # the first row and column, and the distances to the next
+_NOT_INTERLACED = ((0, 0, 1, 1),)  # the first row and column, and the distances to the next
 _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 _SPARE_BYTES = 1 << 16
 _MOST_RATIO = 1032  # of deflate
@@ -32,7 +32,7 @@ _STEP_BYTES = 1 << 16
 
 
 def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The `decoder_png` of an image, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
+    """Returns an image's `decoder_png`, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
     if encoded[:1].tobytes() != _BEGINNING[:1]:
         return encoded
     try:
@@ -69,13 +69,14 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
             raise Refused(f"a PNG of more than {MAX_CHUNKS:,} chunks")
         kinds.append(_KINDS.get(name, "-"))
         ends.append(end)
+    # A letter for each chunk, so that regular expressions check the order and find the runs of chunks to keep.
     text = "".join(kinds)
-    found = _IN_ORDER.fullmatch(text)
-    if found is None:
+    match = _IN_ORDER.fullmatch(text)
+    if match is None:
         raise Refused(
             "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other, and IEND, in this order"
         )
-    first, behind = found.span(1)
+    first, behind = match.span(1)
     if ends[behind] - ends[first] - _CHUNK_BYTES * (behind - first) > _rows_bytes(data) * 9 // 8 + _SPARE_BYTES:
         raise Refused(f"a PNG of {_pixels(data)} with more data than they need")
     ends[0] = 0  # the signature belongs to the first part
@@ -110,7 +111,7 @@ def check_data(file: NDArray[np.uint8]) -> None:
 
 
 def _pieces_of_data(data: memoryview) -> Iterator[memoryview]:
-    """The contents of the chunks IDAT, in pieces, because zlib copies what it leaves of one."""
+    """Yields the contents of the chunks IDAT, in pieces, because zlib copies what it leaves of one."""
     position, name = _SIGNATURE_BYTES, b""
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", data, position)
@@ -126,10 +127,10 @@ def _pixels(data: memoryview) -> str:
 
 
 def _rows_bytes(data: memoryview) -> int:
-    """The bytes of a PNG's rows, with their filters' types."""
+    """Counts the bytes of a PNG's rows, with their filters' types."""
     width, height, bits, kind, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     total = 0
-    for top, left, down, right in _ADAM7 if interlaced else _WHOLE:
+    for top, left, down, right in _ADAM7 if interlaced else _NOT_INTERLACED:
         rows, columns = -(-(height - top) // down), -(-(width - left) // right)
         if rows > 0 and columns > 0:
             total += rows * (1 + (columns * bits * _CHANNELS[kind] + 7) // 8)

@@ -21,7 +21,7 @@ _ALLOWED = "none, LZW, Deflate, PackBits, LZMA, Zstandard and JPEG"
 
 
 def cause_in_tiff(picture: TiffImageFile, encoded: bytes) -> str | None:
-    """Why a TIFF that Pillow opened is refused; None if it is not refused. Only its first image counts.
+    """Says why a TIFF that Pillow opened is refused; None if it is not. Only its first image counts.
 
     Args:
         encoded: the whole file.

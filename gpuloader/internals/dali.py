@@ -18,15 +18,17 @@ def leak_after_fork(pipeline: Pipeline) -> None:
     """Leaves a pipeline to the parent, in a forked child: it is never destroyed here.
 
     Relies on `Pipeline._pipe`, DALI's own C++ object, and on None there after a pipeline was shut down, as in 2.4.
-    DALI's threads are not in the child, and destroying the pipeline would wait for them for ever. No public method
+    DALI's threads are not in the child, and destroying the pipeline would wait for them forever. No public method
     avoids that: DALI destroys a pipeline when the Python object goes, and when the process ends.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))  # a reference that is never released
+    # DALI's object is destroyed with the last reference to it. This one has no holder, so nobody releases it, and the
+    # object stays until the child's memory goes. The parent's own is not touched.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
     pipeline._pipe = None  # otherwise DALI shuts it down first
 
 
 def is_decode_failure(message: str) -> bool:
-    """Whether an error of DALI is about an image, and not about memory, the driver or another operator.
+    """Says whether an error of DALI is about an image, and not about memory, the driver or another operator.
 
     Relies on the words of DALI's errors: the operator's name before "encountered:" and the cause after it, as in 2.4.
     All are RuntimeError or other types of Python's errors, without a code.
@@ -35,7 +37,7 @@ def is_decode_failure(message: str) -> bool:
 
 
 def decoder_cause(message: str) -> str:
-    """The decoder's message about the image, from an error that `is_decode_failure`; "" if it has none.
+    """Returns the decoder's message about the image, from an error that `is_decode_failure`; "" if it has none.
 
     Relies on the same words, and on those of `failed_row`, which come before the cause, as in 2.4.
     """
@@ -44,19 +46,19 @@ def decoder_cause(message: str) -> str:
 
 
 def failed_row(message: str) -> int | None:
-    """The row of the batch that an error which `is_decode_failure` names, the first that failed; None if it names none.
+    """Returns the batch's first failing row, from an error that `is_decode_failure`; None if the error names none.
 
     Relies on "Failed to decode sample #", as in 2.4. The error loses all of the batch, and no public way names the row.
     """
-    found = _FAILED_ROW.search(message)
-    return int(found[1]) if found else None
+    match = _FAILED_ROW.search(message)
+    return int(match[1]) if match else None
 
 
 _FAILED_ROW = re.compile(r"Failed to decode sample #(\d+) ?:?")
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether an error says that a device has no memory left.
+    """Says whether an error means that a device has no memory left.
 
     Relies on the words of DALI's errors, and of those of CUDA, nvJPEG and C++ that DALI passes on, as in 2.4. They
     are RuntimeErrors like all others. torch has a type for its own, with CUDA's words.
@@ -67,7 +69,7 @@ def is_out_of_memory(message: str) -> bool:
 
 
 def is_cuda_failure(message: str) -> bool:
-    """Whether an error is CUDA's own, other than a lack of memory: then the process can no longer use CUDA.
+    """Says whether an error is CUDA's own, other than a lack of memory: then the process can no longer use CUDA.
 
     Relies on the words of DALI's errors, as in 2.4; see above.
     """
@@ -100,7 +102,7 @@ def call_compiled(
     ins_ndim: Sequence[int],
     out_type: Any,  # noqa: ANN401
 ) -> DataNode:
-    """One output of three dimensions from C functions at two addresses, called for each sample in DALI's threads.
+    """Makes an output of three dimensions by C functions at two addresses, called for each sample in DALI's threads.
 
     Relies on the operator `NumbaFuncImpl`, from which `nvidia.dali.plugin.numba` makes its own, and on the signatures
     of its `run_fn` and `setup_fn`, as in 2.4 and in pipelines/kernels/kernels.c. Publicly, DALI takes only Python

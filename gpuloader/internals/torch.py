@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # some builds of torch have no torch.distributed
 
 
 def default_store() -> Store:
-    """The store that `torch.distributed.init_process_group` uses; it must have been called before.
+    """Returns the store that `torch.distributed.init_process_group` uses; it must have been called before.
 
     Relies on `torch.distributed.distributed_c10d._get_default_store`, as in 2.4. torch has no public function for it:
     only the caller who makes the store has it, and it is mostly made from `init_method` or the environment.
@@ -22,7 +22,7 @@ def default_store() -> Store:
 
 
 def is_forked_after_cuda() -> bool:
-    """Whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
+    """Says whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
 
     Relies on `torch.cuda._is_in_bad_fork`, as in 2.4. Public functions only fail in such a process, and only by
     starting CUDA: `torch.cuda.is_initialized` returns False there, as it does before CUDA starts.

@@ -12,8 +12,8 @@ from pathlib import Path
 import platformdirs
 import torch
 
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.versions import decoder_versions
-from gpuloader.helpers.whole_files import whole_file
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines.probe import TRIALS, Found, probe
 
@@ -50,7 +50,7 @@ def find_decoding(device_id: int) -> Found:
     found = probe(device_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as kept_file:
+        with atomic_file(file) as kept_file:
             kept_file.write(json.dumps({"key": key, "problems": found.problems}, indent=1).encode())
     except OSError as error:
         _log.warning("%s cannot be written (%s): each loader tries again how the GPU decodes", file, error.strerror)

@@ -44,7 +44,7 @@ from gpuloader.loading.selection import Sources, check_components, make_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import Cursor, Custom, LastBatch, Plan, Weighted, Whole
+from gpuloader.plan import AllSamples, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
 
@@ -147,7 +147,7 @@ class Run:
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
-            "sampling": None if isinstance(positions, Whole) else positions.fingerprint,
+            "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
             "labels": None if self.labels is None else self.labels.digest,
         }

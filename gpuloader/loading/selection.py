@@ -18,7 +18,7 @@ from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted, did_you_mean, similar
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
-from gpuloader.plan import ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted, Whole
+from gpuloader.plan import AllSamples, ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
@@ -133,7 +133,7 @@ def make_sampling(
     elif sources:
         positions = _mixture(shards, sizes, sources, shuffle)
     else:
-        positions = Whole(int(sizes.sum()), shuffle)
+        positions = AllSamples(int(sizes.sum()), shuffle)
     return Remaining(positions, left_out) if len(left_out) else positions
 
 

@@ -24,7 +24,7 @@ VALIDATION = "val"
 
 
 def parse_bytes(size: int | str) -> int:
-    """The value of `shard_bytes` in bytes: it is a number, or text such as "256MiB".
+    """Returns the value of `shard_bytes` in bytes: it is a number, or text such as "256MiB".
 
     Raises:
         ConfigError: it is neither, or it is less than 1 MiB and has no unit, which was probably forgotten.
@@ -84,7 +84,7 @@ class PlannedShard:
 
 
 def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> list[PlannedShard]:
-    """All shards: first those for training, then those for validation.
+    """Assigns samples to shards: first come the shards for training, then those for validation.
 
     Args:
         keys: unique, one for each sample.
@@ -124,6 +124,6 @@ def _cut(samples: NDArray[np.int64], sizes: Sequence[int | None], layout: Layout
 
 
 def _draw(key: str, seed: int) -> float:
-    """A random number in [0, 1)."""
+    """Draws a number in [0, 1)."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little") / 2**64

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuloader.errors import ConfigError, NoSamplesError, PackError
-from gpuloader.pack.records import Source, labelled_files
+from gpuloader.pack.records import OpenedSource, labelled_files
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 
 _SPLITS = {"train", "val", "valid", "validation", "test"}
 _ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
 
-def class_folders(folder: Path, classes: Sequence[str] | None) -> Source:
-    """FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name, pictures come class by class, sorted by path.
+def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
+    """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come by class, sorted by path.
 
     Files whose names do not end in a picture's extension are skipped.
 
@@ -51,9 +51,9 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> Source:
                 f"check its files' names (pictures end in {', '.join(_ENDINGS)})"
             )
         labels += [name] * (len(paths) - before)
-    passed_over = files - len(paths)
+    left_out_count = files - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    return labelled_files(root, paths, labels, classes, place=lambda i: paths[i], passed_over=passed_over)
+    return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
 
 
 def _raise(error: OSError) -> None:

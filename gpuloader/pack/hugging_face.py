@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import Sample, Source, fingerprint, read_picture
+from gpuloader.pack.records import OpenedSource, Sample, fingerprint, read_picture
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class RowRecord:
         return Sample(image["bytes"] or read_picture(image["path"]), None, fields)
 
 
-def hugging_face(folder: Path) -> Source:
-    """Rows with an Image column and a ClassLabel or integer column `label`; other columns go into `json`.
+def hugging_face(folder: Path) -> OpenedSource:
+    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`.
 
     Raises:
         ConfigError: `datasets` is not installed, or the columns are ambiguous.
@@ -103,12 +103,12 @@ def hugging_face(folder: Path) -> Source:
     records = [RowRecord(rows, i, size, value) for i, (size, value) in enumerate(zip(sizes, labels, strict=True))]
     classes = tuple(kind.names) if isinstance(kind, ClassLabel) else None
     identity = (f"{record.size_bytes} {record.label}\n".encode() for record in records)
-    return Source(records, fingerprint(identity, classes), classes)
+    return OpenedSource(records, fingerprint(identity, classes), classes)
 
 
 @cache
 def _open(folder: str, image: str) -> Any:  # noqa: ANN401 - a Dataset
-    """The dataset, with its images as bytes."""
+    """Opens the dataset, with its images as bytes."""
     from datasets import Image
 
     return _load(folder).cast_column(image, Image(decode=False))

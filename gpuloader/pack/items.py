@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import Sample, Source, fingerprint, labelled_files, read_picture
+from gpuloader.pack.records import OpenedSource, Sample, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -25,7 +25,7 @@ class Items(Protocol):
     """A dataset that is pickled to a process, which then opens it."""
 
     def open(self) -> Sequence[Any]:
-        """The dataset."""
+        """Opens the dataset."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class ItemRecord:
         return Sample(image, None, {"cls": b"%d" % number})
 
 
-def torchvision_dataset(text: str) -> Source:
-    """`torchvision:NAME:ROOT`, followed by `:OPTION=VALUE` for each further argument of the dataset.
+def torchvision_dataset(text: str) -> OpenedSource:
+    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset.
 
     Raises:
         ConfigError: the text is not of that form.
@@ -126,12 +126,12 @@ def torchvision_dataset(text: str) -> Source:
     return _source(TorchvisionItems(name, str(user_path(root).absolute()), tuple(options)))
 
 
-def given_dataset(items: Sequence[Any]) -> Source:
-    """A dataset as an object: a sequence of (image, label)."""
+def given_dataset(items: Sequence[Any]) -> OpenedSource:
+    """Opens a dataset that is an object: a sequence of (image, label)."""
     return _source(GivenItems(items))
 
 
-def _source(items: Items) -> Source:
+def _source(items: Items) -> OpenedSource:
     dataset = items.open()
     if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
         raise ConfigError("the dataset has transforms, which would be packed, too: make it without transform=")
@@ -141,15 +141,15 @@ def _source(items: Items) -> Source:
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
         root = str(Path(getattr(dataset, "root", "/")).absolute())
-        return labelled_files(root, paths, [label for _, label in samples], names, place=lambda i: f"item {i}")
+        return labelled_files(root, paths, [label for _, label in samples], names, where=lambda i: f"item {i}")
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()
-    return Source([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
+    return OpenedSource([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
 
 
 def _name(name: object) -> str:
-    """A class's name. ImageNet's classes have several; the first is the usual one."""
+    """Returns a class's name. ImageNet's classes have several; the first is the usual one."""
     return str(name[0] if isinstance(name, tuple) else name)
 
 

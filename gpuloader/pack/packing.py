@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
+from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.whole_files import remove_leftovers, write_once
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
-from gpuloader.pack.records import Source, unique_keys
+from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
@@ -41,7 +41,7 @@ class PackResult:
         bytes: of the finished shards.
         left_out: the bad pictures, which are in no finished shard.
         passed_over: how many files or members of the source belong to no sample, such as a README.
-        classes: the classes' names, as in classes.json; None where labels are bare numbers.
+        classes: the classes' names, as in classes.json; None if labels are bare numbers.
     """
 
     destination: Path
@@ -146,7 +146,7 @@ def pack(
     return _result(folder, opened, shards, len(tasks))
 
 
-def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], written: int) -> PackResult:
+def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
     done = [shard for shard in shards if (folder / shard.name).exists()]
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
@@ -163,25 +163,27 @@ def _result(folder: Path, source: Source, shards: Sequence[PlannedShard], writte
         samples=samples,
         bytes=sum((folder / shard.name).stat().st_size for shard in done),
         left_out=tuple(left_out),
-        passed_over=source.passed_over,
+        passed_over=source.left_out_count,
         classes=source.classes,
     )
 
 
-def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> Source:
-    """The source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
-    there = as_list(read_class_names(folder)) if classes is None else None
+def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:
+    """Opens the source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
+    numbered = as_list(read_class_names(folder)) if classes is None else None
     try:
-        return open_source(source, classes, progress, there)
+        return open_source(source, classes, progress, numbered)
     except LabelError as error:
-        if there is None:
+        if numbered is None:
             raise
         raise LabelError(
             f"{error} (labels are numbered by {folder / CLASSES_FILE}, as in the other shards there)"
         ) from None
 
 
-def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]) -> None:
+def _claim(
+    folder: Path, source: OpenedSource, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]
+) -> None:
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
     Raises:
@@ -199,7 +201,7 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
             raise StateError(f"{written} is not a regular file: remove it, or give another folder")
     tars = sorted(path.name for path in folder.glob("*.tar"))  # before the manifests, because packs write those first
     manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
-    wanted = {
+    content = {
         "version": 1,
         "source": source.fingerprint,
         "samples": len(source.records),
@@ -208,10 +210,10 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
         **asdict(rendering),
         "shards": len(shards),
     }
-    text = json.dumps(wanted, indent=1).encode() + b"\n"
+    text = json.dumps(content, indent=1).encode() + b"\n"
     for manifest in manifests:
         if manifest.exists():
-            _check_same(manifest, manifest.read_bytes(), wanted, text)
+            _check_same(manifest, manifest.read_bytes(), content, text)
     _check_others(folder, manifests, source)
     own = {shard.name for shard in shards}
     for tar in tars:
@@ -226,18 +228,18 @@ def _claim(folder: Path, source: Source, layout: Layout, rendering: Rendering, s
                 "just begun there, run this again"
             )
     for manifest in manifests:
-        _check_same(manifest, write_once(manifest, text), wanted, text)
+        _check_same(manifest, write_once(manifest, text), content, text)
 
 
-def _check_same(manifest: Path, there: bytes, wanted: Mapping[str, Any], text: bytes) -> None:
-    if there != text:
+def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:
+    if existing != text:
         raise StateError(
-            f"{manifest}: another pack began its shards ({_differences(there, wanted)}): to continue it, repeat its "
-            "arguments and source; otherwise give another prefix or folder"
+            f"{manifest}: another pack began its shards ({_differences(existing, content)}): to continue it, repeat "
+            "its arguments and source; otherwise give another prefix or folder"
         )
 
 
-def _check_others(folder: Path, manifests: Sequence[Path], source: Source) -> None:
+def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource) -> None:
     """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
         try:
@@ -266,14 +268,14 @@ def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[
         remove_leftovers(paths)
 
 
-def _differences(there: bytes, wanted: Mapping[str, Any]) -> str:
+def _differences(existing: bytes, content: Mapping[str, Any]) -> str:
     try:
-        found = json.loads(there)
+        old = json.loads(existing)
     except (ValueError, RecursionError):
         return "it is not JSON"
-    if not isinstance(found, dict):
-        return f"it is {describe(found)}"
-    pairs = [(name, found.get(name), value) for name, value in wanted.items() if found.get(name) != value]
+    if not isinstance(old, dict):
+        return f"it is {describe(old)}"
+    pairs = [(name, old.get(name), value) for name, value in content.items() if old.get(name) != value]
     return ", ".join(f"{name} was {_show(before)}, is {_show(now)}" for name, before, now in pairs)
 
 

@@ -59,7 +59,7 @@ class Rendering:
 
 
 def render(image: bytes | Image.Image, extension: str | None, rendering: Rendering) -> tuple[str, bytes]:
-    """The extension and content of a picture's member.
+    """Returns the extension and content of a picture's member.
 
     A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
     that the loader would deliver.
@@ -85,36 +85,36 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         if small is not plain:
             quality = DEFAULT_QUALITY if rendering.quality is None else rendering.quality
             return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(image))
-        if isinstance(image, bytes) and (found := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
-            return extension or _EXTENSIONS[found], image
+        if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
+            return extension or _EXTENSIONS[file_format], image
         return "png", _encode(plain, "PNG", **_orientation_option(image))
 
 
 def _decode(data: bytes, extension: str | None) -> Image.Image:
-    """The picture as stored, without EXIF rotation."""
+    """Decodes a picture as stored, without EXIF rotation."""
     if not data:
         raise Refused("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
         return Image.fromarray(pixels(encoded, array_gate(encoded)))
-    found = image_format(encoded)
-    if found is None:
+    file_format = image_format(encoded)
+    if file_format is None:
         raise Refused(_cause_in_header(data))
-    if found in DEFAULT_FORMATS:
-        file = decoder_png(encoded) if found == "png" else encoded
+    if file_format in DEFAULT_FORMATS:
+        file = decoder_png(encoded) if file_format == "png" else encoded
     else:
         file, _ = decode_by_pillow(encoded, MAX_PIXELS)
     try:
         picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP", "PPM"))
         check_size(picture.height, picture.width)
-        if found in _CHECKS:
-            _CHECKS[found](file)
+        if file_format in _CHECKS:
+            _CHECKS[file_format](file)
         picture.load()
     except (MemoryError, Refused):
         raise
     except UnidentifiedImageError:
         raise Refused(_cause_in_header(data)) from None
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever comes up in them
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
         raise Refused(f"Pillow cannot decode it: {error or type(error).__name__}") from None
     return picture
 
@@ -124,7 +124,7 @@ def _cause_in_header(data: bytes) -> str:
 
 
 def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
-    """Sizes as in torchvision's Resize; antialiased by Pillow."""
+    """Downsizes as torchvision's Resize does; antialiased by Pillow."""
     width, height = picture.size
     longer = int(shorter * max(width, height) / min(width, height))
     size = (shorter, longer) if width <= height else (longer, shorter)
@@ -132,7 +132,7 @@ def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
 
 
 def _orientation_option(image: bytes | Image.Image) -> dict[str, Image.Exif]:
-    """The option of Pillow that keeps the original's orientation in a new file, for readers that turn pictures."""
+    """Returns Pillow's option that keeps the original's orientation in a new file, for readers that turn pictures."""
     if not isinstance(image, bytes):
         return {}
     try:

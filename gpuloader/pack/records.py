@@ -40,7 +40,7 @@ class Record(Protocol):
     Attributes:
         name: for people, such as a path.
         key: the sample's name; several records may share one.
-        size_bytes: of what is to be read; None if only reading tells.
+        size_bytes: of what is to be read; None if only reading shows it.
     """
 
     @property
@@ -59,20 +59,20 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class OpenedSource:
     """Samples to be packed.
 
     Attributes:
         records: one for each sample, in the source's order.
         fingerprint: hex digits that stand for all samples, wherever they are stored.
         classes: the classes' names, entry i for label i; None if labels are bare numbers.
-        passed_over: how many files or members belong to no sample.
+        left_out_count: how many files or members belong to no sample.
     """
 
     records: Sequence[Record]
     fingerprint: str
     classes: tuple[str, ...] | None = None
-    passed_over: int = 0
+    left_out_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class FileRecord:
 
 
 def read_picture(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a picture in a file of its own.
+    """Reads the bytes of a picture in a file of its own.
 
     Raises:
         PackError: it cannot be read, is not a regular file, or is larger than any picture.
@@ -112,18 +112,18 @@ def labelled_files(
     labels: Sequence[object],
     classes: Sequence[str] | None,
     *,
-    place: Callable[[int], str],
+    where: Callable[[int], str],
     fields: Sequence[bytes | None] | None = None,
-    passed_over: int = 0,
-) -> Source:
-    """A source of pictures in files.
+    left_out_count: int = 0,
+) -> OpenedSource:
+    """Opens pictures in files as a source.
 
     Args:
         folder: absolute, the root that keys are relative to.
         paths: absolute.
         labels: all integers, or all names.
         classes: the names that labels are numbered by; None takes the sorted names that occur.
-        place: returns where the i-th sample is named, for errors.
+        where: names the i-th sample's origin, for errors.
         fields: for each sample, the content of its `json`.
 
     Raises:
@@ -133,7 +133,7 @@ def labelled_files(
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
-    numbers, names = number_labels(labels, classes, place)
+    numbers, names = number_labels(labels, classes, where)
     sizes: list[int] = []
     missing: list[str] = []
     for i, path in enumerate(paths):
@@ -141,9 +141,9 @@ def labelled_files(
             sizes.append(Path(path).stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             sizes.append(0)
-            missing.append(f"{path} ({place(i)})")
+            missing.append(f"{path} ({where(i)})")
         except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
-            raise PackError(f"{place(i)}: {path} cannot be read: {error}") from None
+            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(
@@ -158,28 +158,28 @@ def labelled_files(
         b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
         for record in records
     )
-    return Source(records, fingerprint(identity, names), names, passed_over)
+    return OpenedSource(records, fingerprint(identity, names), names, left_out_count)
 
 
 def number_labels(
-    labels: Sequence[object], classes: Sequence[str] | None, place: Callable[[int], str]
+    labels: Sequence[object], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
-    """Labels as numbers, and the names of the numbers."""
+    """Returns labels as numbers, and the names of the numbers."""
     names = None if classes is None else tuple(classes)
     numbers = [label for label in labels if is_integer(label)]
     if len(numbers) == len(labels):
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
                 raise LabelError(
-                    f"{place(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
+                    f"{where(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
                 )
             if abs(number) > _LARGEST_LABEL:
-                raise LabelError(f"{place(i)}: the label {describe(number)} has more than 18 digits")
+                raise LabelError(f"{where(i)}: the label {describe(number)} has more than 18 digits")
         return numbers, names
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
             raise LabelError(
-                f"{place(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
+                f"{where(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
             )
     texts = [str(label) for label in labels]
     known = tuple(sorted(set(texts))) if names is None else names
@@ -187,12 +187,12 @@ def number_labels(
     for i, text in enumerate(texts):
         if text not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{place(i)}: unknown class {describe(text)}: the classes are {some}")
+            raise LabelError(f"{where(i)}: unknown class {describe(text)}: the classes are {some}")
     return [number_of[text] for text in texts], known
 
 
 def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> str:
-    """32 hex digits that stand for samples and their classes."""
+    """Returns 32 hex digits that stand for samples and their classes."""
     digest = hashlib.blake2b(repr(classes).encode(), digest_size=16)
     for identity in identities:
         digest.update(identity)
@@ -200,7 +200,7 @@ def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> s
 
 
 def unique_keys(records: Iterable[Record]) -> list[str]:
-    """The records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
+    """Returns the records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
     keys: dict[str, None] = {}
     for record in records:
         key, count = record.key, 0
@@ -212,7 +212,7 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
 
 
 def _key(path: str, folder: str) -> str:
-    """The path below the folder without its extension, and without dots in the file's name: a key ends at the first."""
+    """Returns the path below the folder, without extension or dots in the file's name: a key ends at the first dot."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")
     stem = (file_name.rpartition(".")[0] or file_name).replace(".", "_")

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 def run(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None, ray: str | None
 ) -> Iterator[Result]:
-    """The function's results for the tasks, in the order in which they finish.
+    """Yields the function's results for the tasks, in the order in which they finish.
 
     Args:
         workers: the number of processes; 1 uses this one, None as many as there are cores.
@@ -40,6 +40,8 @@ def run(
 
 def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")  # fork is not safe beside threads, which torch and others start
+    # Nothing is sent through this pipe. Its other end closes when this process gives up or ends, in whatever way; the
+    # workers wait for that and end, too, instead of writing shards that nobody waits for.
     lifeline, held = context.Pipe(duplex=False)
     with (
         lifeline,

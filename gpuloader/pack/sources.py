@@ -13,7 +13,7 @@ from gpuloader.pack import tables
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
-from gpuloader.pack.records import Source
+from gpuloader.pack.records import OpenedSource
 from gpuloader.pack.tars import tars
 from gpuloader.shards.paths import resolve_local, user_path
 
@@ -23,8 +23,8 @@ PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 
 def open_source(
     source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
-) -> Source:
-    """The samples of `source`, listed and labelled, but not read.
+) -> OpenedSource:
+    """Opens `source`: its samples are listed and labelled, but not read.
 
     Args:
         classes: the names that labels are numbered by; only for a source with names, not numbers.
@@ -50,7 +50,7 @@ def open_source(
 
 def _open(
     source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None
-) -> Source:
+) -> OpenedSource:
     names = default_classes if classes is None else classes
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, (list, tuple)) and source and all(_is_path_pair(item) for item in source):
@@ -75,7 +75,7 @@ def _open(
 
 
 def _exists(path: Path) -> bool:
-    """As `Path.exists`, which since Python 3.14 is also false for what may not be read."""
+    """Does what `Path.exists` does, which since Python 3.14 is also false for what may not be read."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that no file can have
@@ -87,7 +87,7 @@ def _is_path_pair(item: object) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], (str, os.PathLike))
 
 
-def _numbered_already(source: Source, classes: Sequence[str] | None) -> Source:
+def _numbered_already(source: OpenedSource, classes: Sequence[str] | None) -> OpenedSource:
     if classes is not None:
         raise ConfigError(
             "classes numbers the names of class folders and tables, but the labels of this source are numbers already"

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuloader.errors import NoSamplesError, PackError
-from gpuloader.pack.records import Source, labelled_files
+from gpuloader.pack.records import OpenedSource, labelled_files
 
 SUFFIXES = (".csv", ".jsonl")
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 
 
-def table(file: Path, classes: Sequence[str] | None) -> Source:
-    """One picture per row; columns other than path and label become the fields of its `json`.
+def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
+    """Opens a table, one picture a row; columns other than path and label become the fields of its `json`.
 
     Raises:
         PackError: it cannot be read, or a row lacks a path or label; the error names the line.
@@ -48,14 +48,14 @@ def table(file: Path, classes: Sequence[str] | None) -> Source:
         raise NoSamplesError(f"{file} has no rows")
     if file.suffix.lower() == ".csv":
         labels = _numbers_if_all_are(labels, classes)
-    return labelled_files(folder, paths, labels, classes, place=lambda i: f"{file}, line {lines[i]}", fields=fields)
+    return labelled_files(folder, paths, labels, classes, where=lambda i: f"{file}, line {lines[i]}", fields=fields)
 
 
-def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> Source:
-    """Paths and labels as a list of pairs."""
+def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
+    """Opens paths and labels from a list of pairs."""
     paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
-    return labelled_files(folder, paths, [label for _, label in items], classes, place=lambda i: f"item {i}")
+    return labelled_files(folder, paths, [label for _, label in items], classes, where=lambda i: f"item {i}")
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -89,7 +89,7 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
 
 def _numbers_if_all_are(labels: Sequence[object], classes: Sequence[str] | None) -> list[object]:
-    """Labels as integers if all are such, because CSV has only text; but as texts if all are names in `classes`."""
+    """Returns labels as integers if all are such, as CSV has only text; but as texts if all are names in `classes`."""
     texts = [str(label) for label in labels]
     named = classes is not None and set(texts) <= set(classes)
     return [*map(int, texts)] if not named and all(map(_INTEGER.fullmatch, texts)) else [*texts]

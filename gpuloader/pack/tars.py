@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.pack.records import Sample, Source
+from gpuloader.pack.records import OpenedSource, Sample
 from gpuloader.shards.index import IMAGE_EXTENSIONS, SetIndex
 from gpuloader.shards.shard_set import ShardSet
 
@@ -50,8 +50,8 @@ class TarRecord:
         return Sample(members.pop(extension), extension, members)
 
 
-def tars(shards: Sequence[Path], progress: bool) -> Source:
-    """The samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
+def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
+    """Opens the samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
 
     Raises:
         TarError: one is not a plain tar.
@@ -63,7 +63,7 @@ def tars(shards: Sequence[Path], progress: bool) -> Source:
     records = [
         record for number, path in enumerate(paths) for record in _records(path, shard_set.samples_of(number), index)
     ]
-    return Source(records, index.digest().hex()[:32], passed_over=int(index.left_out_count.sum()))
+    return OpenedSource(records, index.digest().hex()[:32], left_out_count=int(index.left_out_count.sum()))
 
 
 def _records(shard: Path, samples: range, index: SetIndex) -> Iterator[TarRecord]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.whole_files import OtherWriterError, whole_file, write_sample
+from gpuloader.helpers.atomic_files import OtherWriterError, atomic_file, write_sample
 from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, Sample
@@ -56,10 +56,10 @@ def write_shard(task: ShardTask) -> int:
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
     Raises:
-        PackError: a sample cannot be stored as asked, or another process is writing the same shard.
+        PackError: a sample cannot be stored, or another process is writing the same shard.
     """
     left_out: list[LeftOutPicture] = []
-    with _naming(task.path), whole_file(task.path) as file:
+    with _naming(task.path), atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
@@ -99,7 +99,7 @@ def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(exist_ok=True)
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.writelines(json.dumps(asdict(picture)).encode() + b"\n" for picture in pictures)
 
 

@@ -3,10 +3,11 @@
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import ByShard, Custom, Mixture, Positions, Remaining, Subset, Weighted, Whole
+from gpuloader.plan.positions import AllSamples, ByShard, Custom, Mixture, Positions, Remaining, Subset, Weighted
 
 __all__ = [
     "EPOCHS",
+    "AllSamples",
     "ByShard",
     "Cursor",
     "Custom",
@@ -23,7 +24,6 @@ __all__ = [
     "Stream",
     "Subset",
     "Weighted",
-    "Whole",
     "check_epoch",
     "check_seed",
     "make_order",

@@ -81,7 +81,7 @@ class Draw:
         return len(self.draws.ids)
 
     def __call__(self, count: int) -> NDArray[np.float64]:
-        """(n, count) multiples of 2**-32; the first c columns do not depend on `count`."""
+        """Returns (n, count) multiples of 2**-32; the first c columns do not depend on `count`."""
         if count > 4 * len(self.blocks):
             raise ConfigError(
                 f"{count} random numbers for a sample, but {4 * len(self.blocks)} are left: nest fewer transforms"
@@ -109,11 +109,11 @@ class Draws:
     ids: NDArray[np.int64]
 
     def take(self, rows: slice) -> Draws:
-        """The draws on some of the samples."""
+        """Returns the draws on some of the samples."""
         return Draws(self.seed, self.epoch, self.ids[rows])
 
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
-        """The numbers of the `occurrence`-th transform of its kind in a view of the image."""
+        """Returns the numbers of the `occurrence`-th transform of its kind in a view of the image."""
         if not (0 <= occurrence < OCCURRENCES and 0 <= view < VIEWS):
             raise ConfigError(
                 f"a recipe may have {VIEWS} views, and {OCCURRENCES} transforms of one kind in each; this has more"
@@ -121,7 +121,9 @@ class Draws:
         return Draw(self, stream + _STREAMS * (occurrence + OCCURRENCES * view))
 
     def uniform(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.float64]:
-        """(n, count) numbers in [0, 1), multiples of 2**-32; the first c columns do not depend on `count`."""
+        """Returns (n, count) multiples of 2**-32 in [0, 1); the first c columns do not depend on `count`."""
+        # A block is four numbers. The counter's first word counts a stream's blocks from its own multiple of 2**16. All
+        # streams, occurrences and views are 2**16, so it stays below 2**32, and no two of them overlap.
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
         counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
@@ -130,7 +132,7 @@ class Draws:
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:
-    """Philox4x32-10 of four arrays of 32-bit words (held in uint64) under a 64-bit key."""
+    """Computes Philox4x32-10 of four arrays of 32-bit words (held in uint64) under a 64-bit key."""
     a, b, c, d = counter
     low, high = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
@@ -142,7 +144,7 @@ def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.u
 
 
 def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
-    """`count` 32-bit words that belong to an epoch rather than to a sample."""
+    """Draws `count` 32-bit words that belong to an epoch rather than to a sample."""
     counter = [np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)]
     zero = np.zeros_like(counter[0])
     mixed = np.stack(philox4x32([*counter, zero, zero, zero + np.uint64(epoch)], seed), axis=-1)
@@ -150,12 +152,12 @@ def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
 
 
 def check_seed(seed: int) -> int:
-    """The seed itself, if it is an integer in [0, 2**64)."""
+    """Returns the seed itself, if it is an integer in [0, 2**64)."""
     return _check("seed", seed, 64)
 
 
 def check_epoch(epoch: int) -> int:
-    """The epoch itself, if it is an integer in [0, 2**32)."""
+    """Returns the epoch itself, if it is an integer in [0, 2**32)."""
     return _check("epoch", epoch, 32)
 
 

@@ -66,7 +66,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of a whole run, as one rank sees it; equal plans give equal batches.
+    """The order of a run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
         positions: which samples an epoch goes through, and in which order.
@@ -127,60 +127,61 @@ class Plan:
         return _steps(self.epoch_samples, self.global_batch, self.last_batch)
 
     def at(self, epoch: int, step: int) -> Cursor:
-        """The place before a step of an epoch, counted from 0."""
+        """Returns the place before a step of an epoch, counted from 0."""
         return Cursor(epoch, step * self.global_batch)
 
     def step_of(self, cursor: Cursor) -> int:
-        """The step at the cursor, counted from 0. After a resume with another global batch, steps may begin earlier."""
+        """Returns the step at the cursor, from 0. After a resume with another global batch, steps may begin earlier."""
         return cursor.delivered // self.global_batch
 
     def steps_left(self, cursor: Cursor) -> int:
-        """The steps that are left in the cursor's epoch; the same on every rank."""
+        """Counts the steps that are left in the cursor's epoch; the same on every rank."""
         return _steps(max(0, self.epoch_samples - cursor.delivered), self.global_batch, self.last_batch)
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
-        """This rank's part of the global batch at the cursor: its first sample, and the one after its last."""
+        """Returns this rank's part of the global batch at the cursor: its first sample, and the one after its last."""
         left = self.epoch_samples - cursor.delivered
         if self.last_batch == "partial" and left < self.global_batch:
             return left * self.rank // self.world_size, left * (self.rank + 1) // self.world_size
         return self.rank * self.batch_size, (self.rank + 1) * self.batch_size
 
     def batch(self, cursor: Cursor) -> PlannedBatch:
-        """What this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
+        """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
+        # Only "pad" goes beyond the epoch: positions begin at 0 again there, and are not valid.
         valid, positions = positions < self.epoch_samples, positions % self.samples
         ids = self.ids(cursor.epoch, positions)
         draws = Draws(self.seed, cursor.epoch, positions if self.positions.repeats else ids)
         return PlannedBatch(cursor, ids, valid, draws)
 
     def draws_of_step(self, cursor: Cursor, rows: int) -> Draws:
-        """The random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
+        """Returns the random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
         return Draws(self.seed, cursor.epoch, np.full(rows, self.step_of(cursor)))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples at some positions of an epoch, both (k,) int64."""
+        """Returns the samples at some positions of an epoch, both (k,) int64."""
         return self._order(epoch)(positions)
 
     def coming(self, cursor: Cursor, steps: int) -> NDArray[np.int64]:
-        """(k,) int64, the samples of all ranks in the next `steps` steps of the cursor's epoch, in order."""
+        """Returns the samples of all ranks in the next `steps` steps of the cursor's epoch, in order, (k,) int64."""
         end = self.after(cursor, steps).delivered
         return self.ids(cursor.epoch, np.arange(cursor.delivered, end))
 
     def at_step(self, cursor: Cursor) -> Cursor:
-        """The cursor itself if its epoch has steps left, otherwise the start of the next epoch."""
+        """Returns the cursor itself if its epoch has steps left, otherwise the start of the next epoch."""
         return cursor if self.steps_left(cursor) else Cursor(cursor.epoch + 1)
 
     def after(self, cursor: Cursor, steps: int = 1) -> Cursor:
-        """The place after the step at the cursor, or after several; at most the end of its epoch."""
+        """Returns the place after the step at the cursor, or after several; at most the end of its epoch."""
         return Cursor(cursor.epoch, min(cursor.delivered + steps * self.global_batch, self.epoch_samples))
 
     def place(self, cursor: Cursor) -> dict[str, int]:
-        """The cursor as states save it, for any number of ranks and batch size."""
+        """Returns the cursor as states save it, for any number of ranks and batch size."""
         return {"epoch": cursor.epoch, "delivered": cursor.delivered}
 
     def cursor(self, epoch: int, delivered: int) -> Cursor:
-        """The cursor that a state saved."""
+        """Makes the cursor that a state saved."""
         return Cursor(epoch, delivered)
 
     @cached_property

@@ -33,7 +33,7 @@ _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
-    """The order of one epoch: a function of positions in [0, samples), int64 (k,), that returns ids of the same shape.
+    """Makes the order of one epoch: a function of positions in [0, samples), int64 (k,), that returns as many ids.
 
     Raises:
         ConfigError: an unknown `shuffle`, or "shards", which needs the shards' sizes: see `shard_order`.
@@ -50,7 +50,7 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
 
 
 def shard_order(sizes: NDArray[np.int64], seed: int, epoch: int) -> Order:
-    """The order "shards" of one epoch over shards of these sizes; see `make_order`."""
+    """Makes the order "shards" of one epoch over shards of these sizes; see `make_order`."""
     return ShardShuffle(sizes, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))
 
 
@@ -69,7 +69,9 @@ class Permutation:
         self._high_mask = np.uint64((1 << bits - bits // 2) - 1)
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        """Returns ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        # The network is a bijection of the domain, so following it from one id outside of `size` to the next ends at an
+        # id inside, a different one for each position.
         ids = self._turn(positions.astype(np.uint64))
         while (outside := ids >= self._size).any():
             ids[outside] = self._turn(ids[outside])
@@ -96,7 +98,7 @@ class BlockShuffle:
         self._rotation = keys[-1] * size >> 32
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids (k,) int64 at positions (k,) int64 in [0, size)."""
+        """Returns ids (k,) int64 at positions (k,) int64 in [0, size)."""
         slots = np.empty_like(positions)
         window_samples = BLOCK_SAMPLES * WINDOW_BLOCKS
         windows = positions // window_samples
@@ -105,9 +107,11 @@ class BlockShuffle:
             within = _within(int(window), min(window_samples, self._size - start), self._within_keys)
             here = windows == window
             slots[here] = start + within(positions[here] - start)
+        # The order's slots are permuted within windows by now. Their blocks are permuted over all of the data; the rest
+        # behind the last full block stays. The rotation makes blocks begin at other samples in each epoch.
         block, offset = np.divmod(slots, BLOCK_SAMPLES)
-        whole = block < self._blocks
-        block[whole] = self._of_blocks(block[whole])
+        full = block < self._blocks
+        block[full] = self._of_blocks(block[full])
         return np.asarray((block * BLOCK_SAMPLES + offset + self._rotation) % self._size, dtype=np.int64)
 
 
@@ -124,7 +128,7 @@ class ShardShuffle:
         self._within_keys = keys[_ROUNDS:]
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids (k,) int64 at positions (k,) int64 below the sum of the sizes."""
+        """Returns ids (k,) int64 at positions (k,) int64 below the sum of the sizes."""
         slots = np.empty_like(positions)
         windows = np.searchsorted(self._window_ends, positions, side="right")
         for window in np.unique(windows):
@@ -136,12 +140,12 @@ class ShardShuffle:
 
 
 def _within(window: int, size: int, keys: Sequence[int]) -> Permutation:
-    """The permutation of a window; each window has its own."""
+    """Makes the permutation of a window; each window has its own."""
     return Permutation(size, [key ^ (window * 0x9E3779B9 & 0xFFFFFFFF) for key in keys])
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The 64-bit finaliser of MurmurHash3 (Appleby): every input bit changes every output bit."""
+    """Applies the 64-bit finaliser of MurmurHash3 (Appleby): every input bit changes every output bit."""
     values = (values ^ values >> _33) * _FIRST
     values = (values ^ values >> _33) * _SECOND
     return values ^ values >> _33

@@ -2,7 +2,7 @@
 
 Each is a function of seed, epoch and position alone, so any rank can take any position, and a run can resume at any.
 
-    Whole      every sample once
+    AllSamples every sample once
     ByShard    every sample once, some shards at a time
     Subset     every one of some samples once
     Remaining  the samples that are left where some are left out, by another of these
@@ -53,10 +53,10 @@ class Positions(Protocol):
     def repeats(self) -> bool: ...
 
     def order(self, seed: int, epoch: int) -> Order:
-        """A function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
+        """Returns a function of positions in [0, length), int64 (k,), that returns sample ids of the same shape."""
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(k,) whether these samples, (k,), can occur in an epoch."""
+        """Says for each of these samples, (k,), whether it can occur in an epoch."""
 
 
 class _All:
@@ -66,7 +66,7 @@ class _All:
 
 
 @dataclass(frozen=True)
-class Whole(_All):
+class AllSamples(_All):
     """All samples."""
 
     repeats: ClassVar[bool] = False
@@ -177,6 +177,8 @@ class Remaining:
         order, left_before = self.positions.order(seed, epoch), self._left_before
 
         def remaining(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            # Sample `left_out[i]` comes after `left_before[i]` samples that are left. So number n of these comes after
+            # each i with left_before[i] <= n, and its id is n plus the number of such i.
             numbers = order(positions)
             return numbers + np.searchsorted(left_before, numbers, side="right")
 
@@ -267,16 +269,16 @@ class Mixture(_All):
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """The mixture by weights, all above 0: whole numbers in their ratio, or in one within 1% of it.
+        """Makes the mixture by weights, all above 0: integers in their ratio, or in one within 1% of it.
 
         Raises:
             ConfigError: no such numbers have a sum of at most 100,000.
         """
         shares = np.array(weights) / max(weights)
         shares /= shares.sum()
-        wanted = _TOTALS[:, None] * shares
-        parts = np.rint(wanted)
-        off = np.abs(parts / wanted - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
+        exact = _TOTALS[:, None] * shares
+        parts = np.rint(exact)
+        off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
         if off.min() > 0.01:
             raise ConfigError(
                 f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
@@ -296,40 +298,42 @@ class Mixture(_All):
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
-        sources, before = self._pattern
+        ranges, before = self._pattern
         starts = np.cumsum([0, *self.sizes])
 
         def mix(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            turn, place = np.divmod(epoch * self.length + positions, len(sources))
+            # A round is `sum(parts)` positions; rounds are counted across epochs. So a position tells how many samples
+            # its range has given since epoch 0, turn * parts + before: which pass over the range, and where in it.
+            turn, slot = np.divmod(epoch * self.length + positions, len(ranges))
             ids = np.empty_like(positions)
-            for source, (size, parts) in enumerate(zip(self.sizes, self.parts)):
-                here = np.flatnonzero(sources[place] == source)
-                passes, index = np.divmod(turn[here] * parts + before[place[here]], size)
-                for number in np.unique(passes):
-                    rows = passes == number
-                    order = _order_of_pass(self.shuffle, size, seed, source, int(number))
-                    ids[here[rows]] = starts[source] + order(index[rows])
+            for number, (size, parts) in enumerate(zip(self.sizes, self.parts)):
+                here = np.flatnonzero(ranges[slot] == number)
+                passes, index = np.divmod(turn[here] * parts + before[slot[here]], size)
+                for pass_number in np.unique(passes):
+                    rows = passes == pass_number
+                    order = _order_of_pass(self.shuffle, size, seed, number, int(pass_number))
+                    ids[here[rows]] = starts[number] + order(index[rows])
             return ids
 
         return mix
 
     @cached_property
     def _pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each place of a round, its range, and how many places before it have the same range.
+        """For each slot of a round, its range, and how many slots before it have the same range.
 
-        Each range's places are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
+        Each range's slots are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
         """
         due = np.concatenate([(np.arange(parts) + 0.5) / parts for parts in self.parts])
-        source = np.repeat(np.arange(len(self.parts)), self.parts)
+        ranges = np.repeat(np.arange(len(self.parts)), self.parts)
         before = np.concatenate([np.arange(parts) for parts in self.parts])
         order = np.argsort(due, kind="stable")
-        return source[order], before[order]
+        return ranges[order], before[order]
 
 
 @lru_cache(maxsize=64)
-def _order_of_pass(shuffle: Shuffle, size: int, seed: int, source: int, number: int) -> Order:
-    """Each pass over each range has its own order: the ranges' seeds differ, and the pass number is the epoch."""
-    return make_order(shuffle, size, (seed + source * 0x9E3779B97F4A7C15) % 2**64, number % 2**32)
+def _order_of_pass(shuffle: Shuffle, size: int, seed: int, number: int, pass_number: int) -> Order:
+    """Makes the order of one pass over a range: the ranges' seeds differ, and the pass number is the epoch."""
+    return make_order(shuffle, size, (seed + number * 0x9E3779B97F4A7C15) % 2**64, pass_number % 2**32)
 
 
 class Custom:
@@ -392,7 +396,7 @@ class Custom:
 
 
 def _uniform(seed: int, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, and some never."""
+    """Draws (n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, or never."""
     high, low = Draws(seed, epoch, ids).uniform(Stream.SAMPLING, 2).T
     return high + np.floor(low * 2.0**21) * 2.0**-53
 

@@ -44,8 +44,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import Read, read_regular
-from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
 
@@ -237,7 +237,7 @@ class ShardIndex(ShardFacts, Index):
 
     def save(self, path: Path) -> None:
         """Writes its file, first beside `path`, then over it in one step."""
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             write_index(file, [self], [self])
 
     def to_bytes(self) -> bytes:

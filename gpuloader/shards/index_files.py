@@ -27,9 +27,9 @@ from typing import TypeAlias
 import platformdirs
 
 from gpuloader.errors import IndexFileError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import follow
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.index import (
     SetIndex,
     ShardFacts,
@@ -147,7 +147,7 @@ def _write_set(path: Path, opened: Sequence[Opened]) -> None:
         for old in path.parent.glob(f"set-*{INDEX_SUFFIX}"):
             if time.time() - old.stat().st_atime > _KEPT_SECONDS:
                 old.unlink()
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             write_index(file, opened, map(_loaded, opened))
 
 

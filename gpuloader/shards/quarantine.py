@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from gpuloader.errors import ConfigError, DataError, describe
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.shard_set import ShardSet
 
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
@@ -37,7 +37,7 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
         place = shards.place(sample)
         entry = {"shard": Path(place.shard).name, "key": place.key, "offset": place.offset, "cause": cause}
         lines.append(json.dumps(entry) + "\n")
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write("".join(lines).encode())
 
 

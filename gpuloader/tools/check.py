@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.helpers.whole_files import whole_file
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.world import World
 from gpuloader.shards import (
@@ -330,7 +330,7 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
         return Repaired(str(path), None, 0)
     rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
     offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
-    with whole_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
+    with atomic_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             to_copy = set(offsets.tolist())
             for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):

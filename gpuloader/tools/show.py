@@ -147,11 +147,11 @@ class Gallery:
         place = self._shards.place(sample)
         return Sample(int(sample), place.key, label, name, place.shard, place.offset)
 
-    def find(self, text: str, whole: bool = False) -> NDArray[np.int64]:
-        """The ids of the samples whose key contains this text, or equals it if `whole`."""
+    def find(self, text: str, exact: bool = False) -> NDArray[np.int64]:
+        """The ids of the samples whose key contains this text, or equals it if `exact`."""
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
-            return np.arange(0 if whole else len(self))
+            return np.arange(0 if exact else len(self))
         ends = self._shards.index.column("key_end")
         keys, places = self._shards.index.column("key_bytes").tobytes(), []
         place = keys.find(wanted)
@@ -162,7 +162,7 @@ class Gallery:
         end = start + len(wanted)
         rows = np.searchsorted(ends, start, side="right")
         match = end <= ends[rows]
-        if whole:
+        if exact:
             match = (start == np.append(0, ends)[rows]) & (end == ends[rows])
         return np.unique(rows[match])
 
@@ -311,7 +311,7 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
         return gallery.drawn(samples, seed)
     ids: list[int] = []
     for sample in samples:
-        if isinstance(sample, str) and not (found := gallery.find(sample, whole=True).tolist()):
+        if isinstance(sample, str) and not (found := gallery.find(sample, exact=True).tolist()):
             raise ConfigError(f"no sample of these shards has the key {sample!r}")
         ids += found if isinstance(sample, str) else [sample]
     return ids

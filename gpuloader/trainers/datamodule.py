@@ -81,7 +81,7 @@ class TrainerLoaders:
         self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
     def train_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of training: as the Trainer goes through them, or without a Trainer the loader itself.
+        """Makes the batches of training: as the Trainer goes through them, or without a Trainer the loader itself.
 
         Raises:
             ConfigError: this stage has no shards; also what `GPULoader` raises.
@@ -89,19 +89,19 @@ class TrainerLoaders:
         return self._stage("train")
 
     def val_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of validation; otherwise as `train_dataloader`."""
+        """Makes the batches of validation; otherwise as `train_dataloader`."""
         return self._stage("val")
 
     def test_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of testing; otherwise as `train_dataloader`."""
+        """Makes the batches of testing; otherwise as `train_dataloader`."""
         return self._stage("test")
 
     def predict_dataloader(self) -> TrainerEpochs | GPULoader:
-        """The batches of prediction; otherwise as `train_dataloader`."""
+        """Makes the batches of prediction; otherwise as `train_dataloader`."""
         return self._stage("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """The training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
+        """Returns the training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
         loader = self._open.get("train")
         return self._state if loader is None else {**loader.state_dict(), "global_batch": self._global_batch(loader)}
 
@@ -135,7 +135,7 @@ class TrainerLoaders:
         return TrainerEpochs(self._open[stage], self)
 
     def _alone(self, stage: str) -> GPULoader:
-        """The loader of a stage where there is no Trainer."""
+        """Makes the loader of a stage where there is no Trainer."""
         loader = self._loader_of(stage)
         if stage == "train" and self._state:
             loader.load_state_dict(self._state)
@@ -150,11 +150,11 @@ class TrainerLoaders:
             )
         if stage == "train":  # said outright: jsonargparse reads here which arguments LightningCLI can take
             return GPULoader(tar, self.batch_size, device_id, world=world, **self._loader)
-        given: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
-        return GPULoader(tar, device_id=device_id, world=world, **given)
+        options: dict[str, Any] = {"batch_size": self.batch_size, **self._eval_loader}
+        return GPULoader(tar, device_id=device_id, world=world, **options)
 
     def _place(self) -> tuple[int | None, World]:
-        """The device and the place among the ranks that the Trainer gives this process."""
+        """Returns the device and the place among the ranks that the Trainer gives this process."""
         device = self.trainer.strategy.root_device
         share = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
         return device.index if device.type == "cuda" else None, World(share["rank"], share["num_replicas"])
@@ -196,11 +196,11 @@ class TrainerEpochs:
         self._data = data
 
     def __len__(self) -> int:
-        """The batches of a whole epoch, as `len(loader)`: Lightning itself counts the finished ones."""
+        """Counts the batches of a full epoch, as `len(loader)`: Lightning itself counts the finished ones."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the Trainer's epoch; in training, without the finished ones."""
+        """Yields the batches of the Trainer's epoch; in training, without the finished ones."""
         trainer = self._data.trainer
         epoch = 0 if trainer.overfit_batches else trainer.current_epoch
         done = trainer.fit_loop.epoch_loop.batch_progress.current.completed if trainer.training else 0
@@ -213,7 +213,7 @@ class TrainerEpochs:
         yield from self.loader
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty; it exists because Lightning warns about loaders without a state.
+        """Returns nothing; it exists because Lightning warns about loaders without a state.
 
         The data module keeps the state: Lightning does not restore a loader's if a scheduler asked for the number of
         steps before.
@@ -227,7 +227,7 @@ class TrainerEpochs:
 def evaluation_options(
     training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The arguments of a loader for evaluation, some of which it shares with training.
+    """Returns the arguments of a loader for evaluation, some of which it shares with training.
 
     Raises:
         ConfigError: an argument that `GPULoader` does not have, or that the Trainer decides.

@@ -33,8 +33,8 @@ class WaitLogging:
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
         """Finds the epoch's loader, which the Trainer may have made again."""
-        given = trainer.train_dataloader
-        loader = getattr(given, "loader", given)
+        batches = trainer.train_dataloader
+        loader = getattr(batches, "loader", batches)
         if not isinstance(loader, GPULoader):
             raise ConfigError(
                 f"{type(self).__name__}: training reads from a {type(loader).__name__}; allowed is a GPULoader: train "

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.helpers.whole_files import whole_file
+from gpuloader.helpers.atomic_files import atomic_file
 
 
 class CheckpointManager:
-    """Writes checkpoints into a folder, each whole or not at all, and reads them.
+    """Writes checkpoints into a folder, each completely or not at all, and reads them.
 
     Args:
         checkpoint_dir: the folder; it is made if it is missing.
@@ -67,7 +67,7 @@ class CheckpointManager:
         names = (path.stem.removeprefix("checkpoint_") for path in self.folder.glob("checkpoint_*.pt"))
         last = max((int(name) for name in names if name.isdecimal()), default=-1)  # others may be yours
         path = self.folder / f"checkpoint_{last + 1:06d}.pt"
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             torch.save({**states, **others}, file)
         return path
 

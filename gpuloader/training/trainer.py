@@ -150,13 +150,13 @@ class GenericTrainer:
         self.model.train()
         numbers = {name: number for number, name in enumerate(mixed.loaders)}
         together, batches = self.config.performance.gradient_accumulation_steps, len(mixed)
-        whole = batches - batches % together
+        grouped = batches - batches % together
         losses = []
         for index, (name, batch) in enumerate(mixed):
             place = (self, batch, index, numbers[name], name)
             self.hook_manager.call("on_train_batch_start", *place)
             metrics = self._run(self.training_step, place)
-            self._scaler.scale(metrics["loss"] / (together if index < whole else batches - whole)).backward()
+            self._scaler.scale(metrics["loss"] / (together if index < grouped else batches - grouped)).backward()
             losses.append(metrics["loss"].detach())
             if (index + 1) % together == 0 or index + 1 == batches:
                 for optimizer in self.optimizers:
@@ -179,7 +179,7 @@ class GenericTrainer:
 
 
 def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
-    """Several loaders as one.
+    """Makes one loader of several.
 
     Raises:
         ConfigError: the number of names or weights is not that of the loaders; also what `MixedLoader` raises.

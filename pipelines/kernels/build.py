@@ -25,13 +25,13 @@ _FLAGS += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def compute_digest() -> str:
-    """A digest of the C files; empty if the package was installed without them."""
+    """Computes a digest of the C files; empty if the package was installed without them."""
     sources = sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() if sources else ""
 
 
 def is_current(library: Path = LIBRARY) -> bool:
-    """Whether the library exists and was built from the current C files."""
+    """Says whether the library exists and was built from the current C files."""
     return library.exists() and compute_digest().encode() in library.read_bytes()
 
 
@@ -58,9 +58,9 @@ def build(library: Path = LIBRARY, machine: str = "") -> None:
             for variant, path in objects.items()
         ]
         _run_all(compiling, environment)
-        made = library.with_suffix(f".{os.getpid()}")  # a process may be using the existing library
-        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(made.resolve())]], environment)
-        made.replace(library)
+        new_library = library.with_suffix(f".{os.getpid()}")  # a process may be using the existing library
+        _run_all([[*compiler, "-shared", *objects.values(), "-lm", "-o", str(new_library.resolve())]], environment)
+        new_library.replace(library)
 
 
 def _find_compiler(machine: str) -> list[str]:

@@ -18,7 +18,7 @@ _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 def list_variants(cpuinfo: str, machine: str) -> Sequence[str]:
-    """The variants that a processor can run, the fastest first.
+    """Lists the variants that a processor can run, the fastest first.
 
     Args:
         cpuinfo: the text of /proc/cpuinfo.
@@ -58,13 +58,13 @@ def load() -> ctypes.CDLL:
 
 @cache
 def runnable_variants() -> Sequence[str]:
-    """The variants that this processor can run, the fastest first."""
+    """Lists the variants that this processor can run, the fastest first."""
     with _CPUINFO.open() as file:
         return list_variants(file.read(8192), platform.machine())  # a machine may have hundreds of cores; one is enough
 
 
 @cache
 def address_of(name: str, variant: str | None = None) -> int:
-    """The address of a function of kernels.c in a variant; by default the fastest one."""
+    """Returns the address of a function of kernels.c in a variant; by default the fastest one."""
     variant = variant or runnable_variants()[0]
     return ctypes.cast(getattr(load(), f"{name}_{variant}"), ctypes.c_void_p).value or 0

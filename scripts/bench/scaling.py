@@ -23,7 +23,7 @@ from facts import machine
 from PIL import Image
 from processes import peak_rss_bytes
 
-from gpuloader.plan import Draws, Plan, Stream, Whole
+from gpuloader.plan import AllSamples, Draws, Plan, Stream
 
 _PER_SHARD = 10_000
 _BATCH = 128
@@ -63,7 +63,7 @@ def measure(samples: int) -> dict[str, Any]:
 
 def planning(samples: int) -> dict[str, float]:
     """CPU time of the order and of a training crop's draws, by sample, over batches spread across an epoch."""
-    plan = Plan(Whole(samples), _BATCH)
+    plan = Plan(AllSamples(samples), _BATCH)
     cursors = [plan.at(0, int(step)) for step in np.linspace(0, plan.steps - 1, _PLANNED_BATCHES)]
     count = len(cursors) * _BATCH
     order_seconds, batches = _cpu(lambda: [plan.batch(cursor).ids for cursor in cursors])

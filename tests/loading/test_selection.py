@@ -29,7 +29,7 @@ from gpuloader import (
 )
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import columns, resolve_sources
-from gpuloader.plan import Mixture, Positions, Subset, Weighted, Whole
+from gpuloader.plan import AllSamples, Mixture, Positions, Subset, Weighted
 from gpuloader.shards import write_quarantine
 
 SAMPLES = 40
@@ -452,7 +452,7 @@ def test_each_shuffle_and_the_weights_leave_out_what_lacks_it(captioned: list[Pa
 
 def test_requiring_what_all_have_changes_nothing(captioned: list[Path]) -> None:
     with loader(captioned, sampling={"require": ["jpg", "cls"]}) as required, loader(captioned) as batches:
-        assert isinstance(run_of(required).plan.positions, Whole)
+        assert isinstance(run_of(required).plan.positions, AllSamples)
         required.load_state_dict(batches.state_dict())
 
 

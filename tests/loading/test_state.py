@@ -17,7 +17,7 @@ from synthetic import synthetic_index
 
 from gpuloader import Compose, ConfigError, Decoder, GPULoader, StateError, World
 from gpuloader.loading.run import Run
-from gpuloader.plan import Plan, Whole
+from gpuloader.plan import AllSamples, Plan
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import SetIndex
@@ -352,7 +352,7 @@ def run_over(count: int, changed: Sequence[int] = ()) -> Run:
     among = set(changed)
     index = synthetic_index([b"changed" if number in among else b"%07d" % number for number in range(count)], count)
     shards = ShardSet([Path(f"{number}.tar") for number in range(count)], SetIndex.parse(index, "synthetic"))
-    return Run(Plan(Whole(count), 8), shards, load_preset("dino"))
+    return Run(Plan(AllSamples(count), 8), shards, load_preset("dino"))
 
 
 def saved(run: Run) -> dict[str, Any]:

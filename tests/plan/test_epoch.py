@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, Whole
+from gpuloader.plan import AllSamples, Cursor, LastBatch, Plan, Shuffle
 
 WORLDS = (1, 2, 3, 7, 8)
 BATCH = 4
@@ -31,7 +31,7 @@ def world(
     samples: int, world_size: int, last_batch: LastBatch, shuffle: Shuffle = "full", **kwargs: object
 ) -> list[Plan]:
     return [
-        Plan(Whole(samples, shuffle), BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
+        Plan(AllSamples(samples, shuffle), BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
         for rank in range(world_size)
     ]
 
@@ -49,7 +49,7 @@ def world(
     ],
 )
 def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]) -> None:
-    plan = Plan(Whole(10, "none"), 4, rank, 2, last_batch=last_batch)
+    plan = Plan(AllSamples(10, "none"), 4, rank, 2, last_batch=last_batch)
     assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
 
 
@@ -92,7 +92,9 @@ def test_partial_splits_the_last_batch_evenly() -> None:
 @pytest.mark.parametrize("shuffle", ["none", "full", "block"])
 def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) -> None:
     def global_batches(world_size: int) -> list[list[int]]:
-        plans = [Plan(Whole(100, shuffle), 24 // world_size, rank, world_size, "partial") for rank in range(world_size)]
+        plans = [
+            Plan(AllSamples(100, shuffle), 24 // world_size, rank, world_size, "partial") for rank in range(world_size)
+        ]
         return [[s for ids, _ in step for s in ids] for step in zip(*map(epoch, plans), strict=True)]
 
     assert global_batches(1) == global_batches(2) == global_batches(3) == global_batches(8)
@@ -121,11 +123,11 @@ def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
 
 
 def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None:
-    plan = Plan(Whole(100), 10, steps_per_epoch=3)
+    plan = Plan(AllSamples(100), 10, steps_per_epoch=3)
     first, second = epoch(plan), epoch(plan, Cursor(1))
     assert len(first) == len(second) == 3
     assert first != second
-    assert first == epoch(Plan(Whole(100), 10))[:3]
+    assert first == epoch(Plan(AllSamples(100), 10))[:3]
 
 
 @pytest.mark.parametrize(
@@ -142,4 +144,4 @@ def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None
 )
 def test_a_plan_that_cannot_be_meant_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        Plan(**{"positions": Whole(10), "batch_size": 2, **arguments})  # type: ignore[arg-type]
+        Plan(**{"positions": AllSamples(10), "batch_size": 2, **arguments})  # type: ignore[arg-type]

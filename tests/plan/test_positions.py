@@ -12,7 +12,19 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import ByShard, Cursor, Custom, Draws, Mixture, Plan, Positions, Remaining, Subset, Weighted, Whole
+from gpuloader.plan import (
+    AllSamples,
+    ByShard,
+    Cursor,
+    Custom,
+    Draws,
+    Mixture,
+    Plan,
+    Positions,
+    Remaining,
+    Subset,
+    Weighted,
+)
 from gpuloader.plan.positions import _uniform
 
 SAMPLES = 60
@@ -26,11 +38,11 @@ def backwards(epoch: int) -> np.ndarray:
 
 
 MAKERS: dict[str, Callable[[], Positions]] = {
-    "whole": lambda: Whole(SAMPLES, "full"),
+    "whole": lambda: AllSamples(SAMPLES, "full"),
     "by shard": lambda: ByShard(np.array([20, 0, SAMPLES - 20])),
     "subset": lambda: Subset(IDS, "full"),
     "subset in blocks": lambda: Subset(IDS, "block"),
-    "remaining": lambda: Remaining(Whole(SAMPLES - len(IDS), "full"), IDS),
+    "remaining": lambda: Remaining(AllSamples(SAMPLES - len(IDS), "full"), IDS),
     "remaining of shards": lambda: Remaining(ByShard(np.array([12, SAMPLES - len(IDS) - 12])), IDS),
     "remaining of a mixture": lambda: Remaining(Mixture.of([20, SAMPLES - len(IDS) - 20], [3, 1], "full"), IDS),
     "weighted": lambda: Weighted(IDS, WEIGHTS, replacement=True),
@@ -107,12 +119,12 @@ def test_orders_and_fingerprints_are_golden(name: str, fingerprint: str, expecte
 def test_what_differs_has_another_fingerprint() -> None:
     samplings = [
         *(make() for make in MAKERS.values()),
-        Whole(SAMPLES, "none"),
-        Whole(SAMPLES + 1, "full"),
+        AllSamples(SAMPLES, "none"),
+        AllSamples(SAMPLES + 1, "full"),
         Subset(IDS[:-1], "full"),
         Subset(IDS[::-1], "full"),
-        Remaining(Whole(SAMPLES - len(IDS), "none"), IDS),
-        Remaining(Whole(SAMPLES - len(IDS), "full"), IDS - 1),
+        Remaining(AllSamples(SAMPLES - len(IDS), "none"), IDS),
+        Remaining(AllSamples(SAMPLES - len(IDS), "full"), IDS - 1),
         Weighted(IDS, WEIGHTS + 1, replacement=True),
         Weighted(IDS + 1, WEIGHTS, replacement=True),
         Mixture.of([40, 13, 7], [3, 2, 1], "full"),
@@ -140,7 +152,7 @@ def test_a_subset_has_each_of_its_samples_once(shuffle: Any) -> None:  # noqa: A
 def test_what_remains_is_all_but_what_is_left_out_in_the_order_of_the_others(left_out: list[int]) -> None:
     left = np.delete(np.arange(SAMPLES), left_out)
     for shuffle in ("none", "full", "block"):
-        remaining = Remaining(Whole(len(left), shuffle), np.array(left_out, np.int64))  # type: ignore[arg-type]
+        remaining = Remaining(AllSamples(len(left), shuffle), np.array(left_out, np.int64))  # type: ignore[arg-type]
         subset = Subset(left, shuffle)  # type: ignore[arg-type]
         assert remaining.length == len(left)
         assert epoch_of(remaining, 3, 1).tolist() == epoch_of(subset, 3, 1).tolist()
@@ -148,7 +160,7 @@ def test_what_remains_is_all_but_what_is_left_out_in_the_order_of_the_others(lef
 
 def test_what_remains_of_billions_needs_no_table() -> None:
     left_out = np.array([5, 10**9, 2 * 10**9])
-    order = Remaining(Whole(3 * 10**9, "none"), left_out).order(0, 0)
+    order = Remaining(AllSamples(3 * 10**9, "none"), left_out).order(0, 0)
     assert order(np.array([4, 5, 10**9 - 2, 10**9 - 1, 3 * 10**9 - 1])).tolist() == [
         4,
         6,

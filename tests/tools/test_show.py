@@ -129,7 +129,7 @@ def test_a_sample_says_where_it_is(shards: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "whole", "expected"),
+    ("text", "exact", "expected"),
     [
         ("00001", False, [1, *range(10, 20)]),
         ("000017", True, [17]),
@@ -139,8 +139,8 @@ def test_a_sample_says_where_it_is(shards: list[Path]) -> None:
         ("", False, list(range(40))),
     ],
 )
-def test_keys_are_found(shards: list[Path], text: str, whole: bool, expected: list[int]) -> None:
-    assert Gallery(shards, device_id=None).find(text, whole).tolist() == expected
+def test_keys_are_found(shards: list[Path], text: str, exact: bool, expected: list[int]) -> None:
+    assert Gallery(shards, device_id=None).find(text, exact).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_keys_are_found(shards: list[Path], text: str, whole: bool, expected: li
 )
 def test_a_whole_key_is_no_part_of_another(tmp_path: Path, keys: list[str], text: str, expected: list[int]) -> None:
     path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
-    assert Gallery(path, device_id=None).find(text, whole=True).tolist() == expected
+    assert Gallery(path, device_id=None).find(text, exact=True).tolist() == expected
 
 
 # --- the picture

@@ -33,7 +33,7 @@ class Sample(dict[str, Any]):
     """
 
     def get_image(self) -> NDArray[Any]:
-        """The image."""
+        """Returns the image."""
         image: NDArray[Any] = self["image"]
         return image
 
@@ -49,7 +49,7 @@ class Sample(dict[str, Any]):
 def make_samples(
     images: Iterable[NDArray[Any]], numbers: Iterable[int], keys: Iterable[str], labels: Sequence[int] | None
 ) -> list[Sample]:
-    """The samples of a batch; without a label if the data has none."""
+    """Makes the samples of a batch; without a label if the data has none."""
     samples = [
         Sample(image=image, index=number, key=key) for image, number, key in zip(images, numbers, keys, strict=True)
     ]
@@ -60,7 +60,7 @@ def make_samples(
 
 
 def threads_of(num_workers: int | None) -> int | None:
-    """The decoder's number of threads; None for this process's share of the cores."""
+    """Returns the decoder's number of threads; None for this process's share of the cores."""
     check_at_least(0, "num_workers", num_workers or 0)
     return num_workers or None
 
@@ -120,7 +120,7 @@ class DataLoader:
         self._epoch = 0
 
     def __len__(self) -> int:
-        """The batches of an epoch, the same on every rank."""
+        """Counts the batches of an epoch, the same on every rank."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Sample]]:
@@ -129,10 +129,12 @@ class DataLoader:
         return self._batches(epoch)
 
     def _batches(self, epoch: int) -> Iterator[list[Sample]]:
-        """The batches of an epoch; one is made ahead."""
+        """Yields the batches of an epoch; one is made ahead."""
         plan = run_of(self._loader).plan
         decoder = WholeDecoder(plan.batch_size, run_of(self._loader).num_threads, None)
         cursor = Cursor(epoch)
+        # The thread reads and decodes a batch while the loop works on the one before. A loop that is left closes this
+        # generator: the batch in progress is finished and dropped, and one that waits is never read.
         under_way: deque[Future[list[Sample]]] = deque()
         thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
         try:

@@ -114,7 +114,7 @@ class Pipeline:
         self._samples = self._epoch()
 
     def next_batch(self, batch_size: int) -> list[Sample]:
-        """The next samples: as many as asked for, fewer at the epoch's end, and after that none."""
+        """Returns the next samples: as many as asked for, fewer at the epoch's end, and after that none."""
         check_at_least(1, "batch_size", batch_size)
         if self._samples is None:
             raise LoaderError(

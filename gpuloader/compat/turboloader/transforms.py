@@ -58,7 +58,7 @@ class Transform:
         return Recipe(self.steps, dtype=self._dtype)
 
     def apply(self, image: NDArray[np.uint8]) -> NDArray[Any]:
-        """The transformed image.
+        """Returns the transformed image.
 
         Args:
             image: uint8 (height, width, 3), RGB; any dtype if there are no steps, as for `ToTensor`.
@@ -75,9 +75,9 @@ class Transform:
             raise ConfigError(f"the image is {pixels.dtype} of shape {pixels.shape}: allowed is (height, width, 3)")
         if self.steps:
             number, self._applied = self._applied, self._applied + 1
-            made = self._recipe((pixels.shape[0], pixels.shape[1]))(pixels, seed=torch.initial_seed(), sample=number)
-            assert isinstance(made, torch.Tensor)  # of one image, one view
-            pixels = made.permute(1, 2, 0).numpy()
+            output = self._recipe((pixels.shape[0], pixels.shape[1]))(pixels, seed=torch.initial_seed(), sample=number)
+            assert isinstance(output, torch.Tensor)  # of one image, one view
+            pixels = output.permute(1, 2, 0).numpy()
         if self.format is TensorFormat.PYTORCH_CHW:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels)
@@ -94,7 +94,7 @@ class Transform:
         return "float32" if any(isinstance(step, gl.Normalize) for step in self.steps) else "uint8"
 
     def _recipe(self, size: tuple[int, int]) -> Recipe:
-        """The recipe for an image of this size. It is kept, because its graph takes some 15 ms to make."""
+        """Returns the recipe for an image of this size. It is kept, because its graph takes some 15 ms to make."""
         if self.sized:
             return self.preset
         last = self._last

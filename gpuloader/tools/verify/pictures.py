@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from gpuloader.helpers.atomic_files import write_sample
 from gpuloader.helpers.text import printable
-from gpuloader.helpers.whole_files import write_sample
 from gpuloader.pipelines.blame import smooth_picture
 from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.verify.result import Difference

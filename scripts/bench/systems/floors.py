@@ -16,7 +16,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
-from gpuloader.plan import Cursor, Plan, Whole
+from gpuloader.plan import AllSamples, Cursor, Plan
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Arena, ShardSet
 from systems.common import SIZE, Images, Loader, Task, main
@@ -29,7 +29,7 @@ def make(task: Task) -> Loader:
     """The floor that the task's variant names."""
     shards = ShardSet.open(sorted(task.shards), read_cached=read_cached)
     preset = load_preset(f"imagenet_{task.recipe}")
-    plan = Plan(Whole(len(shards), preset.default_shuffle), task.batch, last_batch="partial")
+    plan = Plan(AllSamples(len(shards), preset.default_shuffle), task.batch, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
         "decode": lambda: decode(task, shards, plan, preset, resize=False),

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, whoever else writes them and whenever this process ends; and samples into tars."""
+"""Writes files completely or not at all, even if others write them or this process is killed; and adds to tars."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class OtherWriterError(FileNotFoundError):
-    """Another process removed the file that this one was writing, as if it were a leftover."""
+    """Another process took the file that this one was writing for a leftover, and removed it."""
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing. Its name is hidden until it is complete and on the disk; then it replaces the old one.
 
     Raises:

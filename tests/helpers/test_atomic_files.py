@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there completely or not at all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader.helpers.whole_files import OtherWriterError, remove_leftovers, whole_file, write_once
+from gpuloader.helpers.atomic_files import OtherWriterError, atomic_file, remove_leftovers, write_once
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(b"ne")
         raise error
 
@@ -23,7 +23,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_file_is_there_when_it_is_whole(tmp_path: Path, before: dict[str, bytes]) -> None:
     for name, content in before.items():
         (tmp_path / name).write_bytes(content)
-    with whole_file(tmp_path / "a") as file:
+    with atomic_file(tmp_path / "a") as file:
         file.write(b"ne")
         file.flush()
         assert {name: found for name, found in contents(tmp_path).items() if name[0] != "."} == before
@@ -43,7 +43,7 @@ def test_one_that_was_not_written_to_the_end_leaves_what_was_there(tmp_path: Pat
 def test_another_writer_of_the_same_file_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(OtherWriterError, match=r"another process is writing .*, too: let one of them end first"),
-        whole_file(tmp_path / "a"),
+        atomic_file(tmp_path / "a"),
     ):
         remove_leftovers([tmp_path / "a"])  # as it does where it begins
     assert contents(tmp_path) == {}
@@ -67,7 +67,7 @@ def test_leftovers_are_those_of_the_files_named(tmp_path: Path, name: str, remov
 
 
 def test_what_a_writer_leaves_is_a_leftover(tmp_path: Path) -> None:
-    with whole_file(tmp_path / "a") as file:
+    with atomic_file(tmp_path / "a") as file:
         left = Path(file.name).name
     (tmp_path / left).touch()
     remove_leftovers([tmp_path / "a"])
