@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
+from gpuloader.errors import LoaderError
+from gpuloader.helpers.child_processes import Child
 from gpuloader.images import by_pillow
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Admitted, Refused
@@ -188,7 +190,7 @@ class _Memory:
 
     def __init__(self, byte: int) -> None:
         self._byte = byte
-        self.server = type(by_pillow.server)()
+        self.server = Child("decodes with Pillow", LoaderError, "-m", "gpuloader.images.pillow_process")
 
     @contextmanager
     def filled(self) -> Iterator[None]:

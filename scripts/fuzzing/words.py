@@ -6,6 +6,7 @@ import json
 import random
 import re
 
+from forging import parts_of, sealed
 from hostile import TEXTS, paths, removed, replaced
 
 from fuzzing.layouts import TAR_BLOCK_BYTES, with_tar_checksum
@@ -57,10 +58,8 @@ def change_value(data: bytes, rng: random.Random) -> bytes:
 
 def change_index_header(data: bytes, rng: random.Random) -> bytes:
     """A value in an index's header is another one, or absent."""
-    end = 16 + int.from_bytes(data[8:16], "little")
-    header = change_value(data[16:end], rng)
-    header += b" " * (-len(header) % 8)
-    return data[:8] + len(header).to_bytes(8, "little") + header + data[end:]
+    parts = parts_of(data)
+    return sealed(parts._replace(header=change_value(parts.header, rng)))
 
 
 def change_word(data: bytes, rng: random.Random) -> bytes:
