@@ -110,7 +110,7 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
-    """A loader's `shuffle`; True and False mean the same as in torch."""
+    """Returns a loader's `shuffle`; True and False mean the same as in torch."""
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
     return shuffle
@@ -155,7 +155,7 @@ def _gpu_number(name: object) -> int:
 
 
 def resolve_bad_images(on_error: object) -> BadImages:
-    """A loader's `on_error` as a `BadImages`; the strings are short forms."""
+    """Returns a loader's `on_error` as a `BadImages`; the strings are short forms."""
     if isinstance(on_error, str):
         if on_error not in ("raise", "replace"):
             raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
@@ -164,7 +164,7 @@ def resolve_bad_images(on_error: object) -> BadImages:
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:
-    """A loader's `label_from` as a `LabelFrom`; a string is a short form."""
+    """Returns a loader's `label_from` as a `LabelFrom`; a string is a short form."""
     if label_from is None or isinstance(label_from, str):
         return LabelFrom(label_from)
     return as_value(LabelFrom, "label_from", label_from)
@@ -201,7 +201,7 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
 
 
 def resolve_fields(given: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
-    """A loader's `fields` by name: an extension's collator is a field under the extension's name."""
+    """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if given and output == "tuple":

@@ -145,7 +145,7 @@ class DecodedBatches:
         return batch, [view[: len(batch.images)] for view in images]
 
     def _decode(self, batches: ReadAhead) -> list[torch.Tensor] | None:
-        """The images of the first batch in flight; None if it failed, and was read again."""
+        """Returns the images of the first batch in flight; None if it failed, and was read again."""
         failure: Exception
         try:
             outputs = self._running.next()
@@ -179,7 +179,7 @@ class DecodedBatches:
         self._feed.put_back(self._again)
 
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
-        """The images of a batch without samples."""
+        """Returns the images of a batch without samples."""
         recipe = self._run.recipe
         shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.at(epoch).shapes)
         return [
@@ -220,7 +220,7 @@ class _Feed:
         self._unwanted = 0  # how many of these are no longer wanted
 
     def __call__(self) -> tuple[Sequence[EncodedImage], Drawn]:
-        """The encoded images of the next batch, and what is drawn for them.
+        """Returns the encoded images of the next batch, and what is drawn for them.
 
         The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
         So an error is kept in `failure` until the caller has had these.

@@ -78,7 +78,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
 
 
 def round_to_dtype(recipe: Recipe, views: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
+    """Returns the graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
     return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
 
 

@@ -106,7 +106,7 @@ class OneOf(Field):
     """
 
     def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
-        """One of the parsed values.
+        """Returns one of the parsed values.
 
         Raises:
             ValueError: there are none.
@@ -144,7 +144,7 @@ def parse_fields(
 
 
 def _under(path: str, content: Any) -> Any:  # noqa: ANN401
-    """The value under a path; the key "a.b" takes precedence over b in a."""
+    """Returns the value under a path; the key "a.b" takes precedence over b in a."""
     if not isinstance(content, dict):
         raise ValueError(f"nothing is under {path!r}: it is {describe(content)}")
     if path in content:

@@ -148,7 +148,7 @@ class EpochSampler(SequentialSampler):
         self.set_epoch = set_epoch
 
     def __len__(self) -> int:
-        """The samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
+        """Counts the samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
         return min(self._plan.steps * self._plan.batch_size, -(-self._plan.epoch_samples // self._plan.world_size))
 
     def __iter__(self) -> Iterator[int]:

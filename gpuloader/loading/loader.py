@@ -165,7 +165,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         at_fork(self, GPULoader._leave_to_the_parent)
 
     def __len__(self) -> int:
-        """The steps of a whole epoch, the same on every rank. A resumed epoch has only the steps that are left."""
+        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
         return self._run.plan.steps
 
     def __repr__(self) -> str:
@@ -262,7 +262,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the run, in plain JSON types. It counts delivered batches only, not prefetched ones.
+        """Returns the place in the run, in plain JSON types. It counts delivered batches only, not prefetched ones.
 
         You need to save the state of only one rank: it is the same on every rank, except for `quarantine`. This lists
         the bad images that this rank met; it is a record and changes nothing.
@@ -288,7 +288,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._quarantine.restore(bad)
 
     def stats(self) -> Stats:
-        """What the loader has done since it was created."""
+        """Returns what the loader has done since it was created."""
         return replace(self._stats, cache=self._run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
@@ -321,7 +321,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
     def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
-        """The next batch of the running epoch; StopIteration at its end."""
+        """Returns the next batch of the running epoch; raises StopIteration at its end."""
         self._check_open()
         self._progress.begin(epoch)
         cursor = self._progress.cursor

@@ -117,7 +117,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
 
 
 def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
-    """The decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
+    """Returns the decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
     pixels = shards.column("height").astype(np.int64) * shards.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
     return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

@@ -98,7 +98,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._progress = Progress(Turn)
 
     def __len__(self) -> int:
-        """The steps of the next epoch, or of a whole resumed one. With "weighted" it differs between epochs."""
+        """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
         return self._steps(self._progress.start.epoch)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
@@ -116,7 +116,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the run, in plain JSON types, with the states of the loaders."""
+        """Returns the place in the run, in plain JSON types, with the states of the loaders."""
         return {
             **self._identity(),
             "epoch": self._progress.cursor.epoch,
@@ -164,7 +164,7 @@ class MixedLoader(Closing, Generic[B_co]):
             loader.close()
 
     def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
-        """The next turn of the running epoch; raises StopIteration at its end."""
+        """Returns the next turn of the running epoch; raises StopIteration at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
@@ -194,7 +194,7 @@ class MixedLoader(Closing, Generic[B_co]):
         return begin_epoch(loader, epoch)
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
-        """The epoch of a loader in an epoch of the mixed loader."""
+        """Returns the epoch of a loader in an epoch of the mixed loader."""
         if self._strategy == "alternate":
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
@@ -203,7 +203,7 @@ class MixedLoader(Closing, Generic[B_co]):
         return sum(1 for _ in self._turns(epoch))
 
     def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
-        """For each step of an epoch: the name of the loader, and how many batches it gave before in this epoch."""
+        """Yields for each step the name of the loader, and how many batches it gave before in this epoch."""
         lengths = self._lengths
         names = list(lengths)
         if self._strategy == "alternate":

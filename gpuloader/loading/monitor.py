@@ -134,13 +134,13 @@ class _Counted:
 
 
 def waiting_share(before: Stats, now: Stats) -> float:
-    """The share of the time between two stats of a loader that its loop spent waiting, in [0, 1]."""
+    """Returns the share of the time between two stats of a loader that its loop spent waiting, in [0, 1]."""
     elapsed = now.elapsed_seconds - before.elapsed_seconds
     return (now.waiting_seconds - before.waiting_seconds) / elapsed if elapsed > 0 else 0.0
 
 
 def likely_cause(before: Stats, now: Stats) -> str:
-    """What a waiting loop most likely waits for, and what to do about it."""
+    """Says what a waiting loop most likely waits for, and what to do about it."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -162,7 +162,7 @@ def describe_bottleneck(
     decoded: bool = False,
     on_gpu: bool = False,
 ) -> str:
-    """One sentence: what limits, and what to change.
+    """Says in one sentence what limits, and what to change.
 
     Args:
         share: of the time that it takes, in words.

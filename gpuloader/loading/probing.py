@@ -34,7 +34,7 @@ def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
 
 
 def find_decoding(device_id: int) -> Found:
-    """What was found for this kind of GPU and these versions of the decoders; if nothing is kept yet, it tries now.
+    """Returns what was found for this kind of GPU and these versions of the decoders; tries now if nothing is kept yet.
 
     Raises:
         DeviceError: the GPU cannot decode.

@@ -248,7 +248,7 @@ def _name_recipe(preset: AnyPreset) -> str:
 
 
 def _default_threads(run: Run) -> int:
-    """This process's share of the cores; with a GPU, at most 8."""
+    """Returns this process's share of the cores; with a GPU, at most 8."""
     cores = max(1, available_cores() // run.world.local_world_size)
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
 

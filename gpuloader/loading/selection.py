@@ -49,7 +49,7 @@ def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, floa
 
 
 def is_weight(value: object) -> bool:
-    """Whether it is a finite number above 0."""
+    """Returns whether it is a finite number above 0."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     return number and 0 < value < float("inf")  # type: ignore[operator]
 
@@ -67,12 +67,12 @@ class Selection:
     left_out: NDArray[np.int64]
 
     def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some samples, (k,) ids, that are chosen."""
+        """Returns those of some samples, (k,) ids, that are chosen."""
         return samples[~np.isin(samples, self.left_out) if self.ids is None else np.isin(samples, self.ids)]
 
 
 def select(shards: ShardSet, sampling: Sampling) -> Selection:
-    """The samples that `subset` and `require` choose.
+    """Chooses the samples by `subset` and `require`.
 
     Raises:
         ConfigError: one of them is invalid, or they choose no sample.
@@ -99,7 +99,7 @@ def make_sampling(
     sources: Sequence[tuple[int, float]],
     sampling: Sampling,
 ) -> Positions:
-    """The samples of each epoch, and their order. Weights override `shuffle`.
+    """Makes the samples of each epoch, and their order. Weights override `shuffle`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
@@ -163,7 +163,7 @@ def check_components(
 
 
 def columns(shards: ShardSet) -> Columns:
-    """The columns of the index: (N,) arrays; asking for another column raises ConfigError.
+    """Returns the columns of the index: (N,) arrays; asking for another column raises ConfigError.
 
     All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
     size_bytes of the image; the shard's number.
@@ -183,7 +183,7 @@ class _Columns(dict[str, NDArray[Any]]):
 def _mixture(
     shards: ShardSet, sizes: NDArray[np.int64], sources: Sequence[tuple[int, float]], shuffle: Shuffle
 ) -> Mixture:
-    """The mixture of sources, each the next shards, which have these numbers of samples."""
+    """Makes the mixture of sources, each the next shards, which have these numbers of samples."""
     ends = np.cumsum([0, *(count for count, _ in sources)])
     samples = [int(sizes[first:end].sum()) for first, end in pairwise(ends)]
     if not all(samples):
@@ -239,7 +239,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _as_keys(subset: Collection[Any]) -> list[str] | None:
-    """The given keys, if all of it is strings; otherwise None."""
+    """Returns the subset as keys, if all of it is strings; otherwise None."""
     listed: Any = subset
     if not isinstance(subset, (list, tuple)):
         array = _array("subset", subset)
@@ -259,7 +259,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
-    """The ids of the samples with these keys, in the keys' order."""
+    """Returns the ids of the samples with these keys, in the keys' order."""
     asked, of_all = set(keys), shards.all_keys()
     found = [sample for sample, key in enumerate(of_all) if key in asked]
     id_of = {of_all[sample]: sample for sample in found}
@@ -331,7 +331,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
 
 
 def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
-    """The weights by label; a key that is text is a class's name."""
+    """Returns the weights by label; a key that is text is a class's name."""
     labels = {name: label for label, name in names.items()}
     if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
         problem = "two classes have the same name" if names else "the names of the classes are not known"

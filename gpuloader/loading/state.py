@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, type(None))
 
 
 def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
-    """The details by which `check_identity` names differences: the recipe as JSON, and digits of runs of shards."""
+    """Returns what `check_identity` needs to name differences: the recipe as JSON, and digits of runs of shards."""
     run = 1
     while len(shards.shards) > run * _MOST_RUNS:
         run *= 2
@@ -35,7 +35,7 @@ def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
 
 
 def _digits(shards: ShardSet, run: int) -> list[str]:
-    """Some digits of the digest of each run of so many shards."""
+    """Returns some digits of the digest of each run of so many shards."""
     return [str(digest)[-_DIGITS:] for digest in shards.digests_of_runs(run)]
 
 
@@ -81,7 +81,7 @@ def check_identity(
 
 
 def is_same(saved: object, mine: object) -> bool:
-    """Whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
+    """Returns whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
     return not _differences(saved, mine)
 
 
@@ -166,7 +166,7 @@ def _shard_difference(saved: object, shards: ShardSet) -> str | None:
 
 
 def _run_difference(count: int, run: int, before: Sequence[str], now: Sequence[str], names: Sequence[str]) -> str:
-    """The same for many shards, of which the state describes runs of so many."""
+    """Says the same for many shards, of which the state describes runs of so many."""
     differ = [number for number, (was, here) in enumerate(zip_longest(before, now)) if was != here]
     bounds = [(number * run, min((number + 1) * run, max(count, len(names))) - 1) for number in differ]
     runs = [f"{start} to {last}" if start < last else f"{start}" for start, last in bounds]

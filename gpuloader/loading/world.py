@@ -137,7 +137,7 @@ def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN4
 
 
 def _since(began: float) -> str:
-    """The time that passed. It can be less than the limit: if the store's process ends, nobody waits any longer."""
+    """Returns the time that passed, less than the limit if the store's process ended: then nobody waits any longer."""
     return f"{time.monotonic() - began:.1f} s"
 
 

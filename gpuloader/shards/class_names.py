@@ -38,6 +38,6 @@ def _is_label(value: object) -> bool:
 
 
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
-    """The names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
+    """Returns the names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
     listed = tuple(names[label] for label in range(len(names)) if label in names)
     return listed if listed and len(listed) == len(names) else None

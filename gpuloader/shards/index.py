@@ -130,24 +130,24 @@ class Index(ABC):
 
     @abstractmethod
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
+        """Returns rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of samples."""
+        """Counts the samples."""
 
     def key(self, row: int) -> str:
-        """The key of one sample."""
+        """Returns the key of one sample."""
         key = self.column("key_bytes", *self._part("key_end", row))
         return key.tobytes().decode("utf-8", "surrogateescape")
 
     def all_keys(self) -> list[str]:
-        """The keys of all samples."""
+        """Returns the keys of all samples."""
         data, ends = self.column("key_bytes").tobytes(), self.column("key_end").tolist()
         return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
 
     def components(self, row: int) -> list[tuple[str, int, int]]:
-        """(extension, offset, size) of a sample's components, in bytes."""
+        """Returns (extension, offset, size) of a sample's components, in bytes."""
         part = self._part("component_end", row)
         numbers, *places = (
             self.column(f"component_{each}", *part).tolist() for each in ("extension", "offset", "size")
@@ -159,14 +159,14 @@ class Index(ABC):
         return next(((offset, size) for name, offset, size in self.components(row) if name == extension), None)
 
     def rows_without(self, extension: str) -> NDArray[np.int64]:
-        """The samples without a component of that extension."""
+        """Returns the samples without a component of that extension."""
         if extension not in self.extensions or len(self) == 0:
             return np.arange(len(self))
         is_one = self.column("component_extension") == self.extensions.index(extension)
         return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.column("component_end")[:-1])))
 
     def image_extensions(self) -> NDArray[np.int32]:
-        """(n,) the number of the extension of each sample's image."""
+        """Returns (n,) the number of the extension of each sample's image."""
         offsets = self.column("component_offset")
         rows = np.repeat(np.arange(len(self)), np.diff(self.column("component_end"), prepend=0))
         is_image = offsets == self.column("image_offset")[rows]
@@ -175,13 +175,13 @@ class Index(ABC):
         return numbers
 
     def decoded(self) -> NDArray[np.bool_]:
-        """(n,) whether the image is an array, which needs no decoding."""
+        """Returns (n,) whether the image is an array, which needs no decoding."""
         if ARRAY_EXTENSION not in self.extensions:
             return np.zeros(len(self), np.bool_)
         return np.asarray(self.image_extensions() == self.extensions.index(ARRAY_EXTENSION))
 
     def data_digest_of(self, start: int, stop: int) -> DataDigest:
-        """The `DataDigest` of samples [start, stop), from their keys and sizes."""
+        """Returns the `DataDigest` of samples [start, stop), from their keys and sizes."""
         ends = self.column("key_end", start, stop).tolist()
         first = self._part("key_end", start)[0] if ends else 0
         keys = self.column("key_bytes", first, ends[-1] if ends else 0).tobytes()
@@ -241,7 +241,7 @@ class ShardIndex(ShardFacts, Index):
             write_index(file, [self], [self])
 
     def to_bytes(self) -> bytes:
-        """The content of its file; `parse` makes the same index from it."""
+        """Returns the content of its file; `parse` makes the same index from it."""
         file = io.BytesIO()
         write_index(file, [self], [self])
         return file.getvalue()
@@ -331,11 +331,11 @@ class SetIndex(Index):
         return self._columns.use(name, start, stop)
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """A copy of these rows of a column."""
+        """Returns a copy of these rows of a column."""
         return self._columns.at(name, rows)
 
     def data_digests(self) -> list[DataDigest]:
-        """The digest of each shard's samples."""
+        """Returns the digest of each shard's samples."""
         return _data_digests(self.head)
 
     def digest(self) -> bytes:
@@ -409,7 +409,7 @@ def read_index_head(read: Read, file_bytes: int, path: str) -> Head:
 
 
 def facts_of_one(head: Head, path: str) -> ShardFacts:
-    """What the head of one shard's index says; raises IndexFileError if it is the index of several."""
+    """Returns what the head of one shard's index says; raises IndexFileError if it is the index of several."""
     if head.rows("shards") != 1:
         raise IndexFileError(f"{path} is the index of {head.rows('shards')} shards, not of one")
     numbers = {name: head.table[name].item() for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
@@ -432,7 +432,7 @@ def check_fresh(facts: ShardFacts, path: Path, shard: Path, stat: os.stat_result
 
 
 def most_bytes(shard_bytes: int) -> int:
-    """The most bytes that the index of a shard of this size can have."""
+    """Returns the most bytes that the index of a shard of this size can have."""
     return _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE
 
 

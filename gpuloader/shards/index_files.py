@@ -73,7 +73,7 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 
 
 def index_file(shard: Path) -> Path:
-    """The path to which an index of the shard is written."""
+    """Returns the path to which an index of the shard is written."""
     folder = shard.parent
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
     writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
@@ -94,7 +94,7 @@ def _cache_folder() -> Path:
 
 
 def open_index(shard: Path) -> ShardIndex:
-    """The index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
+    """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
     return _loaded(_open(shard))
 
 
@@ -152,7 +152,7 @@ def _write_set(path: Path, opened: Sequence[Opened]) -> None:
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
-    """The size in bytes and the digest of an index file, or of the file that an index in memory would have."""
+    """Returns the size in bytes and the digest of an index file, or of that which an index in memory would have."""
     head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
     return head.file_bytes, head.digest
 

@@ -101,7 +101,7 @@ class Head:
     file_bytes: int
 
     def rows(self, name: str) -> int:
-        """The number of rows that columns of this kind have."""
+        """Returns the number of rows that columns of this kind have."""
         return int(self.facts["counts"][name])
 
 
@@ -269,7 +269,7 @@ class Columns:
             file.close()
 
     def use(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Rows [start, stop) of a column, read-only. If the file is mapped, do not keep them: ask again.
+        """Returns rows [start, stop) of a column, read-only. If the file is mapped, do not keep them: ask again.
 
         Raises:
             IndexFileError: the file is damaged, or was changed since it was opened.
@@ -282,7 +282,7 @@ class Columns:
         return column[start:stop]
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """A copy of these rows of a column; raises as `use`."""
+        """Returns a copy of these rows of a column; raises as `use`."""
         place = self.head.columns[name]
         self._check((place.offset - self.head.blocks_at + rows * place.dtype.itemsize) // BLOCK_BYTES)
         values: NDArray[Any] = self._raw[name][rows]

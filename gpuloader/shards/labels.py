@@ -64,7 +64,7 @@ class Labels(Protocol):
     def digest(self) -> str | None: ...
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        """(b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
+        """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
 
 def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
@@ -84,7 +84,7 @@ def make_labels(
     classes: Sequence[str] | None = None,
     used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda samples: samples,
 ) -> Labels | None:
-    """The labels that `label_from` asks for.
+    """Makes the labels that `label_from` asks for.
 
     Args:
         classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
@@ -153,7 +153,7 @@ class _Used:
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
 
     def digest(self, label_of: _LabelOf) -> str:
-        """A digest of their labels, as this function returns them."""
+        """Returns a digest of their labels, as this function returns them."""
         digest = hashlib.blake2b(digest_size=16)
         for first in range(0, len(self.shards), _DIGESTED):
             some = self.of(np.arange(first, min(first + _DIGESTED, len(self.shards))))
@@ -300,7 +300,7 @@ def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, used: _Used) 
 
 
 def _folder(key: str) -> str:
-    """The folder of an image; "" if there is none."""
+    """Returns the folder of an image; "" if there is none."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return "" if folder == "." else folder
 
@@ -315,7 +315,7 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
-    """The names that are given, or else those beside the shards."""
+    """Returns the names of `classes`, or else those beside the shards."""
     if given is not None:
         return _Names(dict(enumerate(given)), {name: label for label, name in enumerate(given)}, len(given))
     name_of = find_class_names(shards)

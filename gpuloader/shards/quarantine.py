@@ -65,7 +65,7 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
 
 
 def _entry(line: str, where: str) -> tuple[str, str, int, str]:
-    """The values of a line."""
+    """Returns the values of a line."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict) or not all(type(entry.get(key)) is of for key, of in _TYPES.items()):

@@ -72,7 +72,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
-    """Like `scan`, for a tar that `read` reads; `shard` names it in errors."""
+    """Does the same as `scan`, for a tar that `read` reads; `shard` names it in errors."""
     return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
@@ -144,7 +144,7 @@ class _Gathered:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _look_at(self, image: Member) -> tuple[int, int, int]:
-        """The height, the width and the orientation in an image's header."""
+        """Returns the height, the width and the orientation in an image's header."""
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
@@ -219,7 +219,7 @@ class _Gathered:
 
 @lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members
 def _split(name: str) -> tuple[str, str, bool] | None:
-    """The key and the extension of a member, and whether its name has the extension in lower case; None if neither."""
+    """Returns a member's key, its extension, and whether its name has that in lower case; None if it has neither."""
     folder, slash, file_name = name.rpartition("/")
     stem, dot, written = file_name.partition(".")
     extension = written.lower()

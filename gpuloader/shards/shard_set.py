@@ -153,11 +153,11 @@ class ShardSet:
         return int(self._starts[-1])
 
     def samples_of(self, shard: int) -> range:
-        """The ids of the samples of a shard, by its number."""
+        """Returns the ids of the samples of a shard, by its number."""
         return range(self._starts[shard].item(), self._starts[shard + 1].item())
 
     def column(self, name: str) -> NDArray[Any]:
-        """(N,) a column of the index, read-only: image_offset, image_size, height, width, orientation or label.
+        """Returns a column of the index, (N,), read-only: image_offset, image_size, height, width, orientation, label.
 
         `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
         `gpuloader.shards.index_format`.
@@ -165,7 +165,7 @@ class ShardSet:
         return self.index.column(name)
 
     def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labels of (b,) samples, as in the column `label`."""
+        """Returns the labels of (b,) samples, as in the column `label`."""
         return self.index.at("label", samples)
 
     @property
@@ -179,13 +179,13 @@ class ShardSet:
         return str(self.digest_of_first(len(self)))
 
     def digest_of_first(self, samples: int) -> DataDigest:
-        """The digest of the first samples, to recognise shards that were appended."""
+        """Returns the digest of the first samples, to recognise shards that were appended."""
         shard, row = self._locate(samples) if samples < len(self) else (len(self.shards), 0)
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(samples - row, samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
-        """The digest of each run of so many shards; the last run may be shorter."""
+        """Returns the digest of each run of so many shards; the last run may be shorter."""
         each = self.index.data_digests()
         return [sum(each[first : first + shards], DataDigest()) for first in range(0, len(each), shards)]
 
@@ -218,7 +218,7 @@ class ShardSet:
         return bool(decoded[0])
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
-        """(height, width) of the largest image with at most `most_pixels` pixels; (0, 0) if none is known."""
+        """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
         heights, widths = self.column("height"), self.column("width")
         pixels = heights.astype(np.int64) * widths
         row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
@@ -234,17 +234,17 @@ class ShardSet:
         return {sample: cause for sample, cause in causes if cause}
 
     def place(self, sample: int) -> Place:
-        """The place of a sample."""
+        """Says where a sample's image is."""
         shard, _ = self._locate(sample)
         offset = self.index.at("image_offset", np.array([sample]))
         return Place(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
 
     def key(self, sample: int) -> str:
-        """A sample's key."""
+        """Returns a sample's key."""
         return self.index.key(sample)
 
     def all_keys(self) -> list[str]:
-        """The keys of all samples."""
+        """Returns the keys of all samples."""
         return self.index.all_keys()
 
     @cached_property
@@ -253,7 +253,7 @@ class ShardSet:
         return tuple(sorted(self.index.extensions))
 
     def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """The ids of the samples without a component of that extension, in order."""
+        """Returns the ids of the samples without a component of that extension, in order."""
         return self.index.rows_without(extension)
 
     def read_images(
@@ -332,7 +332,7 @@ class ShardSet:
         return Ahead(need, self._cache)
 
     def cache_stats(self) -> CacheStats | None:
-        """What the cache of shards on stores did; None if all shards are local."""
+        """Returns what the cache of shards on stores did; None if all shards are local."""
         return None if self._cache is None else self._cache.stats()
 
     def renew_lock(self) -> None:

@@ -71,7 +71,7 @@ class Member(NamedTuple):
 
 
 def members(read: Read, total: int, shard: str) -> Iterator[Member]:
-    """The members of a tar of `total` bytes, in order; `shard` names it in errors.
+    """Yields the members of a tar of `total` bytes, in order; `shard` names it in errors.
 
     Raises:
         TarError: at the first byte that does not fit the format described above.
@@ -162,7 +162,7 @@ def _check_others(beginning: bytes, shard: str) -> None:
 
 
 def _sum(data: bytes) -> int:
-    """The sum of the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950). Computed in C."""
+    """Sums the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950), which is computed in C."""
     return (adler32(data) & 0xFFFF) - 1
 
 

@@ -180,7 +180,7 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 
 
 def run_graph(run: Run, last_step: LastStep) -> Batches:
-    """The graph without the loader around it, up to its last step."""
+    """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()

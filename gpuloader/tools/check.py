@@ -227,7 +227,7 @@ class _Shard:
 
 
 def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """The path of each shard's clean copy."""
+    """Returns the path of each shard's clean copy, and makes their folder."""
     copies = {shard: folder / shard.name for shard in shards}
     if len(set(copies.values())) < len(copies):
         raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
@@ -260,7 +260,7 @@ def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
-    """The samples whose images the gate or the decoder refuses, with the cause."""
+    """Finds the samples whose images the gate or the decoder refuses, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = {}
@@ -272,7 +272,7 @@ def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
-    """The images of each batch, valid until the next batch is asked for; that one is read at the same time."""
+    """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
     under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -286,7 +286,7 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
 
 
 def _cut(shard: _Shard) -> str | None:
-    """Why the last sample of a cut shard is not whole: it lacks components that the one before it has."""
+    """Says why the last sample of a cut shard is cut, too: it lacks components that the one before it has."""
     index = shard.index
     cut = shard.damage is not None or any(not item.name for item in index.left_out)
     if not cut or len(index) < 2:
@@ -301,7 +301,7 @@ def _extensions(index: ShardIndex, row: int) -> set[str]:
 
 
 def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
-    """The components that some samples lack. It counts all extensions at once, because a tar may have very many."""
+    """Finds the components that some samples lack. It counts all extensions at once: a tar may have very many."""
     having: Counter[str] = Counter()
     beside: set[str] = set()
     for shard in shards:
@@ -316,7 +316,7 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
 
 
 def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
-    """The shard and the key of the first sample without a component of that extension; there is one."""
+    """Returns the shard and the key of the first sample without a component of that extension; there is one."""
     found = ((shard, shard.index.rows_without(extension)) for shard in shards)
     shard, rows = next((shard, rows) for shard, rows in found if len(rows))
     return str(shard.path), shard.index.key(int(rows[0]))

@@ -58,7 +58,7 @@ class Setup:
 
 
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
-    """The share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
+    """Returns the share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
     chain = [stage for stage in costs if stage != "disk"]
     before = [0.0, *(costs[stage].cpu_seconds for stage in chain)]
     added = [max(0.0, costs[stage].cpu_seconds - less) for stage, less in zip(chain, before)]
@@ -66,7 +66,7 @@ def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
 
 
 def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, float]:
-    """What limits the loader, and its share of the loader's time.
+    """Finds what limits the loader, and its share of the loader's time.
 
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
     Otherwise the stage limits that adds most: in CPU time, or on a GPU in elapsed time.
@@ -109,7 +109,7 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
 
 
 def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
-    """One sentence: what limits, and what to change."""
+    """Says in one sentence what limits, and what to change."""
     more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
     stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
     if setup.on_gpu:
@@ -125,7 +125,7 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
 
 
 def what_limits(costs: Mapping[Stage, Cost], setup: Setup) -> str:
-    """The advice; if the measurements contradict each other, it names no stage."""
+    """Returns the advice; if the measurements contradict each other, it names no stage."""
     if found := contradiction(costs, setup):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "

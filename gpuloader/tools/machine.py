@@ -42,7 +42,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that runs this process."""
+    """Describes the machine that runs this process."""
     names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return Machine(

@@ -114,27 +114,27 @@ class ShardCache:
             )
 
     def index_file(self, entry: Entry) -> Path:
-        """The path of the index made by a scan."""
+        """Returns the path of the index made by a scan."""
         return self.folder / f"{entry.key}.gpuidx"
 
     def given_index_file(self, entry: Entry) -> Path:
-        """The path of the index that was beside the shard."""
+        """Returns the path of the index that was beside the shard."""
         return self.folder / f"{entry.key}.given.gpuidx"
 
     def held_bytes(self) -> int:
-        """The size of all shards in the folder, including partial ones."""
+        """Returns the size of all shards in the folder, including partial ones."""
         return sum(held.size_bytes for held in self._list_held())
 
     def stats(self) -> CacheStats:
-        """What the cache has done so far."""
+        """Returns what the cache has done so far."""
         return CacheStats(self._hits, self._misses, self._downloaded_bytes, self.held_bytes())
 
     def has(self, entry: Entry) -> bool:
-        """Whether the cache has the shard."""
+        """Returns whether the cache has the shard."""
         return self._path(entry).exists()
 
     def open_for_batch(self, entry: Entry, wanted: Wanted) -> int:
-        """Like `open`, but counts whether the cache had the shard."""
+        """Opens a shard as `open` does, and counts whether the cache had it."""
         if self.has(entry):
             self._hits += 1
         else:
@@ -215,7 +215,7 @@ class ShardCache:
             close_shard(fd)
 
     def _find_damage(self, entry: Entry, fd: int, scan: bool) -> str:
-        """What is wrong with the content of a shard, by its index; or, if it has none or if asked to, by a `scan`."""
+        """Says what is wrong with a shard's content, by its index; or, if it has none or if asked to, by a `scan`."""
         if entry.key in self._checked and not scan:
             return ""
         index = None if scan else load_index(self.index_file(entry), entry)

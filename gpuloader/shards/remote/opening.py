@@ -88,7 +88,7 @@ def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
 def _each(
     items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
-    """The results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
+    """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
     if not items:
         return []
     given_up: list[bool] = []

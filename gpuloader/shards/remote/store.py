@@ -78,7 +78,7 @@ class RemoteShard:
         return PurePosixPath(str(self)).name
 
     def beside(self, suffix: str) -> RemoteShard:
-        """The object with a suffix added to its name."""
+        """Returns the object with a suffix added to its name."""
         path, question_mark, query = self.url.partition("?")
         return RemoteShard(path + suffix + question_mark + query)
 
@@ -166,7 +166,7 @@ class RemoteShard:
         self.check_version(version, wanted)
 
     def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
-        """The bytes that the file lacks. If the server does not support ranges: empties the file, and yields all."""
+        """Yields the bytes that the file lacks. If the server does not support ranges, empties it and yields all."""
         start = file.seek(0, os.SEEK_END)
         if start == version.size_bytes:
             return
@@ -282,7 +282,7 @@ def _describe(version: Version) -> str:
 
 
 def _strong(tag: str) -> str:
-    """An entity tag without the mark of a weak tag, because servers mark only some answers."""
+    """Returns an entity tag without the mark of a weak tag, because servers mark only some answers."""
     return tag.removeprefix("W/")
 
 
@@ -296,7 +296,7 @@ def _write(file: io.FileIO, data: bytes) -> None:
 
 
 def _stated_checksum(info: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The checksum of Google Cloud Storage or Hugging Face; S3's ETag is only sometimes an MD5, without saying when."""
+    """Returns the checksum of Google Cloud Storage or Hugging Face; S3's ETag is only sometimes an MD5, unmarked."""
     if md5 := info.get("md5Hash"):
         return "md5", base64.b64decode(md5).hex()
     lfs = info.get("lfs")

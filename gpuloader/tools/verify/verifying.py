@@ -85,7 +85,7 @@ def verify(
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Of bad images, which are there on purpose."""
+    """Silences warnings of bad images, which are there on purpose."""
     logger = logging.getLogger("gpuloader")
     level = logger.level
     logger.setLevel(logging.ERROR)
