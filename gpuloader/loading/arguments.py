@@ -200,27 +200,27 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
         )
 
 
-def resolve_fields(given: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
+def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
-    if given and output == "tuple":
-        raise ConfigError(f'fields={list(given)!r} are delivered with output="dict" only')
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
+    if listed and output == "tuple":
+        raise ConfigError(f'fields={list(listed)!r} are delivered with output="dict" only')
     fields: dict[str, Field] = {}
-    for name, made_by in (given if isinstance(given, Mapping) else dict.fromkeys(given)).items():
+    for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
-        if not (made_by is None or isinstance(made_by, Field) or callable(made_by)):
+        if not (parsing is None or isinstance(parsing, Field) or callable(parsing)):
             raise ConfigError(
-                f"fields: {made_by!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
+                f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
             )
-        if isinstance(made_by, Field):
-            field = made_by.resolve()
+        if isinstance(parsing, Field):
+            field = parsing.resolve()
         else:
             name = name.lower().removeprefix(".")  # noqa: PLW2901
-            parts = in_parts(made_by or collator_of(name))
+            parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         if name in ENTRIES:
-            raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")
+            raise ConfigError(f"fields={list(listed)!r}: {name} is already the name of another entry of the batch")
         fields[name] = field
     return fields

@@ -64,7 +64,7 @@ class Field:
 
     @cached_property
     def path(self) -> str:
-        """NAME of a source "json:NAME"; empty for the whole component."""
+        """NAME of a source "json:NAME"; empty for all of the component."""
         return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
 
     @cached_property
@@ -89,7 +89,7 @@ class OneOf(Field):
     """One of several values of each sample, such as one of five captions, drawn by the plan.
 
     `parse` returns the values: a list, or an array with a row for each. Which one is drawn depends only on seed, epoch
-    and sample. Fields of one loader draw the same place of lists of the same length, such as a caption and its tokens.
+    and sample. Fields of one loader draw the same entry of lists of the same length, such as a caption and its tokens.
 
     Example:
         >>> import numpy as np

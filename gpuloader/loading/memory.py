@@ -106,13 +106,13 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
-    said = next(line for line in message.splitlines() if is_out_of_memory(line))
+    cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
         f"up to {width}x{height} pixels: this loader needs about "
         f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
         f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
-        f"DALI says: {said.strip()}"
+        f"DALI says: {cause.strip()}"
     )
 
 

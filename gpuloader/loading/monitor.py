@@ -121,11 +121,11 @@ class _Counted:
         self._stats = Stats()
 
     def __iter__(self) -> Iterator[Any]:
-        given = started = time.perf_counter()
+        delivered_at = started = time.perf_counter()
         for batch in self._loader:
             now = time.perf_counter()
-            step = Stats(batches=1, elapsed_seconds=now - given, waiting_seconds=now - started)
-            self._stats, given = self._stats.after(step), now
+            step = Stats(batches=1, elapsed_seconds=now - delivered_at, waiting_seconds=now - started)
+            self._stats, delivered_at = self._stats.after(step), now
             yield batch
             started = time.perf_counter()
 

@@ -206,28 +206,28 @@ class Cache:
 _Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World)
 
 
-def as_value(kind: type[_Value], name: str, given: object) -> _Value:
+def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
     """Returns the value that is given under this name, made from a mapping if it is one.
 
     Raises:
         ConfigError: it is neither such a value nor a mapping of its fields.
     """
-    if isinstance(given, kind):
-        return given
+    if isinstance(argument, kind):
+        return argument
     allowed = [field.name for field in fields(kind) if field.init]
-    if not isinstance(given, Mapping):
+    if not isinstance(argument, Mapping):
         raise ConfigError(
-            f"{name}={given!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
+            f"{name}={argument!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
             f"or a mapping of these"
         )
-    for key in given:
+    for key in argument:
         if key not in allowed:
             hint = did_you_mean(str(key), allowed)
             raise ConfigError(f"{name}: {kind.__name__} has no {key!r}{hint}; allowed are {', '.join(allowed)}")
     needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
-    if missing := [each for each in needed if each not in given]:
-        raise ConfigError(f"{name}={given!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
-    return kind(**given)
+    if missing := [each for each in needed if each not in argument]:
+        raise ConfigError(f"{name}={argument!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
+    return kind(**argument)
 
 
 def as_python_integer(value: Any) -> Any:  # noqa: ANN401

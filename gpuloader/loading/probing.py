@@ -43,7 +43,7 @@ def find_decoding(device_id: int) -> Found:
     file = _file(key)
     with suppress(OSError, ValueError, LookupError, TypeError):  # there is no such file, or it is damaged
         kept = json.loads(file.read_text())
-        problems = tuple(str(kept["problems"][place]) for place in range(len(TRIALS)))
+        problems = tuple(str(kept["problems"][number]) for number in range(len(TRIALS)))
         if kept["key"] == key:
             return Found(problems)
     _log.warning("trying once how %s decodes JPEGs, for a few seconds; the result is kept in %s", key["GPU"], file)

@@ -43,9 +43,9 @@ def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, floa
             raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
         if not is_weight(weight := source.get("weight", 1)):
             raise ConfigError(f"tar: weight={weight!r} of {source['tar']}: allowed is a number above 0")
-    found = [resolve_shards(source["tar"]) for source in listed]
+    shards = [resolve_shards(source["tar"]) for source in listed]
     weights = [float(source.get("weight", 1)) for source in listed]
-    return list(chain(*found)), list(zip(map(len, found), weights))
+    return list(chain(*shards)), list(zip(map(len, shards), weights))
 
 
 def is_weight(value: object) -> bool:
@@ -105,15 +105,15 @@ def make_sampling(
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
     subset, weights = sampling.subset, sampling.weights
-    asked = {
+    orders = {
         "several sources": bool(sources),
         "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
     }
-    if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["weights"]):
-        given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
-        raise ConfigError(f"{' and '.join(given)} cannot be combined: give one of them; only weights and subset can be")
+    if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > orders["weights"]):
+        named = [name for name, is_given in {**orders, "subset": subset is not None}.items() if is_given]
+        raise ConfigError(f"{' and '.join(named)} cannot be combined: give one of them; only weights and subset can be")
     if callable(shuffle):
         if sampling.require:
             raise ConfigError(
@@ -169,9 +169,9 @@ def columns(shards: ShardSet) -> Columns:
     size_bytes of the image; the shard's number.
     """
     names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
-    found = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
+    by_name = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
     shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
-    return _Columns(**found, shard=shard)
+    return _Columns(**by_name, shard=shard)
 
 
 class _Columns(dict[str, NDArray[Any]]):
@@ -260,21 +260,21 @@ def _keys_in(file: Path) -> list[str]:
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     """Returns the ids of the samples with these keys, in the keys' order."""
-    asked, of_all = set(keys), shards.all_keys()
-    found = [sample for sample, key in enumerate(of_all) if key in asked]
-    id_of = {of_all[sample]: sample for sample in found}
-    if len(id_of) < len(asked):
+    wanted, of_all = set(keys), shards.all_keys()
+    samples = [sample for sample, key in enumerate(of_all) if key in wanted]
+    id_of = {of_all[sample]: sample for sample in samples}
+    if len(id_of) < len(wanted):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: the data lacks {len(unknown)} of {counted(len(asked), 'key')}: {_list(unknown)}. "
+            f"subset: the data lacks {len(unknown)} of {counted(len(wanted), 'key')}: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
-    if len(found) > len(id_of):
-        sample = next(sample for sample in found if id_of[of_all[sample]] != sample)
+    if len(samples) > len(id_of):
+        sample = next(sample for sample in samples if id_of[of_all[sample]] != sample)
         key = of_all[sample]
         raise ConfigError(
-            f"subset: the key {key!r} has two samples, {sample} in {shards.place(sample).shard} and {id_of[key]} in "
-            f"{shards.place(id_of[key]).shard}: name such samples by their ids"
+            f"subset: the key {key!r} has two samples, {sample} in {shards.locate(sample).shard} and {id_of[key]} in "
+            f"{shards.locate(id_of[key]).shard}: name such samples by their ids"
         )
     return np.array([id_of[key] for key in keys], np.int64)
 

@@ -1,4 +1,4 @@
-"""A loader's state: which run it belongs to, in enough detail to say what differs, and its place."""
+"""A loader's state: which run it belongs to, in enough detail to say what differs, and where in it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_same(saved: object, mine: object) -> bool:
 def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
     """Returns a state's epoch, and what is done of it according to the entry `unit`: at most what an epoch has.
 
-    The end of the last epoch is also a valid place; no batch comes after it.
+    The end of the last epoch is also valid; no batch comes after it.
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, 0, EPOCHS + 1):
@@ -122,7 +122,7 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         ]
     elif isinstance(saved, list) and isinstance(mine, list):
         both = zip_longest(saved, mine, fillvalue=_ABSENT)
-        pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
+        pairs = [(f"{where}[{number}]", before, now) for number, (before, now) in enumerate(both)]
     elif isinstance(saved, _PLAIN) and isinstance(mine, _PLAIN) and saved == mine:  # NumPy compares element by element
         return []
     else:

@@ -55,8 +55,8 @@ class World:
         if self.local_world_size is None:
             object.__setattr__(self, "local_world_size", _integer("LOCAL_WORLD_SIZE", 1))
         numbers = (self.rank, self.world_size, self.local_rank, self.local_world_size)
-        whole = all(isinstance(number, int) for number in numbers)
-        if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
+        integers = all(isinstance(number, int) for number in numbers)
+        if not integers or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
             raise ConfigError(
                 f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}, "
                 f"local_world_size={self.local_world_size!r}: allowed are integers, 0 <= rank < world_size, "

@@ -149,10 +149,10 @@ class Index(ABC):
     def components(self, row: int) -> list[tuple[str, int, int]]:
         """Returns (extension, offset, size) of a sample's components, in bytes."""
         part = self._part("component_end", row)
-        numbers, *places = (
+        numbers, *offsets_and_sizes = (
             self.column(f"component_{each}", *part).tolist() for each in ("extension", "offset", "size")
         )
-        return [(self.extensions[number], offset, size) for number, offset, size in zip(numbers, *places)]
+        return [(self.extensions[number], offset, size) for number, offset, size in zip(numbers, *offsets_and_sizes)]
 
     def component(self, row: int, extension: str) -> tuple[int, int] | None:
         """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
@@ -196,8 +196,8 @@ class Index(ABC):
         return identity.digest()
 
     def _part(self, ends: str, row: int) -> tuple[int, int]:
-        found = self.column(ends, max(0, row - 1), row + 1).tolist()
-        return (found[0] if row else 0), found[-1]
+        bounds = self.column(ends, max(0, row - 1), row + 1).tolist()
+        return (bounds[0] if row else 0), bounds[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ class ShardIndex(ShardFacts, Index):
     """The samples of one tar, in its order; see the module's docstring.
 
     Attributes:
-        image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
+        image_offset, image_size: (n,) int64, of the encoded images in the tar, in bytes.
         height, width: (n,) int32 pixels as stored; 0 if the header did not say.
         orientation: (n,) uint8, EXIF's, 0 if it is not known.
         label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
@@ -424,11 +424,9 @@ def facts_of_one(head: Head, path: str) -> ShardFacts:
 
 def check_fresh(facts: ShardFacts, path: Path, shard: Path, stat: os.stat_result) -> None:
     """Raises IndexFileError if the shard, with this stat, is not the one that was indexed."""
-    found, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
-    if found != expected:
-        raise IndexFileError(
-            f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
-        )
+    now, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
+    if now != expected:
+        raise IndexFileError(f"{path} is stale: {shard} has (size, mtime_ns) {now}, the index was made for {expected}")
 
 
 def most_bytes(shard_bytes: int) -> int:

@@ -105,7 +105,7 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         opened: list[Opened | None] = list(threads.map(_find, shards))
-        missing = [number for number, found in enumerate(opened) if found is None]
+        missing = [number for number, index in enumerate(opened) if index is None]
         # Processes that start together share the work: each checks for a new file before it scans.
         random.Random().shuffle(missing)
         pending = {threads.submit(_open, shards[number]): number for number in missing}
@@ -115,7 +115,7 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-    return [found for found in opened if found is not None]
+    return [index for index in opened if index is not None]
 
 
 def open_set(opened: Sequence[Opened]) -> SetIndex:
@@ -162,11 +162,11 @@ def _loaded(opened: Opened) -> ShardIndex:
 
 
 def _open(shard: Path) -> Opened:
-    found = _find(shard)
-    if found is None:
+    file = _find(shard)
+    if file is None:
         index = _make(shard)
-        found = _find(shard)
-    return index if found is None else found
+        file = _find(shard)
+    return index if file is None else file
 
 
 def _find(shard: Path) -> IndexFile | None:

@@ -96,23 +96,23 @@ def make_labels(
         LabelError: a sample has no such label.
         DataError: several `classes.json` name a label differently.
     """
-    given = None if classes is None else _check_classes(classes)
-    those = _Used(shards, used)
+    class_names = None if classes is None else _check_classes(classes)
+    used_samples = _Used(shards, used)
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
-        if given is not None:
+        if class_names is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
-        return _from_folders(shards, given, those)
+        return _from_folders(shards, class_names, used_samples)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, given), those)
+        return _from_cls(shards, _names(shards, class_names), used_samples)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
-        names = _names(shards, given)
+        names = _names(shards, class_names)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
         advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
-        those.refuse(shards.samples_without("json"), _LACKING.format("json"), advice)
+        used_samples.refuse(shards.samples_without("json"), _LACKING.format("json"), advice)
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -147,8 +147,8 @@ class _Used:
         """Raises LabelError if any of these samples, which have a problem, are used."""
         samples = self.of(samples)
         if len(samples):
-            places = [self.shards.place(int(sample)) for sample in samples[:3]]
-            shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
+            locations = [self.shards.locate(int(sample)) for sample in samples[:3]]
+            shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
             more = ", and more" if len(samples) > 3 else ""
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
 
@@ -212,9 +212,9 @@ class _ReadLabels:
         try:
             return _number(self._parse(content), self._names)
         except LabelError as error:
-            place = self._shards.place(sample)
+            where = self._shards.locate(sample)
             raise LabelError(
-                f"the .{self._extension} component of {describe(place.key, _KEY_SHOWN)} in {place.shard} {error}"
+                f"the .{self._extension} component of {describe(where.key, _KEY_SHOWN)} in {where.shard} {error}"
             ) from None
 
 
@@ -284,16 +284,16 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     return _Known("cls", shards.labels_of, names.names, used)
 
 
-def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, used: _Used) -> Labels:
+def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) -> Labels:
     folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
-    found = sorted(set(folders) - {""})
-    classes = tuple(found) if given is None else given
+    occurring = sorted(set(folders) - {""})
+    classes = tuple(occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
     table = np.array([numbers.get(folder, -1) for folder in folders], smallest)
     in_none = np.array([not folder for folder in folders], bool)
     used.refuse(np.flatnonzero(in_none), "are not in a folder")
-    if unknown := [name for name in found if name not in numbers]:
+    if unknown := [name for name in occurring if name not in numbers]:
         others = np.flatnonzero((table < 0) & ~in_none)
         used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
     return _Known("folder", lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
@@ -314,10 +314,10 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
-def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
+def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> _Names:
     """Returns the names of `classes`, or else those beside the shards."""
-    if given is not None:
-        return _Names(dict(enumerate(given)), {name: label for label, name in enumerate(given)}, len(given))
+    if classes is not None:
+        return _Names(dict(enumerate(classes)), {name: label for label, name in enumerate(classes)}, len(classes))
     name_of = find_class_names(shards)
     numbers = {name: label for label, name in name_of.items()}
     return _Names(name_of, numbers if len(numbers) == len(name_of) else {}, None)
@@ -333,33 +333,33 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     """
     parents = [shard.parent if isinstance(shard, Path) else None for shard in shards.shards]
     names: dict[int, str] = {}
-    said_in: dict[int, Path] = {}
+    named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):
         try:
-            its_names = {} if folder is None else read_class_names(folder)
+            names_here = {} if folder is None else read_class_names(folder)
         except DataError as error:
             _log.warning("the names of the classes are not known: %s", error)
-            its_names = {}
-        if folder is None or not its_names:
+            names_here = {}
+        if folder is None or not names_here:
             return {}
-        for label, name in its_names.items():
+        for label, name in names_here.items():
             if names.setdefault(label, name) != name:
                 raise DataError(
-                    f"the label {label} is {describe(names[label])} in {said_in[label] / CLASSES_FILE}, but "
+                    f"the label {label} is {describe(names[label])} in {named_in[label] / CLASSES_FILE}, but "
                     f"{describe(name)} in "
                     f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
                     f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
                     f"use classes=[...]"
                 )
-            said_in.setdefault(label, folder)
+            named_in.setdefault(label, folder)
     return names
 
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
     near = similar(names[0], listed, 3)
-    those = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
-    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {those}"
+    some = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
+    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {some}"
 
 
 def _quote(texts: Sequence[str]) -> str:

@@ -34,8 +34,8 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
     path = path.resolve()  # a link stays a link
     lines = []
     for sample, cause in sorted(bad.items()):
-        place = shards.place(sample)
-        entry = {"shard": Path(place.shard).name, "key": place.key, "offset": place.offset, "cause": cause}
+        where = shards.locate(sample)
+        entry = {"shard": Path(where.shard).name, "key": where.key, "offset": where.offset, "cause": cause}
         lines.append(json.dumps(entry) + "\n")
     with whole_file(path) as file:
         file.write("".join(lines).encode())
@@ -53,15 +53,15 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
         raise DataError(f"the quarantine file {path} cannot be read: {error}") from None
     entries = [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
     samples = _samples_at(shards, entries)
-    found: dict[int, str] = {}
+    causes: dict[int, str] = {}
     for number, (name, key, offset, cause) in enumerate(entries, start=1):
         if (name, key, offset) not in samples:
             raise DataError(
                 f"{path}, line {number}: no shard {describe(name)} has an image with the key {describe(key)} at byte "
                 f"{offset}: the file belongs to other shards, or these have changed"
             )
-        found |= dict.fromkeys(samples[name, key, offset], cause)
-    return found
+        causes |= dict.fromkeys(samples[name, key, offset], cause)
+    return causes
 
 
 def _entry(line: str, where: str) -> tuple[str, str, int, str]:
@@ -87,7 +87,7 @@ def _samples_at(
     samples: dict[tuple[str, str, int], list[int]] = {}
     for number, shard in enumerate(shards.shards):
         ids = shards.samples_of(number)
-        there = shards.index.column("image_offset", ids.start, ids.stop)
-        for row in np.flatnonzero(np.isin(there, list(offsets.get(shard.name, ())))).tolist():
-            samples.setdefault((shard.name, shards.key(ids[row]), int(there[row])), []).append(ids[row])
+        image_offsets = shards.index.column("image_offset", ids.start, ids.stop)
+        for row in np.flatnonzero(np.isin(image_offsets, list(offsets.get(shard.name, ())))).tolist():
+            samples.setdefault((shard.name, shards.key(ids[row]), int(image_offsets[row])), []).append(ids[row])
     return samples

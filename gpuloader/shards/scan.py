@@ -47,7 +47,7 @@ def scan(shard: Path) -> ShardIndex:
         ShardChangedError: the file changed during the scan.
         DataError: it cannot be opened, or is not a regular file.
     """
-    return _whole(shard, *scan_to_damage(shard))
+    return _undamaged(shard, *scan_to_damage(shard))
 
 
 def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
@@ -73,7 +73,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
     """Does the same as `scan`, for a tar that `read` reads; `shard` names it in errors."""
-    return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
+    return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
 def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
@@ -87,7 +87,7 @@ def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Shard
     return gathered.index(size_bytes, mtime_ns), damage
 
 
-def _whole(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
+def _undamaged(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
     """Returns the index of an undamaged shard, and warns of members that are in no sample."""
     if damage is not None:
         raise damage
@@ -187,8 +187,8 @@ class _Gathered:
         labels = np.full(len(keys), NO_LABEL)
         classes = table[table[:, 1] == self._extensions.get("cls", -1)]
         labels[classes[:, 0]] = classes[:, 4]
-        kept = table[has_image[table[:, 0]]]
-        used, first_use = np.unique(kept[:, 1], return_index=True)
+        components = table[has_image[table[:, 0]]]
+        used, first_use = np.unique(components[:, 1], return_index=True)
         used = used[np.argsort(first_use)]
         renumbered = np.zeros(len(extensions), np.int32)
         renumbered[used] = np.arange(len(used))
@@ -208,12 +208,12 @@ class _Gathered:
             orientation=images[:, 6].astype(np.uint8),
             label=labels[has_image],
             key_end=np.cumsum([len(key) for key in encoded], dtype=np.int64),
-            component_end=np.searchsorted(kept[:, 0], images[:, 0], side="right"),
-            component_extension=renumbered[kept[:, 1]],
-            component_offset=kept[:, 2].copy(),
-            component_size=kept[:, 3].copy(),
+            component_end=np.searchsorted(components[:, 0], images[:, 0], side="right"),
+            component_extension=renumbered[components[:, 1]],
+            component_offset=components[:, 2].copy(),
+            component_size=components[:, 3].copy(),
             key_bytes=key_bytes,
-            counts={"samples": len(images), "components": len(kept), "key_bytes": len(key_bytes)},
+            counts={"samples": len(images), "components": len(components), "key_bytes": len(key_bytes)},
         )
 
 

@@ -75,7 +75,7 @@ def ask_for(rows: NDArray[np.int64]) -> None:
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
 
     shard: str
@@ -180,7 +180,7 @@ class ShardSet:
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
-        shard, row = self._locate(samples) if samples < len(self) else (len(self.shards), 0)
+        shard, row = self._row_of(samples) if samples < len(self) else (len(self.shards), 0)
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(samples - row, samples)
 
@@ -207,15 +207,15 @@ class ShardSet:
         """
         if ARRAY_EXTENSION not in self.index.extensions:
             return False
-        decoded = self.index.decoded()
-        if decoded.any() and not decoded.all():
-            places = [self.place(int(np.argmax(decoded == kind))) for kind in (True, False)]
+        is_decoded = self.index.decoded()
+        if is_decoded.any() and not is_decoded.all():
+            one, other = [self.locate(int(np.argmax(is_decoded == kind))) for kind in (True, False)]
             raise DataError(
-                f"{decoded.sum()} of {len(self)} images are decoded (.npy), such as {places[0].key!r} in "
-                f"{places[0].shard}, but the others are not, such as {places[1].key!r} in {places[1].shard}: make a "
-                f"loader for each kind, and a MixedLoader of them"
+                f"{is_decoded.sum()} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
+                f"but the others are not, such as {other.key!r} in {other.shard}: make a loader for each kind, and a "
+                f"MixedLoader of them"
             )
-        return bool(decoded[0])
+        return bool(is_decoded[0])
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
@@ -233,11 +233,11 @@ class ShardSet:
         )
         return {sample: cause for sample, cause in causes if cause}
 
-    def place(self, sample: int) -> Place:
+    def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
-        shard, _ = self._locate(sample)
+        shard, _ = self._row_of(sample)
         offset = self.index.at("image_offset", np.array([sample]))
-        return Place(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
+        return Location(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
 
     def key(self, sample: int) -> str:
         """Returns a sample's key."""
@@ -292,21 +292,21 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard, _ = self._locate(sample)
-        place = self.index.component(sample, extension)
-        if place is None:
+        shard, _ = self._row_of(sample)
+        offset_and_size = self.index.component(sample, extension)
+        if offset_and_size is None:
             return None
-        if cause := cause_in_bytes(place[1]):
+        if cause := cause_in_bytes(offset_and_size[1]):
             component = f"the .{extension} component"
             message = f"{component} of {self.key(sample)!r} in {self.shards[shard]}: {cause}"
             raise Refused(f"{component} beside it: {cause}", message)
-        view = np.empty(place[1], np.uint8)
+        view = np.empty(offset_and_size[1], np.uint8)
         with self._lock:
             if shard in self._entries:
                 with self._open_stored(shard, wanted) as file:
-                    self._read_into(view, shard, file, *place)
+                    self._read_into(view, shard, file, *offset_and_size)
             else:
-                self._read_into(view, shard, file := self._file(shard), *place)
+                self._read_into(view, shard, file := self._file(shard), *offset_and_size)
                 self._check_local(shard, file)
         return view.tobytes()
 
@@ -316,7 +316,7 @@ class ShardSet:
         It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
         that reading downloads it again; then what was read of it counts for nothing, and the result is True.
         """
-        shard, _ = self._locate(sample)
+        shard, _ = self._row_of(sample)
         return (
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
@@ -349,7 +349,7 @@ class ShardSet:
         if hasattr(self, "_lock"):
             self.close()
 
-    def _locate(self, sample: int) -> tuple[int, int]:
+    def _row_of(self, sample: int) -> tuple[int, int]:
         shard = int(np.searchsorted(self._starts, sample, side="right")) - 1
         return shard, int(sample - self._starts[shard])
 
@@ -401,11 +401,11 @@ class ShardSet:
     def _check_unchanged(self, shard: int, fd: int) -> os.stat_result:
         """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
         stat = os.fstat(fd)
-        found = stat.st_size, stat.st_mtime_ns
+        now = stat.st_size, stat.st_mtime_ns
         indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
-        if found != indexed:
+        if now != indexed:
             raise ShardChangedError(
-                f"{self.shards[shard]} has (size, mtime_ns) {found}, but it was indexed with {indexed}: {_CHANGED}"
+                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {_CHANGED}"
             )
         return stat
 

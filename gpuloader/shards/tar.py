@@ -1,6 +1,6 @@
 """Scans a tar file strictly: it accounts for every byte, or names the first byte that it does not understand.
 
-A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to whole blocks:
+A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to full blocks:
 
     bytes      field      meaning
     0-99       name       up to the first NUL; GNU `L` and PAX `path` override it
@@ -232,7 +232,7 @@ def _decimal(text: str, shard: str, position: int) -> int:
 
 
 def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
-    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts the whole record. Keeps those that matter here.
+    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts all of the record. Keeps those that matter here.
 
     Of the records of a sparse file, one is kept, so that a member never costs more than a few records.
     """

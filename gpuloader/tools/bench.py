@@ -207,7 +207,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
     for row, cause in find_bad_rows(run, batch.images, batch.drawn, message).items():
-        return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
+        return BadImageError(*run.shards.locate(int(batch.ids[row])), cause)
     return RuntimeError(message)
 
 

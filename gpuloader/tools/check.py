@@ -59,7 +59,7 @@ class BadSample:
 
 @dataclass(frozen=True)
 class BrokenShard:
-    """A shard that is not a whole tar.
+    """A shard that is a damaged tar.
 
     Attributes:
         shard: its path.
@@ -75,7 +75,7 @@ class BrokenShard:
 
 
 @dataclass(frozen=True)
-class StrayMember:
+class LeftOutMember:
     """A member of a shard that is in no sample: its name, the byte offset of its data, and why."""
 
     shard: str
@@ -116,7 +116,7 @@ class CheckResult:
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
-        broken: the shards that are not whole tars.
+        broken: the shards that are damaged tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         repaired: the copies that were written.
@@ -126,7 +126,7 @@ class CheckResult:
     samples: int
     bad: tuple[BadSample, ...]
     broken: tuple[BrokenShard, ...]
-    stray: tuple[StrayMember, ...]
+    stray: tuple[LeftOutMember, ...]
     stray_count: int
     lacking: tuple[Lacking, ...]
     repaired: tuple[Repaired, ...]
@@ -153,8 +153,8 @@ def check_shards(
         tar: as GPULoader takes it.
         quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
             of broken shards, because a loader refuses such shards.
-        repair: a folder for clean copies of all shards with anything wrong: without bad samples and stray members, and
-            up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
+        repair: a folder for clean copies of all shards with anything wrong: without bad samples and what is left out,
+            and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
@@ -179,8 +179,10 @@ def check_shards(
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
         if quarantine is not None:
-            whole = (sample for shard in shards if not shard.damage for sample in shard.samples)
-            write_quarantine(Path(quarantine), shard_set, {sample: bad[sample] for sample in whole if sample in bad})
+            undamaged = (sample for shard in shards if not shard.damage for sample in shard.samples)
+            write_quarantine(
+                Path(quarantine), shard_set, {sample: bad[sample] for sample in undamaged if sample in bad}
+            )
         shard_set.close()
     elif quarantine is not None:
         Path(quarantine).write_text("")  # no shard can be read, so there is nothing to leave out
@@ -206,7 +208,7 @@ def check_shards(
             if shard.damage is not None
         ),
         stray=tuple(
-            StrayMember(str(shard.path), item.name, item.offset, item.why)
+            LeftOutMember(str(shard.path), item.name, item.offset, item.why)
             for shard in shards
             for item in shard.index.left_out
         ),

@@ -117,8 +117,8 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
             except Refused as refused:
                 causes[row] = refused.cause
         for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
-            failures = decoder.failures([good[place][1] for place in run])
-            causes |= {good[run[place]][0]: cause for place, cause in failures.items()}
+            failures = decoder.failures([good[number][1] for number in run])
+            causes |= {good[run[number]][0]: cause for number, cause in failures.items()}
         return causes
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)

@@ -133,8 +133,8 @@ def _driver() -> tuple[Nvidia | None, list[Finding]]:
         result = subprocess.run([command, "-q", "-x"], capture_output=True, text=True, check=True, timeout=60)
         nvidia = parse_nvidia_smi(result.stdout)
     except subprocess.CalledProcessError as error:
-        said = (error.stdout or error.stderr).strip()
-        return None, [Finding("GPU", f"nvidia-smi fails: {said}", "failure", _REPAIR_DRIVER)]
+        answer = (error.stdout or error.stderr).strip()
+        return None, [Finding("GPU", f"nvidia-smi fails: {answer}", "failure", _REPAIR_DRIVER)]
     except (OSError, subprocess.TimeoutExpired, ET.ParseError) as error:
         return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _REPAIR_DRIVER)]
     findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
@@ -345,20 +345,20 @@ def _writable(name: str, folder: Path, advice: str) -> Finding:
 def processes(environ: Mapping[str, str]) -> Finding:
     """Checks that launchers' variables tell loaders the rank of this process and the number of processes."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    given = {name: environ[name] for name in names if name in environ}
-    found = " ".join(f"{name}={value}" for name, value in given.items())
-    if ("RANK" in given) != ("WORLD_SIZE" in given):
+    variables = {name: environ[name] for name in names if name in environ}
+    found = " ".join(f"{name}={value}" for name, value in variables.items())
+    if ("RANK" in variables) != ("WORLD_SIZE" in variables):
         return Finding("processes", found, "failure", "set both RANK and WORLD_SIZE, as torchrun does, or neither")
     for launcher, rank, size in _LAUNCHERS:
         count = environ.get(size, "")
-        if "RANK" not in given and rank in environ and count.isdigit() and int(count) > 1:
+        if "RANK" not in variables and rank in environ and count.isdigit() and int(count) > 1:
             advice = (
                 f"each process assumes that it is rank 0 of 1, unless it calls torch.distributed.init_process_group "
                 f"first: launch with torchrun, or set RANK=${rank} and WORLD_SIZE=${size} in each"
             )
             return Finding("processes", f"{launcher} runs {count} processes, but RANK is not set", "warning", advice)
     try:
-        world = World(*(int(given.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
+        world = World(*(int(variables.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
     except (ConfigError, ValueError) as error:
         return Finding("processes", found, "failure", f"correct how the processes are launched: {error}")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")

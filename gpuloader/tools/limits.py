@@ -82,12 +82,12 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, flo
     if setup.on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
         added = {stage: costs[stage].seconds - less for stage, less in zip(behind, before)}
-        whole = costs["loader"].seconds
+        total = costs["loader"].seconds
     else:
         added = {stage: cpu_shares(costs)[stage] for stage in behind}
-        whole = 1.0
+        total = 1.0
     most = max(behind, key=lambda stage: added[stage])
-    return ("delivery" if most == "loader" else most), min(1.0, added[most] / whole)
+    return ("delivery" if most == "loader" else most), min(1.0, added[most] / total)
 
 
 def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
@@ -98,11 +98,11 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
     units = [("s", "seconds")] if setup.on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
         chain = [(stage, getattr(each, cost)) for stage, each in costs.items() if stage != "disk"]
-        for place, (stage, whole) in enumerate(chain[1:], start=1):
-            part, most = max(chain[:place], key=lambda each: each[1])
-            if whole < (1 - _MUCH_NOISE) * most:
+        for number, (stage, taken) in enumerate(chain[1:], start=1):
+            part, most = max(chain[:number], key=lambda each: each[1])
+            if taken < (1 - _MUCH_NOISE) * most:
                 return (
-                    f"{_NAMES[stage]} took {whole:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
+                    f"{_NAMES[stage]} took {taken:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
                     f"{most:.3g} {unit}"
                 )
     return None

@@ -26,19 +26,19 @@ Batches: TypeAlias = Generator[int, None, None]
 """Does a part's work batch by batch, and yields the number of images in each."""
 
 
-def fitting_batch_size(asked: int | None, samples: int) -> int:
+def fitting_batch_size(batch_size: int | None, samples: int) -> int:
     """Returns the given batch size; for None 128, or the largest power of two that the samples fill.
 
     Raises:
         ConfigError: the given batch size is larger than the number of samples.
     """
-    if asked is None:
+    if batch_size is None:
         return min(LARGEST_BATCH, 1 << (samples.bit_length() - 1))
-    if isinstance(asked, int) and asked > samples:
+    if isinstance(batch_size, int) and batch_size > samples:
         raise ConfigError(
-            f"batch_size={asked}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
+            f"batch_size={batch_size}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
         )
-    return asked
+    return batch_size
 
 
 def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:

@@ -131,10 +131,10 @@ class Api:
         return self._gallery.labels()
 
     def _find(self, label: int | None, key: str) -> NDArray[np.int64]:
-        found = self._gallery.find(key)
+        ids = self._gallery.find(key)
         if label is None:
-            return found
-        return found[self._labels[found] == label] if self._labels is not None else found[:0]
+            return ids
+        return ids[self._labels[ids] == label] if self._labels is not None else ids[:0]
 
     def _id(self, query: Query) -> int:
         return _integer(query, "id", 0, len(self._gallery))

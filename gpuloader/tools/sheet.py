@@ -91,11 +91,11 @@ class Sheet:
                 self._canvas.rectangle((left - 3, upper - 3, right + 3, bottom + 3), frame)
             self.image.paste(fitted, (left, upper))
         for number, line in enumerate(lines):
-            place = (left, top + self._tile + 4 + number * _LINE)
-            self._canvas.text(place, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
+            corner = (left, top + self._tile + 4 + number * _LINE)
+            self._canvas.text(corner, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
 
     def _fit(self, picture: Picture) -> Picture:
-        """Shrinks a picture that is larger than a tile, and enlarges a small one by a whole factor."""
+        """Shrinks a picture that is larger than a tile, and enlarges a small one by an integer."""
         times = _LEAST_TILE // max(picture.size)
         if times > 1:
             return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)

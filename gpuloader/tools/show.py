@@ -144,25 +144,25 @@ class Gallery:
             raise ConfigError(f"sample {sample!r}: allowed is an id from 0 to {len(self) - 1}")
         label = None if self._labels is None else int(self._labels.of(np.array([sample]))[0])
         name = None if label is None else self.class_names.get(label)
-        place = self._shards.place(sample)
-        return Sample(int(sample), place.key, label, name, place.shard, place.offset)
+        where = self._shards.locate(sample)
+        return Sample(int(sample), where.key, label, name, where.shard, where.offset)
 
-    def find(self, text: str, whole: bool = False) -> NDArray[np.int64]:
+    def find(self, text: str, exact: bool = False) -> NDArray[np.int64]:
         """Returns the ids of the samples whose key contains this text, or equals it if `exact`."""
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
-            return np.arange(0 if whole else len(self))
+            return np.arange(0 if exact else len(self))
         ends = self._shards.index.column("key_end")
-        keys, places = self._shards.index.column("key_bytes").tobytes(), []
-        place = keys.find(wanted)
-        while place >= 0:
-            places.append(place)
-            place = keys.find(wanted, place + 1)
-        start = np.array(places, np.int64)
+        keys, offsets = self._shards.index.column("key_bytes").tobytes(), []
+        at = keys.find(wanted)
+        while at >= 0:
+            offsets.append(at)
+            at = keys.find(wanted, at + 1)
+        start = np.array(offsets, np.int64)
         end = start + len(wanted)
         rows = np.searchsorted(ends, start, side="right")
         match = end <= ends[rows]
-        if whole:
+        if exact:
             match = (start == np.append(0, ends)[rows]) & (end == ends[rows])
         return np.unique(rows[match])
 
@@ -179,8 +179,8 @@ class Gallery:
         encoded, (height, width) = self._image(sample)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        whole = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
-        [tensor] = self._run(whole, encoded, sample, 0, 0)
+        unchanged = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
+        [tensor] = self._run(unchanged, encoded, sample, 0, 0)
         return as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
@@ -221,15 +221,15 @@ class Gallery:
                 raise Refused(cause)
             admitted = admit_array(view) if self._shards.decoded else admit(view)
         except Refused as refused:
-            raise BadImageError(*self._shards.place(sample), refused.cause) from None
+            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
         return admitted[0] if self._shards.decoded else view.tobytes(), admitted[1]
 
     def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         try:
-            made = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
+            tensors = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
         except DataError as error:
-            raise BadImageError(*self._shards.place(sample), str(error).partition("decoded: ")[2]) from None
-        return made if isinstance(made, list) else [made]
+            raise BadImageError(*self._shards.locate(sample), str(error).partition("decoded: ")[2]) from None
+        return tensors if isinstance(tensors, list) else [tensors]
 
 
 def show(
@@ -311,9 +311,9 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
         return gallery.drawn(samples, seed)
     ids: list[int] = []
     for sample in samples:
-        if isinstance(sample, str) and not (found := gallery.find(sample, whole=True).tolist()):
+        if isinstance(sample, str) and not (same_key := gallery.find(sample, exact=True).tolist()):
             raise ConfigError(f"no sample of these shards has the key {sample!r}")
-        ids += found if isinstance(sample, str) else [sample]
+        ids += same_key if isinstance(sample, str) else [sample]
     return ids
 
 

@@ -284,29 +284,29 @@ def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserv
 
 def tuned_yaml(result: TuneResult) -> str:
     """Returns the loader's arguments as YAML, with a comment that says what was measured."""
-    found = result.search
+    searched = result.search
     versions = ", ".join(f"{name} {version}" for name, version in result.machine.versions.items())
-    said = [
+    comment = [
         "Arguments of GPULoader: GPULoader(**yaml.safe_load(open(...))). Written by `gpuloader tune`.",
         verdict(result),
-        f"Measured {result.date} on {result.device} in {counted(len(found.runs), 'run')}: {result.machine}.",
+        f"Measured {result.date} on {result.device} in {counted(len(searched.runs), 'run')}: {result.machine}.",
         f"{versions}.",
     ]
-    return "".join(f"# {line}\n" for line in said) + yaml.safe_dump(result.arguments, sort_keys=False)
+    return "".join(f"# {line}\n" for line in comment) + yaml.safe_dump(result.arguments, sort_keys=False)
 
 
 def verdict(result: TuneResult) -> str:
     """Says the result in one sentence."""
-    found = result.search
-    if not found.before:
+    searched = result.search
+    if not searched.before:
         return "These are the defaults: the time was up before anything was measured."
-    stopped = "" if found.complete else "; the time was up before everything was tried"
-    if found.best == result.defaults:
-        return f"The defaults were best: {found.before:,.0f} images/s{stopped}."
+    stopped = "" if searched.complete else "; the time was up before everything was tried"
+    if searched.best == result.defaults:
+        return f"The defaults were best: {searched.before:,.0f} images/s{stopped}."
     changed = ", ".join(
         f"{name}={value} (default {result.defaults[name]})"
-        for name, value in found.best.items()
+        for name, value in searched.best.items()
         if value != result.defaults[name]
     )
-    gain = found.after / found.before - 1
-    return f"{changed}: {found.after:,.0f} images/s, before {found.before:,.0f} ({gain:+.0%}){stopped}."
+    gain = searched.after / searched.before - 1
+    return f"{changed}: {searched.after:,.0f} images/s, before {searched.before:,.0f} ({gain:+.0%}){stopped}."

@@ -308,5 +308,5 @@ def test_the_first_samples_of_a_large_set(tmp_path: Path) -> None:
 def test_images_are_read_through_a_mapped_index(mixed: list[Path], mapped: None) -> None:
     opened = ShardSet.open(mixed)
     assert opened.read_images(np.array([3, 0]), Arena())[0].tobytes() == b"x"
-    assert opened.place(3).key == "b"
+    assert opened.locate(3).key == "b"
     assert opened.read_component(3, "json") == b"{}"

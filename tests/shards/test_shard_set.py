@@ -112,7 +112,7 @@ def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
     assert shard_set.column("label").tolist() == [i % 10 for i in order]
     assert list(shard_set.shards) == shards[::-1]
     for i in range(40):
-        shard, key, offset = shard_set.place(i)
+        shard, key, offset = shard_set.locate(i)
         assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
         assert Path(shard).read_bytes()[offset:].startswith(contents(shards)[order[i]])
 

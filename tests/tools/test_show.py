@@ -148,7 +148,7 @@ def test_keys_are_found(shards: list[Path], text: str, whole: bool, expected: li
 )
 def test_a_whole_key_is_no_part_of_another(tmp_path: Path, keys: list[str], text: str, expected: list[int]) -> None:
     path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
-    assert Gallery(path, device_id=None).find(text, whole=True).tolist() == expected
+    assert Gallery(path, device_id=None).find(text, exact=True).tolist() == expected
 
 
 # --- the picture

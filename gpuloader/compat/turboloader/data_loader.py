@@ -161,4 +161,4 @@ class DataLoader:
             return decoder.decode(batch.images)
         except UndecodableError as error:
             row, cause = min(decoder.failures(batch.images, str(error)).items())
-            raise BadImageError(*run.shards.place(int(batch.ids[row])), cause) from None
+            raise BadImageError(*run.shards.locate(int(batch.ids[row])), cause) from None

@@ -1,6 +1,6 @@
 """Downloads shards before they are needed.
 
-The plan gives the order of the samples for all ranks, and so the order in which shards are needed from any place on.
+The plan gives the order of the samples for all ranks, and so the order in which shards are needed from any step on.
 The next shards that fit in the cache together are `coming`: they are downloaded in this order, and removed last.
 """
 
@@ -84,7 +84,7 @@ class Need:
 
 
 class Ahead:
-    """Downloads the shards that are needed next, in threads; `reach` moves the place from which on they are needed."""
+    """Downloads the shards that are needed next, in threads; `reach` moves the step from which on they are needed."""
 
     def __init__(self, need: Need, cache: ShardCache) -> None:
         self._need = need

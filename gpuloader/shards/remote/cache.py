@@ -1,6 +1,6 @@
 """`ShardCache`: a folder of shards from stores, with a size limit, shared by all processes of a machine.
 
-    KEY.tar           a shard, whole and checked; its access time is that of its last use, its modification time is 0
+    KEY.tar           a shard, complete and checked; its access time is that of its last use, its modification time is 0
     KEY.SIZE.part     a partial download, in progress or left by a process that ended; SIZE bytes are reserved for it
     KEY.gpuidx        a shard's index, from a scan
     KEY.given.gpuidx  a shard's index, from beside the shard on the store
