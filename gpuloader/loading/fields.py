@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import ConfigError, describe
+from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
 
 _JSON = "json:"
@@ -144,15 +145,13 @@ def parse_fields(
 
 
 def _under(path: str, content: Any) -> Any:  # noqa: ANN401
-    """Returns the value under a path; the key "a.b" takes precedence over b in a."""
-    if not isinstance(content, dict):
-        raise ValueError(f"nothing is under {path!r}: it is {describe(content)}")
-    if path in content:
-        return content[path]
-    first, dot, rest = path.partition(".")
-    if not dot or first not in content:
-        raise ValueError(f"nothing is under {path!r}: its keys are {describe(sorted(content))}")
-    return _under(rest, content[first])
+    """Returns the value under a path; raises ValueError if there is none."""
+    searched, last = innermost(content, path)
+    if not isinstance(searched, dict):
+        raise ValueError(f"nothing is under {last!r}: it is {describe(searched)}")
+    if last not in searched:
+        raise ValueError(f"nothing is under {last!r}: its keys are {describe(sorted(searched))}")
+    return searched[last]
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401

@@ -77,6 +77,8 @@ class Progress(Generic[CursorT]):
             LoaderError: the iteration was running before, but is over now.
         """
         if not iteration.begun:
+            # An interrupt may come between any two of these lines, and then all of them run again. So the first keeps
+            # the start that it found, before the second moves it on to the next epoch, and `begun` comes last.
             iteration.start = iteration.start or self.start
             check_epoch(iteration.start.epoch)
             self.cursor, self.start = iteration.start, self._begin_of(iteration.start.epoch + 1)

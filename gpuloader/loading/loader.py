@@ -138,24 +138,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: AnyCache = None,
         world: AnyWorld = None,
     ) -> None:
+        self._arguments: dict[str, Any] = {name: value for name, value in locals().items() if name != "self"}
         self._unusable: str | None = None
-        self._arguments: dict[str, Any] = {
-            "tar": tar,
-            "batch_size": batch_size,
-            "device_id": device_id,
-            "preset": preset,
-            "shuffle": shuffle,
-            "last_batch": last_batch,
-            "seed": seed,
-            "output": output,
-            "label_from": label_from,
-            "fields": fields,
-            "sampling": sampling,
-            "on_error": on_error,
-            "decoder": decoder,
-            "cache": cache,
-            "world": world,
-        }
         self._run = resolve_run(**self._arguments)
         self._quarantine = Quarantine(self._run)
         self._batches = DecodedBatches(self._run, self._quarantine)

@@ -103,7 +103,10 @@ class Reader:
             try:
                 return self._read(cursor, arena, wanted)
             except _DiscardedError:
-                continue  # the shard is downloaded again; this happens once for each
+                # An image was bad because the shard's copy in the cache is damaged. The copy is gone now, and what was
+                # read of it counts for nothing: read all of the step again, which downloads the shard again. A shard
+                # is looked at once, so this ends; an image that is bad in the second copy, too, is bad in the data.
+                continue
 
     def _read(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> EncodedBatch:
         started = time.perf_counter()

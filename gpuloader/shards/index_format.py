@@ -290,6 +290,8 @@ class Columns:
 
     def _check(self, blocks: slice | NDArray[np.int64]) -> None:
         """Checks that the file is unchanged, and those of these blocks that were not checked yet."""
+        # Before anything is read: pages beyond the end of a file that was cut would end the process by a signal, and
+        # an overwritten block would differ from what was checked. Its digest is not compared again at later uses.
         if self._file is not None and _state(self._file) != self._state:
             raise self._refuse("was cut or overwritten while it was in use")
         if self._any_unchecked:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.helpers.text import similar
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
@@ -40,7 +41,7 @@ _DIGESTED = 1 << 20
 _log = logging.getLogger("gpuloader")
 
 
-class Labels(Protocol):
+class Labels(ABC):
     """The labels of a shard set.
 
     Attributes:
@@ -51,18 +52,16 @@ class Labels(Protocol):
             they are read with the samples.
     """
 
-    @property
-    def place(self) -> str: ...
+    def __init__(self, place: str, names: Mapping[int, str]) -> None:
+        self.place = place
+        self.names = names
+        self.classes = as_list(names)
 
     @property
-    def names(self) -> Mapping[int, str]: ...
+    def digest(self) -> str | None:
+        return None
 
-    @property
-    def classes(self) -> tuple[str, ...] | None: ...
-
-    @property
-    def digest(self) -> str | None: ...
-
+    @abstractmethod
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
@@ -161,7 +160,7 @@ class _Used:
         return digest.hexdigest()
 
 
-class _Known:
+class _Known(Labels):
     """Labels that are known from the start.
 
     Args:
@@ -169,11 +168,9 @@ class _Known:
     """
 
     def __init__(self, place: str, label_of: _LabelOf, names: Mapping[int, str], used: _Used) -> None:
+        super().__init__(place, names)
         self._label_of = label_of
         self._used = used
-        self.place = place
-        self.names = names
-        self.classes = as_list(names)
 
     @cached_property
     def digest(self) -> str:
@@ -183,11 +180,8 @@ class _Known:
         return self._label_of(samples)
 
 
-class _ReadLabels:
+class _ReadLabels(Labels):
     """Labels that are read from a component of each sample.
-
-    Attributes:
-        digest: None; the labels are not in the index.
 
     Args:
         place: "cls" or "json:NAME".
@@ -195,14 +189,11 @@ class _ReadLabels:
     """
 
     def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
+        super().__init__(place, names.names)
         self._shards = shards
-        self.place = place
         self._extension = place.partition(":")[0]
         self._parse = parse
         self._names = names
-        self.names = names.names
-        self.classes = as_list(names.names)
-        self.digest = None
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
@@ -240,7 +231,8 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise LabelError(f"is not JSON: {error}") from None
-    searched, label = _under(name, parsed)
+    searched, last = innermost(parsed, name)
+    label = searched.get(last) if isinstance(searched, dict) else None
     if isinstance(label, str) and named:
         return label
     if not is_integer(label, -(2**63), 2**63):
@@ -257,16 +249,6 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
     return label
 
 
-def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """Returns the innermost object searched and its value for the name; the key "a.b" takes precedence over b in a."""
-    if not isinstance(content, dict):
-        return content, None
-    first, dot, rest = name.partition(".")
-    if name not in content and dot and first in content:
-        return _under(rest, content[first])
-    return content, content.get(name)
-
-
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     table = shards.column("label")
     missing = np.flatnonzero(table == NO_LABEL)
@@ -281,7 +263,7 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
         used.refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
-    return _Known("cls", shards.labels_of, names.names, used)
+    return _Known("cls", partial(shards.index.at, "label"), names.names, used)
 
 
 def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) -> Labels:

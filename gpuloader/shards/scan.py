@@ -110,9 +110,8 @@ class _Gathered:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        self._components = array(
-            "q"
-        )  # for each: key, extension, offset, size, and height, width, orientation (or a label)
+        # For each: key, extension, offset, size, and height, width, orientation (or a label).
+        self._components = array("q")
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0

@@ -164,10 +164,6 @@ class ShardSet:
         """
         return self.index.column(name)
 
-    def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the labels of (b,) samples, as in the column `label`."""
-        return self.index.at("label", samples)
-
     @property
     def local(self) -> bool:
         """Whether no shard is on a store. A shard on a store may be downloaded again, so its bytes may change."""
@@ -180,9 +176,9 @@ class ShardSet:
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
-        shard, row = self._row_of(samples) if samples < len(self) else (len(self.shards), 0)
+        shard = self._shard_of(samples)  # the first that is not complete; after all of them if there is none
         digest = sum(self.index.data_digests()[:shard], DataDigest())
-        return digest + self.index.data_digest_of(samples - row, samples)
+        return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
@@ -235,9 +231,8 @@ class ShardSet:
 
     def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
-        shard, _ = self._row_of(sample)
         offset = self.index.at("image_offset", np.array([sample]))
-        return Location(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
+        return Location(str(self.shards[self._shard_of(sample)]), self.index.key(sample), int(offset[0]))
 
     def key(self, sample: int) -> str:
         """Returns a sample's key."""
@@ -292,7 +287,7 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard, _ = self._row_of(sample)
+        shard = self._shard_of(sample)
         offset_and_size = self.index.component(sample, extension)
         if offset_and_size is None:
             return None
@@ -316,7 +311,7 @@ class ShardSet:
         It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
         that reading downloads it again; then what was read of it counts for nothing, and the result is True.
         """
-        shard, _ = self._row_of(sample)
+        shard = self._shard_of(sample)
         return (
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
@@ -349,9 +344,8 @@ class ShardSet:
         if hasattr(self, "_lock"):
             self.close()
 
-    def _row_of(self, sample: int) -> tuple[int, int]:
-        shard = int(np.searchsorted(self._starts, sample, side="right")) - 1
-        return shard, int(sample - self._starts[shard])
+    def _shard_of(self, sample: int) -> int:
+        return int(np.searchsorted(self._starts, sample, side="right")) - 1
 
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, samples, side="right") - 1

@@ -293,13 +293,9 @@ def _cut(shard: _Shard) -> str | None:
     cut = shard.damage is not None or any(not item.name for item in index.left_out)
     if not cut or len(index) < 2:
         return None
-    missing = sorted(_extensions(index, len(index) - 2) - _extensions(index, len(index) - 1))
+    before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
+    missing = sorted(before - last)
     return f"the shard is cut after it, and it lacks .{', .'.join(missing)}" if missing else None
-
-
-def _extensions(index: ShardIndex, row: int) -> set[str]:
-    start = int(index.component_end[row - 1]) if row else 0
-    return {index.extensions[number] for number in index.component_extension[start : index.component_end[row]]}
 
 
 def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:

@@ -227,6 +227,8 @@ class _Server(ThreadingHTTPServer):
             self._waits_since.pop(connection, None)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        # All threads may be taken by clients that send nothing. Then the one that kept the server waiting longest is
+        # ended at once; its thread notices, and ends. If no client is waited for, all are being answered: wait.
         seconds = 0.0
         while not self._free.acquire(timeout=seconds):
             self._end_slow_ones(at_least=1)
