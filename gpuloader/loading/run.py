@@ -15,19 +15,7 @@ import torch
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
-from gpuloader.loading.argument_types import (
-    AnyCache,
-    AnyDecoder,
-    AnyDevice,
-    AnyFields,
-    AnyLabels,
-    AnyOutput,
-    AnyPreset,
-    AnySampling,
-    AnyShuffle,
-    AnyWorld,
-    OnError,
-)
+from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
     output_names,
     resolve_bad_images,
@@ -173,20 +161,20 @@ class Run:
 def resolve_run(
     tar: Sources,
     batch_size: int,
-    device_id: AnyDevice,
+    device_id: types.AnyDevice,
     *,
-    preset: AnyPreset,
-    shuffle: AnyShuffle,
+    preset: types.AnyPreset,
+    shuffle: types.AnyShuffle,
     last_batch: LastBatch | None,
     seed: int,
-    output: AnyOutput,
-    label_from: AnyLabels,
-    fields: AnyFields,
-    sampling: AnySampling,
-    on_error: OnError,
-    decoder: AnyDecoder,
-    cache: AnyCache,
-    world: AnyWorld,
+    output: types.AnyOutput,
+    label_from: types.AnyLabels,
+    fields: types.AnyFields,
+    sampling: types.AnySampling,
+    on_error: types.OnError,
+    decoder: types.AnyDecoder,
+    cache: types.AnyCache,
+    world: types.AnyWorld,
 ) -> Run:
     """Resolves `GPULoader`'s arguments: opens the shards, and lets the ranks compare their arguments.
 
@@ -239,7 +227,7 @@ def resolve_run(
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
 
 
-def _name_recipe(preset: AnyPreset) -> str:
+def _name_recipe(preset: types.AnyPreset) -> str:
     if is_recipe_mapping(preset):
         return "as a mapping"
     if isinstance(preset, Mapping):

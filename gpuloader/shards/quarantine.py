@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.shard_set import ShardSet
 
+_Entry: TypeAlias = tuple[str, str, int, str]
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
 _MOST_BYTES = 256 << 20  # a line takes about 150
 
@@ -64,7 +66,7 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
     return causes
 
 
-def _entry(line: str, where: str) -> tuple[str, str, int, str]:
+def _entry(line: str, where: str) -> _Entry:
     """Returns the values of a line."""
     try:
         entry = json.loads(line)
@@ -77,9 +79,7 @@ def _entry(line: str, where: str) -> tuple[str, str, int, str]:
     return entry["shard"], entry["key"], entry["offset"], entry["cause"]
 
 
-def _samples_at(
-    shards: ShardSet, entries: Sequence[tuple[str, str, int, str]]
-) -> Mapping[tuple[str, str, int], list[int]]:
+def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[str, str, int], list[int]]:
     """Maps (shard's name, key, offset) to samples, for all samples to which an entry may refer."""
     offsets: dict[str, set[int]] = {}
     for name, _, offset, _ in entries:

@@ -92,14 +92,9 @@ def _undamaged(shard: Path | str, index: ShardIndex, damage: TarError | None) ->
     if damage is not None:
         raise damage
     if index.left_out_count:
-        first = index.left_out[0]
-        _log.warning(
-            "%s: %d members are in no sample, the first being %r (%s)",
-            shard,
-            index.left_out_count,
-            first.name,
-            first.why,
-        )
+        count, first = index.left_out_count, index.left_out[0]
+        text = "%s: %d members are in no sample, the first being %r (%s)"
+        _log.warning(text, shard, count, first.name, first.why)
     return index
 
 

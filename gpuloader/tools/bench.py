@@ -136,14 +136,7 @@ def _measure_device(
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
-    setup = Setup(
-        on_gpu,
-        data.fits_in_memory,
-        data.decoded,
-        run.plan.positions.shuffle,
-        run.num_threads,
-        machine.cores,
-    )
+    setup = Setup(on_gpu, data.fits_in_memory, data.decoded, run.plan.positions.shuffle, run.num_threads, machine.cores)
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,

@@ -85,11 +85,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     torch, torch_error = _import("torch")
     dali, dali_error = _import("nvidia.dali")
     flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
-    findings += [
-        _torch(torch, torch_error, nvidia),
-        _dali(dali, dali_error, flavours),
-        _decoders(),
-    ]
+    findings += [_torch(torch, torch_error, nvidia), _dali(dali, dali_error, flavours), _decoders()]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
     if torch is not None and torch.cuda.is_available() and dali is not None:

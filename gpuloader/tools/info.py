@@ -166,10 +166,5 @@ def _spread(values: NDArray[Any]) -> Spread | None:
         edges = np.array([smallest, smallest])
     counts, edges = np.histogram(values, edges)
     return Spread(
-        smallest,
-        float(np.median(values)),
-        float(values.mean()),
-        largest,
-        tuple(edges.tolist()),
-        tuple(counts.tolist()),
+        smallest, float(np.median(values)), float(values.mean()), largest, tuple(edges.tolist()), tuple(counts.tolist())
     )
