@@ -205,31 +205,16 @@ class ShardIndex(ShardFacts, Index):
     """The samples of one tar, in its order; see the module's docstring.
 
     Attributes:
-        image_offset, image_size: (n,) int64, of the encoded images in the tar, in bytes.
-        height, width: (n,) int32 pixels as stored; 0 if the header did not say.
-        orientation: (n,) uint8, EXIF's, 0 if it is not known.
-        label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
+        columns: those of the module's docstring, by name.
     """
 
-    image_offset: NDArray[np.int64]
-    image_size: NDArray[np.int64]
-    height: NDArray[np.int32]
-    width: NDArray[np.int32]
-    orientation: NDArray[np.uint8]
-    label: NDArray[np.int64]
-    key_end: NDArray[np.int64]
-    component_end: NDArray[np.int64]
-    component_extension: NDArray[np.int32]
-    component_offset: NDArray[np.int64]
-    component_size: NDArray[np.int64]
-    key_bytes: NDArray[np.uint8]
+    columns: Arrays
 
     def __len__(self) -> int:
-        return len(self.height)
+        return len(self.columns["height"])
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        values: NDArray[Any] = getattr(self, name)
-        return values[start:stop]
+        return self.columns[name][start:stop]
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tar's time and the members left out."""
@@ -277,8 +262,8 @@ class ShardIndex(ShardFacts, Index):
             IndexFileError: it is damaged, of another version, or of several shards.
         """
         index = SetIndex.parse(data, path)
-        columns: dict[str, Any] = {name: index.column(name) for name in COLUMNS}
-        return cls(**vars(facts_of_one(index.head, path)), **columns)
+        columns = {name: index.column(name) for name in COLUMNS}
+        return cls(**vars(facts_of_one(index.head, path)), columns=columns)
 
 
 class SetIndex(Index):

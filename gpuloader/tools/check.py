@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
 from gpuloader.helpers.cores import available_cores
@@ -196,10 +195,9 @@ def check_shards(
         shards=len(shards),
         samples=shards[-1].samples.stop,
         bad=tuple(
-            BadSample(
-                str(shard.path), shard.index.key(row), int(shard.index.image_offset[row]), bad[shard.samples[row]]
-            )
+            BadSample(str(shard.path), index.key(row), int(index.column("image_offset")[row]), bad[shard.samples[row]])
             for shard, rows in zip(shards, bad_rows)
+            for index in [shard.index]
             for row in rows
         ),
         broken=tuple(
@@ -304,10 +302,11 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
     beside: set[str] = set()
     for shard in shards:
         index = shard.index
-        having.update(dict(zip(index.extensions, np.bincount(index.component_extension).tolist())))
-        rows = np.repeat(np.arange(len(index)), np.diff(index.component_end, prepend=0))
-        numbers = index.component_extension[index.component_offset != index.image_offset[rows]]
-        beside.update(index.extensions[number] for number in np.unique(numbers))
+        of_component = index.column("component_extension")
+        having.update(dict(zip(index.extensions, np.bincount(of_component).tolist())))
+        rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
+        is_beside = index.column("component_offset") != index.column("image_offset")[rows]
+        beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
     samples = shards[-1].samples.stop
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
@@ -326,11 +325,11 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     samples = len(index) - len(bad_rows)
     if samples == 0:
         return Repaired(str(path), None, 0)
-    rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
-    offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
+    offsets = index.column("component_offset")
+    rows = np.searchsorted(index.column("component_end"), np.arange(len(offsets)), side="right")
     with whole_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            to_copy = set(offsets.tolist())
+            to_copy = set(offsets[~np.isin(rows, bad_rows)].tolist())
             for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
                 if member.offset in to_copy:
                     info = tarfile.TarInfo(member.name)
