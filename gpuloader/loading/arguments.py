@@ -27,7 +27,6 @@ _log = logging.getLogger("gpuloader")
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
 
-
 VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
@@ -42,7 +41,6 @@ _IN_VALUES = {
     for argument, value in VALUES.items()
     for each in fields(value)
 }
-
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
 _OF_TORCH = {

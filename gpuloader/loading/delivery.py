@@ -44,7 +44,6 @@ class Batch(TypedDict):
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
 
-
 _STAGED_BYTES = 64 << 10
 
 

@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.regular_file import Read, read_regular
+from gpuloader.helpers.values import is_integer
 from gpuloader.helpers.whole_files import whole_file
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
@@ -475,10 +476,6 @@ def _check_values(head: Head, raw: Arrays, name: str, start: int, stop: int) -> 
         raise ValueError("a component has an unknown extension")
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NO_BYTES.search(value) is None
 
@@ -495,8 +492,7 @@ def _is_left_out(item: object, head: Head) -> bool:
         return False
     offset, shard = item[1], item[3]
     return (
-        _is_count(shard)
-        and shard < head.rows("shards")
-        and _is_count(offset)
+        is_integer(shard, 0, head.rows("shards"))
+        and is_integer(offset, 0, 2**63)
         and offset <= head.table["shard_bytes"][shard]
     )

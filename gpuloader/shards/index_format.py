@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.regular_file import Read, check_regular
+from gpuloader.helpers.values import is_integer
 
 VERSION = 3
 BLOCK_BYTES = 1 << 20
@@ -140,7 +141,7 @@ def _parse(
     if not isinstance(facts, dict) or not isinstance(facts.get("counts"), dict):
         raise ValueError("its header is not an object with counts")
     counts = facts["counts"]
-    if not all(type(count) is int and 0 <= count < 2**62 for count in counts.values()):
+    if not all(is_integer(count, 0, 2**62) for count in counts.values()):
         raise ValueError("its header has wrong counts")
     blocks_at = _HEAD_AT + len(head)
     in_head, end = _places(facts.get("table"), counts, table, _padded(json_bytes))

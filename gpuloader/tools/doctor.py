@@ -103,7 +103,8 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         processes(os.environ),
     ]
     if shards is not None:
-        findings += [_index(shards[0]), _disk(shards)]
+        advice = "make the indexes elsewhere, or they are made at each start"
+        findings += [_writable("index folder", index_file(shards[0]).parent, advice), _disk(shards)]
     return tuple(findings)
 
 
@@ -162,8 +163,7 @@ def _torch(torch: ModuleType | None, error: str, nvidia: Nvidia | None) -> Findi
     if nvidia is None or not nvidia.gpus:
         return Finding("torch", found)
     if not torch.version.cuda:
-        advice = "loaders run on the CPU: install torch for CUDA, as pytorch.org says"
-        return Finding("torch", found, "warning", advice)
+        return Finding("torch", found, "warning", "loaders run on the CPU: install torch for CUDA, as pytorch.org says")
     if not torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         advice = (
@@ -361,12 +361,6 @@ def processes(environ: Mapping[str, str]) -> Finding:
 
 
 # --- the shards
-
-
-def _index(shard: Path) -> Finding:
-    return _writable(
-        "index folder", index_file(shard).parent, "make the indexes elsewhere, or they are made at each start"
-    )
 
 
 def _disk(shards: Sequence[Path]) -> Finding:

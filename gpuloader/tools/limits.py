@@ -11,7 +11,6 @@ from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
 
-
 _READER_IS_BUSY = 0.8
 _MUCH_NOISE = 0.2
 _NAMES: Mapping[Stage, str] = {

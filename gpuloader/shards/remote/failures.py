@@ -56,8 +56,8 @@ def is_final(error: Exception) -> bool:
 def explain(error: Exception, url: str) -> str:
     """Returns the error's message in one line, without secrets, and shortened: a store may send a page."""
     status, message = status_of(error), getattr(error, "message", None)
-    said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
-    return shorten(" ".join(without_secrets(said.replace(url, without_secrets(url))).split()), _MOST_CHARACTERS)
+    text = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
+    return shorten(" ".join(without_secrets(text.replace(url, without_secrets(url))).split()), _MOST_CHARACTERS)
 
 
 def status_of(error: Exception) -> int | None:

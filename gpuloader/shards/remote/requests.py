@@ -43,9 +43,9 @@ def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
             import aiohttp
 
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS)
-            given = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            configured = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
             own = {"timeout": limits, "trust_env": True, "auto_decompress": False, "read_bufsize": _BUFFER_BYTES}
-            options["client_kwargs"] = {**own, **given}
+            options["client_kwargs"] = {**own, **configured}
     except ImportError as error:
         raise ConfigError(f"{protocol}:// needs packages that are missing: pip install 'gpuloader[remote]'") from error
     return fsspec.filesystem(protocol, **options)
@@ -153,10 +153,10 @@ class Requests:
         return answer
 
 
-def check_size(found: int, expected: int) -> None:
+def check_size(received: int, expected: int) -> None:
     """Raises OSError if the answer has not exactly the requested number of bytes."""
-    if found != expected:
-        raise OSError(f"{found} bytes came in place of the {expected} that were asked for")
+    if received != expected:
+        raise OSError(f"{received} bytes came in place of the {expected} that were asked for")
 
 
 async def _await_answer(

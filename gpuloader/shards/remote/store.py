@@ -124,7 +124,7 @@ class RemoteShard:
     def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
         """Reads a small object; None if it does not exist, access is refused, or it is larger than `most_bytes`."""
 
-        def whole(requests: Requests) -> bytes:
+        def read_all(requests: Requests) -> bytes:
             if not requests.streams:
                 return requests.read_beginning(most_bytes + 1)
             data = bytearray()
@@ -136,7 +136,7 @@ class RemoteShard:
             return bytes(data)
 
         try:
-            data = _try(self.url, whole, wanted)
+            data = _try(self.url, read_all, wanted)
         except (ShardNotFoundError, _ForbiddenError):
             return None
         if len(data) > most_bytes:
@@ -192,10 +192,10 @@ class RemoteShard:
         if tag and version.tag and _strong(tag) != _strong(version.tag):
             raise self._changed_error(f"now has the {name} {shorten(tag, _TAG_SHOWN)}", version)
         if answer.status == 206:
-            found = answer.headers.get("content-range", "")
+            part = answer.headers.get("content-range", "")
             expected = f"bytes {start}-{end - 1}/"
-            if found not in (f"{expected}{version.size_bytes}", f"{expected}*"):
-                raise OSError(f"the part {describe(found)} came in place of '{expected}{version.size_bytes}'")
+            if part not in (f"{expected}{version.size_bytes}", f"{expected}*"):
+                raise OSError(f"the part {describe(part)} came in place of '{expected}{version.size_bytes}'")
         if (length := answer.headers.get("content-length")) is not None:
             check_size(int(length), end - start)
 
@@ -205,9 +205,9 @@ class RemoteShard:
         if (now := self.version(wanted)) != version:
             raise self._changed_error(f"has (size, tag) {_describe(now)}", version)
 
-    def _changed_error(self, found: str, version: Version) -> ShardChangedError:
+    def _changed_error(self, problem: str, version: Version) -> ShardChangedError:
         return ShardChangedError(
-            f"{self} {found}, but it had (size, tag) {_describe(version)} when this loader was created. "
+            f"{self} {problem}, but it had (size, tag) {_describe(version)} when this loader was created. "
             f"Make the loader again once the shard is final"
         )
 
@@ -241,8 +241,8 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     Raises:
         RemoteError: the store does not answer.
     """
-    found = _try(pattern, Requests.match, lambda: True)
-    files = sorted(path for path, info in found.items() if info.get("type") != "directory")
+    objects = _try(pattern, Requests.match, lambda: True)
+    files = sorted(path for path, info in objects.items() if info.get("type") != "directory")
     return [RemoteShard(f"{protocol_of(pattern)}://{path.removeprefix('/')}") for path in files]
 
 
@@ -263,17 +263,17 @@ def _try(
             failure = failures.without_frames(error)
         if failures.is_missing(failure):
             raise ShardNotFoundError(f"no such object: {shown}")
-        said = failures.explain(failure, url)
+        reason = failures.explain(failure, url)
         if failures.is_forbidden(failure):
-            raise _ForbiddenError(shown, said, tries)
+            raise _ForbiddenError(shown, reason, tries)
         if (here := here_bytes()) - counted_bytes >= PROGRESS_BYTES:
             tries, counted_bytes = 1, here
         if tries == _MOST_TRIES or failures.is_final(failure):
-            raise RemoteError(shown, said, tries)
+            raise RemoteError(shown, reason, tries)
         own_seconds = FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1)
         seconds = max(own_seconds, failures.requested_pause_seconds(failure))
         if seconds > _TOLD_PAUSE_SECONDS:
-            _log.info("%s: %s: trying again in %.0f s", shown, said, seconds)
+            _log.info("%s: %s: trying again in %.0f s", shown, reason, seconds)
         pause(seconds, wanted)
 
 
