@@ -70,7 +70,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "label": lambda: labels,
         "index": lambda: on_device(batch.ids),
         "valid": lambda: on_device(batch.valid),
-        "key": lambda: [run.shards.key(int(sample)) for sample in batch.ids],
+        "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         **{name: partial(_deliver_field, run.device, name, batch.fields.get(name, [])) for name in run.fields},
     }
     return {name: values[entry]() for entry, name in run.names.items()}

@@ -189,9 +189,7 @@ class MixedLoader(Closing, Generic[B_co]):
     def _begin(self, name: str, epoch: int) -> Iterator[B_co]:
         """Begins an epoch of a loader, even if a state was restored in it."""
         loader = self._epochs[name]
-        if isinstance(loader, TorchEpochs):
-            return loader.begin(epoch)
-        return begin_epoch(loader, epoch)
+        return loader.begin(epoch) if isinstance(loader, TorchEpochs) else begin_epoch(loader, epoch)
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
         """Returns the epoch of a loader in an epoch of the mixed loader."""

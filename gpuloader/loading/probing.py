@@ -7,7 +7,6 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import platformdirs
 import torch
@@ -40,7 +39,8 @@ def find_decoding(device_id: int) -> Found:
         DeviceError: the GPU cannot decode.
     """
     key = {"GPU": torch.cuda.get_device_name(device_id), **decoder_versions()}
-    file = _file(key)
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    file = platformdirs.user_cache_path("gpuloader") / f"decoding-{digest}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # there is no such file, or it is damaged
         kept = json.loads(file.read_text())
         problems = tuple(str(kept["problems"][number]) for number in range(len(TRIALS)))
@@ -55,8 +55,3 @@ def find_decoding(device_id: int) -> Found:
     except OSError as error:
         _log.warning("%s cannot be written (%s): each loader tries again how the GPU decodes", file, error.strerror)
     return found
-
-
-def _file(key: dict[str, str]) -> Path:
-    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
-    return platformdirs.user_cache_path("gpuloader") / f"decoding-{digest}.json"

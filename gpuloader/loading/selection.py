@@ -81,7 +81,7 @@ def select(shards: ShardSet, sampling: Sampling) -> Selection:
     lacking = [np.empty(0, np.int64)]
     for extension in sampling.require:
         _check_exists("require", extension, shards)
-        lacking.append(shards.samples_without(extension))
+        lacking.append(shards.index.rows_without(extension))
     left_out = np.unique(np.concatenate(lacking))
     if ids is not None and len(left_out):
         ids = ids[~np.isin(ids, left_out)]
@@ -149,12 +149,12 @@ def check_components(
     problems, lacking = [], []
     for extension in extensions:
         _check_exists("fields", extension, shards)
-        samples = shards.samples_without(extension)
+        samples = shards.index.rows_without(extension)
         if len(samples):
             samples = samples[positions.includes(samples)]
         samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
         if len(samples):
-            keys = _list([shards.key(int(sample)) for sample in samples[:4]])
+            keys = _list([shards.index.key(int(sample)) for sample in samples[:4]])
             problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
             lacking.append(extension)
     if problems:
@@ -260,7 +260,7 @@ def _keys_in(file: Path) -> list[str]:
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     """Returns the ids of the samples with these keys, in the keys' order."""
-    wanted, of_all = set(keys), shards.all_keys()
+    wanted, of_all = set(keys), shards.index.all_keys()
     samples = [sample for sample, key in enumerate(of_all) if key in wanted]
     id_of = {of_all[sample]: sample for sample in samples}
     if len(id_of) < len(wanted):
@@ -281,7 +281,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
 
 def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     matches = re.compile(fnmatch.translate(pattern)).match
-    ids = [sample for sample, key in enumerate(shards.all_keys()) if matches(key)]
+    ids = [sample for sample, key in enumerate(shards.index.all_keys()) if matches(key)]
     if not ids:
         raise ConfigError(
             f"subset: no key matches {pattern!r}; a string is a pattern such as 'cat/*', or a file of keys if it ends "
@@ -291,7 +291,7 @@ def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _explain_keys(shards: ShardSet) -> str:
-    some = [shards.key(sample) for sample in range(min(3, len(shards)))]
+    some = [shards.index.key(sample) for sample in range(min(3, len(shards)))]
     return f"A key is the path in the tar up to the first dot of the file's name: the first here are {_list(some)}"
 
 

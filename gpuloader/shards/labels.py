@@ -74,7 +74,7 @@ def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
     """
     if (shards.column("label") != NO_LABEL).any():
         return "cls"
-    return "folder" if any(map(_folder, shards.all_keys())) else None
+    return "folder" if any(map(_folder, shards.index.all_keys())) else None
 
 
 def make_labels(
@@ -111,7 +111,7 @@ def make_labels(
         names = _names(shards, class_names)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
         advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
-        used_samples.refuse(shards.samples_without("json"), _LACKING.format("json"), advice)
+        used_samples.refuse(shards.index.rows_without("json"), _LACKING.format("json"), advice)
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -252,7 +252,7 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     table = shards.column("label")
     missing = np.flatnonzero(table == NO_LABEL)
-    in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
+    in_folders = len(missing) > 0 and all(map(_folder, shards.index.all_keys()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
     used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
@@ -267,7 +267,7 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
 
 
 def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) -> Labels:
-    folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
+    folders = [_folder(key) for key in shards.index.all_keys()]  # no array: its texts are all as long as the longest
     occurring = sorted(set(folders) - {""})
     classes = tuple(occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}

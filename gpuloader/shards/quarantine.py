@@ -89,5 +89,5 @@ def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[st
         ids = shards.samples_of(number)
         image_offsets = shards.index.column("image_offset", ids.start, ids.stop)
         for row in np.flatnonzero(np.isin(image_offsets, list(offsets.get(shard.name, ())))).tolist():
-            samples.setdefault((shard.name, shards.key(ids[row]), int(image_offsets[row])), []).append(ids[row])
+            samples.setdefault((shard.name, shards.index.key(ids[row]), int(image_offsets[row])), []).append(ids[row])
     return samples

@@ -234,22 +234,10 @@ class ShardSet:
         offset = self.index.at("image_offset", np.array([sample]))
         return Location(str(self.shards[self._shard_of(sample)]), self.index.key(sample), int(offset[0]))
 
-    def key(self, sample: int) -> str:
-        """Returns a sample's key."""
-        return self.index.key(sample)
-
-    def all_keys(self) -> list[str]:
-        """Returns the keys of all samples."""
-        return self.index.all_keys()
-
     @cached_property
     def extensions(self) -> tuple[str, ...]:
         """The extensions of all components, sorted."""
         return tuple(sorted(self.index.extensions))
-
-    def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """Returns the ids of the samples without a component of that extension, in order."""
-        return self.index.rows_without(extension)
 
     def read_images(
         self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
@@ -293,7 +281,7 @@ class ShardSet:
             return None
         if cause := cause_in_bytes(offset_and_size[1]):
             component = f"the .{extension} component"
-            message = f"{component} of {self.key(sample)!r} in {self.shards[shard]}: {cause}"
+            message = f"{component} of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
             raise Refused(f"{component} beside it: {cause}", message)
         view = np.empty(offset_and_size[1], np.uint8)
         with self._lock:
