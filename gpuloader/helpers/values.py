@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 
 def is_integer(value: object, least: int | None = None, end: int | None = None) -> TypeGuard[int]:
@@ -10,3 +10,14 @@ def is_integer(value: object, least: int | None = None, end: int | None = None) 
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return (least is None or least <= value) and (end is None or value < end)
+
+
+def innermost(content: Any, path: str) -> tuple[Any, str]:  # noqa: ANN401
+    """Follows a path such as "a.b" into JSON; returns the last value that it leads into, and the rest of the path.
+
+    The key "a.b" takes precedence over b in a.
+    """
+    first, dot, rest = path.partition(".")
+    if isinstance(content, dict) and path not in content and dot and first in content:
+        return innermost(content[first], rest)
+    return content, path

@@ -27,7 +27,6 @@ _log = logging.getLogger("gpuloader")
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
 
-
 VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
@@ -42,7 +41,6 @@ _IN_VALUES = {
     for argument, value in VALUES.items()
     for each in fields(value)
 }
-
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
 _OF_TORCH = {
@@ -110,7 +108,7 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
-    """A loader's `shuffle`; True and False mean the same as in torch."""
+    """Returns a loader's `shuffle`; True and False mean the same as in torch."""
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
     return shuffle
@@ -155,7 +153,7 @@ def _gpu_number(name: object) -> int:
 
 
 def resolve_bad_images(on_error: object) -> BadImages:
-    """A loader's `on_error` as a `BadImages`; the strings are short forms."""
+    """Returns a loader's `on_error` as a `BadImages`; the strings are short forms."""
     if isinstance(on_error, str):
         if on_error not in ("raise", "replace"):
             raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
@@ -164,7 +162,7 @@ def resolve_bad_images(on_error: object) -> BadImages:
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:
-    """A loader's `label_from` as a `LabelFrom`; a string is a short form."""
+    """Returns a loader's `label_from` as a `LabelFrom`; a string is a short form."""
     if label_from is None or isinstance(label_from, str):
         return LabelFrom(label_from)
     return as_value(LabelFrom, "label_from", label_from)
@@ -200,27 +198,27 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
         )
 
 
-def resolve_fields(given: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
-    """A loader's `fields` by name: an extension's collator is a field under the extension's name."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"fields={given!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
-    if given and output == "tuple":
-        raise ConfigError(f'fields={list(given)!r} are delivered with output="dict" only')
+def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
+    """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
+    if listed and output == "tuple":
+        raise ConfigError(f'fields={list(listed)!r} are delivered with output="dict" only')
     fields: dict[str, Field] = {}
-    for name, made_by in (given if isinstance(given, Mapping) else dict.fromkeys(given)).items():
+    for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
-        if not (made_by is None or isinstance(made_by, Field) or callable(made_by)):
+        if not (parsing is None or isinstance(parsing, Field) or callable(parsing)):
             raise ConfigError(
-                f"fields: {made_by!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
+                f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
             )
-        if isinstance(made_by, Field):
-            field = made_by.resolve()
+        if isinstance(parsing, Field):
+            field = parsing.resolve()
         else:
             name = name.lower().removeprefix(".")  # noqa: PLW2901
-            parts = in_parts(made_by or collator_of(name))
+            parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         if name in ENTRIES:
-            raise ConfigError(f"fields={list(given)!r}: {name} is already the name of another entry of the batch")
+            raise ConfigError(f"fields={list(listed)!r}: {name} is already the name of another entry of the batch")
         fields[name] = field
     return fields

@@ -21,7 +21,7 @@ def mix_images(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
-    """`mix_images` on a CPU, pair by pair: a pair fits its caches, and torch's threads would compete with DALI's."""
+    """Mixes on a CPU, pair by pair: a pair fits its caches, and torch's threads would compete with DALI's."""
     array: NDArray[Any] = images.numpy()
     for first in range(0, len(array), 2):
         pair = array[first : first + 2].copy(order="K")
@@ -37,7 +37,7 @@ def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
-    """`mix_images` on a GPU, with few kernel launches."""
+    """Mixes on a GPU, with few kernel launches."""
     arrays = (mixing.weight, mixing.box)
     weight, box = (torch.from_numpy(array).to(images.device, non_blocking=True) for array in arrays)
     rows, columns = (torch.arange(size, device=images.device) for size in images.shape[2:])
@@ -54,7 +54,7 @@ def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def soft_labels(labels: torch.Tensor, weight: torch.Tensor, num_classes: int, smoothing: float) -> torch.Tensor:
-    """Smoothed labels, (n, num_classes) float32, each mixed with its neighbour's in the same ratio as the images.
+    """Returns smoothed labels, (n, num_classes) float32, mixed with the neighbours' in the same ratio as the images.
 
     Args:
         labels: (n,) int64 in [0, num_classes), n even.

@@ -107,13 +107,7 @@ class Compose(Recipe):
         return cls.from_torchvision(transform, **options)
 
     def __call__(
-        self,
-        images: Kind | list[Kind],
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        sample: int = 0,
-        device_id: int | None = None,
+        self, images: Kind | list[Kind], *, seed: int = 0, epoch: int = 0, sample: int = 0, device_id: int | None = None
     ) -> Images:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 

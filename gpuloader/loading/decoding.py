@@ -1,4 +1,4 @@
-"""`DecodedBatches`: the decoded batches of a run, from any place on.
+"""`DecodedBatches`: the decoded batches of a run, from any cursor on.
 
 An image that cannot be decoded does not end them: its batch is read again, with a replacement in that row. Any other
 error ends the threads and the pipeline, and the next batch begins new ones.
@@ -70,7 +70,7 @@ class DecodedBatches:
         self._feed = _Feed()
         self._views = [str(view.number) for view in run.recipe.each_view]
         self._running = make_running(run, self._feed, views=self._views)
-        self._cursor: Cursor | None = None  # the place of the next batch; None before the first, and within a step
+        self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step
         self._again: EncodedBatch | None = None  # the batch that was last read again
 
     @property
@@ -84,7 +84,7 @@ class DecodedBatches:
         return 0 if self._reading is None else self._reading.batches.ready
 
     def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """Returns the batch at a place, and its images.
+        """Returns the batch at the cursor, and its images.
 
         Raises:
             DeviceError: the memory is full; the message says what took it.
@@ -99,7 +99,7 @@ class DecodedBatches:
             self._quarantine.add(batch.bad)
             self._cursor = self._run.plan.at_step(self._run.plan.after(batch.cursor))
         except BaseException as error:
-            # All batches under way are lost, but not the place: the next call starts from it again.
+            # All batches under way are lost, but not the cursor: the next call starts from it again.
             self.close()
             if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
                 raise DeviceError(explain_lack_of_memory(self._run, str(error))) from None
@@ -124,7 +124,7 @@ class DecodedBatches:
         self._reading = self._cursor = None
 
     def _go_to(self, cursor: Cursor) -> None:
-        """Begins at a place, or continues there with the same pipeline, which first runs the batches it already has."""
+        """Begins at a cursor, or goes on there with the same pipeline, which first runs the batches that it has."""
         if self._cursor is None or self._feed.failure is not None:  # DALI was told that the source has ended
             self.close()
         self._cursor = None
@@ -145,7 +145,7 @@ class DecodedBatches:
         return batch, [view[: len(batch.images)] for view in images]
 
     def _decode(self, batches: ReadAhead) -> list[torch.Tensor] | None:
-        """The images of the first batch in flight; None if it failed, and was read again."""
+        """Returns the images of the first batch in flight; None if it failed, and was read again."""
         failure: Exception
         try:
             outputs = self._running.next()
@@ -171,15 +171,15 @@ class DecodedBatches:
         """
         batch, suspects = self._feed.in_flight[0], self._quarantine.suspects
         refused = set(batch.ids[list(find_bad_rows(self._run, batch.images, batch.drawn, message))].tolist())
-        asked = suspects if batch is self._again else set()  # other suspects may be newer than this read
-        if refused <= asked:  # the images are not the cause, or triage would never come to an end
+        tried = suspects if batch is self._again else set()  # other suspects may be newer than this read
+        if refused <= tried:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)
         suspects |= refused
         self._again = batches.read_again(batch)
         self._feed.put_back(self._again)
 
     def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
-        """The images of a batch without samples."""
+        """Returns the images of a batch without samples."""
         recipe = self._run.recipe
         shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.at(epoch).shapes)
         return [
@@ -188,7 +188,7 @@ class DecodedBatches:
 
 
 class _Reading:
-    """The threads that download and read ahead of a place."""
+    """The threads that download and read ahead from a cursor on."""
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
         self._ahead = run.shards.ahead(run.plan)
@@ -205,7 +205,7 @@ class _Feed:
     """The source that the pipeline calls for its next batch.
 
         in_flight:   unwanted | given to the pipeline | left of a pipeline that failed
-                              ^ _unwanted             ^ _given
+                              ^ _unwanted             ^ _with_pipeline
 
     Attributes:
         in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
@@ -216,36 +216,36 @@ class _Feed:
         self._batches: ReadAhead | None = None
         self.in_flight: deque[EncodedBatch] = deque()
         self.failure: Exception | None = None
-        self._given = 0  # how many of those in flight the pipeline has
+        self._with_pipeline = 0  # how many of those in flight the pipeline has
         self._unwanted = 0  # how many of these are no longer wanted
 
     def __call__(self) -> tuple[Sequence[EncodedImage], Drawn]:
-        """The encoded images of the next batch, and what is drawn for them.
+        """Returns the encoded images of the next batch, and what is drawn for them.
 
         The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
         So an error is kept in `failure` until the caller has had these.
         """
-        if self._given == len(self.in_flight):
+        if self._with_pipeline == len(self.in_flight):
             self.in_flight.append(self._next())
-        self._given += 1
-        batch = self.in_flight[self._given - 1]
+        self._with_pipeline += 1
+        batch = self.in_flight[self._with_pipeline - 1]
         return batch.images, batch.drawn
 
     def pop(self) -> EncodedBatch:
         """Removes and returns the first batch in flight, which the pipeline has returned."""
-        self._given -= 1
+        self._with_pipeline -= 1
         return self.in_flight.popleft()
 
     def restart(self, batches: ReadAhead) -> None:
         """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted."""
-        while len(self.in_flight) > self._given:
+        while len(self.in_flight) > self._with_pipeline:
             self.in_flight.pop()
-        self._batches, self.failure, self._unwanted = batches, None, self._given
+        self._batches, self.failure, self._unwanted = batches, None, self._with_pipeline
 
     def clear(self) -> None:
         """Forgets all batches, when there is no pipeline any more."""
         self._batches = self.failure = None
-        self._given = self._unwanted = 0
+        self._with_pipeline = self._unwanted = 0
         self.in_flight.clear()
 
     def pop_unwanted(self) -> bool:
@@ -261,13 +261,13 @@ class _Feed:
         unwanted, self._unwanted = self._unwanted, 0
         for _ in range(unwanted):
             self.in_flight.popleft()
-        self._given = 0
+        self._with_pipeline = 0
         return unwanted > 0
 
     def put_back(self, batch: EncodedBatch) -> None:
         """Gives all batches in flight again, to another pipeline, with `batch` in place of the first."""
         self.in_flight[0] = batch
-        self._given = 0
+        self._with_pipeline = 0
 
     def _next(self) -> EncodedBatch:
         if self.failure is not None or self._batches is None:

@@ -44,7 +44,6 @@ class Batch(TypedDict):
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
 
-
 _STAGED_BYTES = 64 << 10
 
 
@@ -71,14 +70,14 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "label": lambda: labels,
         "index": lambda: on_device(batch.ids),
         "valid": lambda: on_device(batch.valid),
-        "key": lambda: [run.shards.key(int(sample)) for sample in batch.ids],
+        "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         **{name: partial(_deliver_field, run.device, name, batch.fields.get(name, [])) for name in run.fields},
     }
     return {name: values[entry]() for entry, name in run.names.items()}
 
 
 def round_to_dtype(recipe: Recipe, views: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
+    """Returns the graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
     return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
 
 

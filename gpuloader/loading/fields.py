@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import ConfigError, describe
+from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
 
 _JSON = "json:"
@@ -64,7 +65,7 @@ class Field:
 
     @cached_property
     def path(self) -> str:
-        """NAME of a source "json:NAME"; empty for the whole component."""
+        """NAME of a source "json:NAME"; empty for all of the component."""
         return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
 
     @cached_property
@@ -89,7 +90,7 @@ class OneOf(Field):
     """One of several values of each sample, such as one of five captions, drawn by the plan.
 
     `parse` returns the values: a list, or an array with a row for each. Which one is drawn depends only on seed, epoch
-    and sample. Fields of one loader draw the same place of lists of the same length, such as a caption and its tokens.
+    and sample. Fields of one loader draw the same entry of lists of the same length, such as a caption and its tokens.
 
     Example:
         >>> import numpy as np
@@ -106,7 +107,7 @@ class OneOf(Field):
     """
 
     def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
-        """One of the parsed values.
+        """Returns one of the parsed values.
 
         Raises:
             ValueError: there are none.
@@ -144,15 +145,13 @@ def parse_fields(
 
 
 def _under(path: str, content: Any) -> Any:  # noqa: ANN401
-    """The value under a path; the key "a.b" takes precedence over b in a."""
-    if not isinstance(content, dict):
-        raise ValueError(f"nothing is under {path!r}: it is {describe(content)}")
-    if path in content:
-        return content[path]
-    first, dot, rest = path.partition(".")
-    if not dot or first not in content:
-        raise ValueError(f"nothing is under {path!r}: its keys are {describe(sorted(content))}")
-    return _under(rest, content[first])
+    """Returns the value under a path; raises ValueError if there is none."""
+    searched, last = innermost(content, path)
+    if not isinstance(searched, dict):
+        raise ValueError(f"nothing is under {last!r}: it is {describe(searched)}")
+    if last not in searched:
+        raise ValueError(f"nothing is under {last!r}: its keys are {describe(sorted(searched))}")
+    return searched[last]
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""`Progress`, the place of a loader in its run; `Iteration`, which `iter(loader)` returns; and `loader.sampler`."""
+"""`Progress`, where a loader is in its run; `Iteration`, which `iter(loader)` returns; and `loader.sampler`."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Closing:
         self.close()
 
 
-class Place(Protocol):
-    """A place in a run: `Cursor` of a GPULoader, `Turn` of a MixedLoader."""
+class AnyCursor(Protocol):
+    """Where a loader is in its run: `Cursor` of a GPULoader, `Turn` of a MixedLoader."""
 
     @property
     def epoch(self) -> int: ...
 
 
-PlaceT = TypeVar("PlaceT", bound=Place)
+CursorT = TypeVar("CursorT", bound=AnyCursor)
 
 
-class Progress(Generic[PlaceT]):
-    """The place of a GPULoader or MixedLoader in its run, and which iteration over it is running.
+class Progress(Generic[CursorT]):
+    """Where a GPULoader or MixedLoader is in its run, and which iteration over it is running.
 
     Args:
-        begin_of: returns the place where an epoch begins.
+        begin_of: returns the cursor of an epoch's beginning.
 
     Attributes:
-        cursor: the place of the next batch.
+        cursor: of the next batch.
         start: where the next iteration begins.
         running: the token of the running iteration, or None. It is not the iteration itself, which holds the loader.
         inside: the thread that is in the loader.
     """
 
-    def __init__(self, begin_of: Callable[[int], PlaceT]) -> None:
+    def __init__(self, begin_of: Callable[[int], CursorT]) -> None:
         self._begin_of = begin_of
         self.cursor = self.start = begin_of(0)
         self.running: object | None = None
@@ -65,18 +65,20 @@ class Progress(Generic[PlaceT]):
         if self.running is None:
             self.cursor = self.start
 
-    def restore(self, cursor: PlaceT) -> None:
+    def restore(self, cursor: CursorT) -> None:
         """Makes the next iteration begin there, and ends the running one."""
         self.running = None
         self.cursor = self.start = cursor
 
-    def begin(self, iteration: Iteration[PlaceT, Any]) -> None:
+    def begin(self, iteration: Iteration[CursorT, Any]) -> None:
         """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
 
         Raises:
             LoaderError: the iteration was running before, but is over now.
         """
         if not iteration.begun:
+            # An interrupt may come between any two of these lines, and then all of them run again. So the first keeps
+            # the start that it found, before the second moves it on to the next epoch, and `begun` comes last.
             iteration.start = iteration.start or self.start
             check_epoch(iteration.start.epoch)
             self.cursor, self.start = iteration.start, self._begin_of(iteration.start.epoch + 1)
@@ -99,7 +101,7 @@ class Progress(Generic[PlaceT]):
             raise LoaderError("two threads are in this loader at once: give each thread its own loader, or use a lock")
 
 
-class Iteration(Generic[PlaceT, Item_co]):
+class Iteration(Generic[CursorT, Item_co]):
     """One iteration over a loader. It is not a generator, because a generator would end after any error.
 
     Args:
@@ -108,15 +110,15 @@ class Iteration(Generic[PlaceT, Item_co]):
 
     Attributes:
         token: identifies this iteration in `Progress.running`.
-        start: the place of its first item, if it is known.
+        start: the cursor of its first item, if it is known.
         begun: whether its first item was asked for.
     """
 
-    def __init__(self, progress: Progress[PlaceT], step: Callable[[Any], Item_co]) -> None:
+    def __init__(self, progress: Progress[CursorT], step: Callable[[Any], Item_co]) -> None:
         self._progress = progress
         self._step: Callable[[Any], Item_co] | None = step
         self.token = object()
-        self.start: PlaceT | None = None
+        self.start: CursorT | None = None
         self.begun = False
 
     def __iter__(self) -> Self:
@@ -148,7 +150,7 @@ class EpochSampler(SequentialSampler):
         self.set_epoch = set_epoch
 
     def __len__(self) -> int:
-        """The samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
+        """Counts the samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
         return min(self._plan.steps * self._plan.batch_size, -(-self._plan.epoch_samples // self._plan.world_size))
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""`GPULoader`: takes shards, delivers batches of tensors. It keeps the place of the next batch and the state."""
+"""`GPULoader`: takes shards, delivers batches of tensors. It keeps the cursor of the next batch and the state."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         at_fork(self, GPULoader._leave_to_the_parent)
 
     def __len__(self) -> int:
-        """The steps of a whole epoch, the same on every rank. A resumed epoch has only the steps that are left."""
+        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
         return self._run.plan.steps
 
     def __repr__(self) -> str:
@@ -203,7 +203,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
 
     @property
     def dataset(self) -> Dataset:
-        """The whole data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
+        """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
         return Dataset(len(self._run.shards), self.classes)
 
     @property
@@ -221,7 +221,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
 
     if not TYPE_CHECKING:  # checkers say that there are no such methods
 
-        def __getitem__(self, place: object) -> NoReturn:
+        def __getitem__(self, number: object) -> NoReturn:
             """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
             raise LoaderError(
                 "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
@@ -262,7 +262,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the run, in plain JSON types. It counts delivered batches only, not prefetched ones.
+        """Returns where the loader is in its run, in plain JSON types. Batches count once they are delivered.
 
         You need to save the state of only one rank: it is the same on every rank, except for `quarantine`. This lists
         the bad images that this rank met; it is a record and changes nothing.
@@ -288,7 +288,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._quarantine.restore(bad)
 
     def stats(self) -> Stats:
-        """What the loader has done since it was created."""
+        """Returns what the loader has done since it was created."""
         return replace(self._stats, cache=self._run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
@@ -306,7 +306,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles a loader that has not begun: unpickling makes it again, at the same place."""
+        """Pickles a loader that has not begun: unpickling makes it again, at the same cursor."""
         self._check_open()
         if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
@@ -321,7 +321,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
     def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
-        """The next batch of the running epoch; StopIteration at its end."""
+        """Returns the next batch of the running epoch; raises StopIteration at its end."""
         self._check_open()
         self._progress.begin(epoch)
         cursor = self._progress.cursor

@@ -106,18 +106,18 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
-    said = next(line for line in message.splitlines() if is_out_of_memory(line))
+    cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
         f"up to {width}x{height} pixels: this loader needs about "
         f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
         f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
-        f"DALI says: {said.strip()}"
+        f"DALI says: {cause.strip()}"
     )
 
 
 def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
-    """The decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
+    """Returns the decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
     pixels = shards.column("height").astype(np.int64) * shards.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
     return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

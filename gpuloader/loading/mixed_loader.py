@@ -38,7 +38,7 @@ class MixedLoader(Closing, Generic[B_co]):
             that the mixed epoch asks for. A torch loader needs a seeded `generator` to have the same order in each
             run, and `state_dict` (as in torchdata's StatefulDataLoader) to resume in the middle of an epoch.
         strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
-            "sequential" takes all batches of the first, then all of the second, and so on; "alternate" takes a whole
+            "sequential" takes all batches of the first, then all of the second, and so on; "alternate" takes an
             epoch of one loader in each epoch, in turn.
         weights: by name, for "weighted".
         stop: when an epoch of "weighted" or "round_robin" ends. "first": at the turn of a loader that has no batch
@@ -98,7 +98,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._progress = Progress(Turn)
 
     def __len__(self) -> int:
-        """The steps of the next epoch, or of a whole resumed one. With "weighted" it differs between epochs."""
+        """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
         return self._steps(self._progress.start.epoch)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
@@ -116,7 +116,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the run, in plain JSON types, with the states of the loaders."""
+        """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
         return {
             **self._identity(),
             "epoch": self._progress.cursor.epoch,
@@ -164,7 +164,7 @@ class MixedLoader(Closing, Generic[B_co]):
             loader.close()
 
     def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
-        """The next turn of the running epoch; raises StopIteration at its end."""
+        """Returns the next turn of the running epoch; raises StopIteration at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
@@ -177,7 +177,7 @@ class MixedLoader(Closing, Generic[B_co]):
         passes, index = divmod(number, self._lengths[name])
         if index == 0:
             epoch.epochs[name] = self._begin(name, self._epoch_of(cursor.epoch, passes))
-        elif name not in epoch.epochs:  # after a resume, which restored the loader to this place
+        elif name not in epoch.epochs:  # after a resume, which restored the loader to here
             epoch.epochs[name] = iter(self._epochs[name])
         batch = next(epoch.epochs[name], None)
         if batch is None:
@@ -187,14 +187,12 @@ class MixedLoader(Closing, Generic[B_co]):
         return name, batch
 
     def _begin(self, name: str, epoch: int) -> Iterator[B_co]:
-        """Begins an epoch of a loader, and ignores a restored place."""
+        """Begins an epoch of a loader, even if a state was restored in it."""
         loader = self._epochs[name]
-        if isinstance(loader, TorchEpochs):
-            return loader.begin(epoch)
-        return begin_epoch(loader, epoch)
+        return loader.begin(epoch) if isinstance(loader, TorchEpochs) else begin_epoch(loader, epoch)
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
-        """The epoch of a loader in an epoch of the mixed loader."""
+        """Returns the epoch of a loader in an epoch of the mixed loader."""
         if self._strategy == "alternate":
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
@@ -203,7 +201,7 @@ class MixedLoader(Closing, Generic[B_co]):
         return sum(1 for _ in self._turns(epoch))
 
     def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
-        """For each step of an epoch: the name of the loader, and how many batches it gave before in this epoch."""
+        """Yields for each step the name of the loader, and how many batches it gave before in this epoch."""
         lengths = self._lengths
         names = list(lengths)
         if self._strategy == "alternate":
@@ -211,16 +209,16 @@ class MixedLoader(Closing, Generic[B_co]):
         if self._strategy in ("sequential", "alternate"):
             yield from ((name, number) for name in names for number in range(lengths[name]))
             return
-        given = dict.fromkeys(names, 0)
+        delivered = dict.fromkeys(names, 0)
         for name in self._draw_names(epoch) if self._strategy == "weighted" else cycle(names):
-            exhausted = given[name] >= lengths[name]
+            exhausted = delivered[name] >= lengths[name]
             if exhausted and self._stop == "first":
                 return
-            if all(given[each] >= lengths[each] for each in names):
+            if all(delivered[each] >= lengths[each] for each in names):
                 return
             if not exhausted or self._stop == "cycle":
-                yield name, given[name]
-                given[name] += 1
+                yield name, delivered[name]
+                delivered[name] += 1
 
     def _draw_names(self, epoch: int) -> Iterator[str]:
         assert self._weights is not None
@@ -229,7 +227,7 @@ class MixedLoader(Closing, Generic[B_co]):
         for first in count(0, _AT_ONCE):
             steps = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE))
             uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # not the numbers that samples get
-            yield from (names[place] for place in np.searchsorted(bounds[:-1], uniform, side="right"))
+            yield from (names[number] for number in np.searchsorted(bounds[:-1], uniform, side="right"))
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -244,7 +242,7 @@ class MixedLoader(Closing, Generic[B_co]):
 
 @dataclass(frozen=True)
 class Turn:
-    """A place between two batches of a MixedLoader.
+    """The point between two batches of a MixedLoader.
 
     Attributes:
         epoch: in [0, 2**32), or 2**32 at the end of the last.

@@ -121,11 +121,11 @@ class _Counted:
         self._stats = Stats()
 
     def __iter__(self) -> Iterator[Any]:
-        given = started = time.perf_counter()
+        delivered_at = started = time.perf_counter()
         for batch in self._loader:
             now = time.perf_counter()
-            step = Stats(batches=1, elapsed_seconds=now - given, waiting_seconds=now - started)
-            self._stats, given = self._stats.after(step), now
+            step = Stats(batches=1, elapsed_seconds=now - delivered_at, waiting_seconds=now - started)
+            self._stats, delivered_at = self._stats.after(step), now
             yield batch
             started = time.perf_counter()
 
@@ -134,13 +134,13 @@ class _Counted:
 
 
 def waiting_share(before: Stats, now: Stats) -> float:
-    """The share of the time between two stats of a loader that its loop spent waiting, in [0, 1]."""
+    """Returns the share of the time between two stats of a loader that its loop spent waiting, in [0, 1]."""
     elapsed = now.elapsed_seconds - before.elapsed_seconds
     return (now.waiting_seconds - before.waiting_seconds) / elapsed if elapsed > 0 else 0.0
 
 
 def likely_cause(before: Stats, now: Stats) -> str:
-    """What a waiting loop most likely waits for, and what to do about it."""
+    """Says what a waiting loop most likely waits for, and what to do about it."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -162,7 +162,7 @@ def describe_bottleneck(
     decoded: bool = False,
     on_gpu: bool = False,
 ) -> str:
-    """One sentence: what limits, and what to change.
+    """Says in one sentence what limits, and what to change.
 
     Args:
         share: of the time that it takes, in words.

@@ -22,6 +22,8 @@ SubsetOf: TypeAlias = (
 """Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
 Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Mapping[str, float] | Collection[float]
 
+_BOOLS = (bool, np.bool_)
+_PATHS = (str, os.PathLike, type(None))
 _MOST_THREADS = 1024
 _MOST_PREFETCH = 64
 
@@ -53,8 +55,7 @@ class Sampling:
     require: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.replacement, (bool, np.bool_)):
-            raise ConfigError(f"Sampling(replacement={self.replacement!r}): allowed are True and False")
+        _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
         _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
         require = None if isinstance(self.require, str) or not isinstance(self.require, Iterable) else self.require
         if require is None or not all(isinstance(each, str) for each in require):
@@ -104,12 +105,9 @@ class BadImages:
     known: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.replace, (bool, np.bool_)):
-            raise ConfigError(f"BadImages(replace={self.replace!r}): allowed are True and False")
-        if not _is_share(self.max_share):
-            raise ConfigError(f"BadImages(max_share={self.max_share!r}): allowed is a share of the data in [0, 1]")
-        if not isinstance(self.known, (str, os.PathLike, type(None))):
-            raise ConfigError(f"BadImages(known={self.known!r}): allowed is the path of a file, or None")
+        _check(isinstance(self.replace, _BOOLS), "BadImages(replace", self.replace, "are True and False")
+        _check(_is_share(self.max_share), "BadImages(max_share", self.max_share, "is a share of the data in [0, 1]")
+        _check(isinstance(self.known, _PATHS), "BadImages(known", self.known, "is the path of a file, or None")
 
 
 @dataclass(frozen=True)
@@ -148,17 +146,14 @@ class Decoder:
         for name in ("num_threads", "prefetch", "hybrid_huffman_threshold"):
             _set(self, name, as_python_integer(getattr(self, name)))
         if self.num_threads is not None:
-            _check_one_to(_MOST_THREADS, "Decoder(num_threads=", self.num_threads)
-        _check_one_to(_MOST_PREFETCH, "Decoder(prefetch=", self.prefetch)
-        if self.hw_load is not None and not _is_share(self.hw_load):
-            raise ConfigError(f"Decoder(hw_load={self.hw_load!r}): allowed is a share in [0, 1], or None")
-        if not isinstance(self.region, (bool, np.bool_, type(None))):
-            raise ConfigError(f"Decoder(region={self.region!r}): allowed are True, False and None")
-        threshold = self.hybrid_huffman_threshold
-        if threshold is not None and not is_integer(threshold, 0, 2**31):
-            raise ConfigError(
-                f"Decoder(hybrid_huffman_threshold={threshold!r}): allowed is an integer from 0 to 2**31 - 1, or None"
-            )
+            _check_one_to(_MOST_THREADS, "Decoder(num_threads", self.num_threads)
+        _check_one_to(_MOST_PREFETCH, "Decoder(prefetch", self.prefetch)
+        share, region, threshold = self.hw_load, self.region, self.hybrid_huffman_threshold
+        _check(share is None or _is_share(share), "Decoder(hw_load", share, "is a share in [0, 1], or None")
+        _check(region is None or isinstance(region, _BOOLS), "Decoder(region", region, "are True, False and None")
+        is_allowed = threshold is None or is_integer(threshold, 0, 2**31)
+        name = "Decoder(hybrid_huffman_threshold"
+        _check(is_allowed, name, threshold, "is an integer from 0 to 2**31 - 1, or None")
 
     @property
     def dali_options(self) -> dict[str, float]:
@@ -192,10 +187,9 @@ class Cache:
 
     def __post_init__(self) -> None:
         _set(self, "max_bytes", as_python_integer(self.max_bytes))
-        if not isinstance(self.folder, (str, os.PathLike, type(None))):
-            raise ConfigError(f"Cache(folder={self.folder!r}): allowed is the path of a folder, or None")
-        if self.max_bytes is not None and not is_integer(self.max_bytes, 1, 2**63):
-            raise ConfigError(f"Cache(max_bytes={self.max_bytes!r}): allowed is an integer of at least 1, or None")
+        is_allowed = self.max_bytes is None or is_integer(self.max_bytes, 1, 2**63)
+        _check(isinstance(self.folder, _PATHS), "Cache(folder", self.folder, "is the path of a folder, or None")
+        _check(is_allowed, "Cache(max_bytes", self.max_bytes, "is an integer of at least 1, or None")
 
     @property
     def path(self) -> Path | None:
@@ -206,28 +200,28 @@ class Cache:
 _Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World)
 
 
-def as_value(kind: type[_Value], name: str, given: object) -> _Value:
+def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
     """Returns the value that is given under this name, made from a mapping if it is one.
 
     Raises:
         ConfigError: it is neither such a value nor a mapping of its fields.
     """
-    if isinstance(given, kind):
-        return given
+    if isinstance(argument, kind):
+        return argument
     allowed = [field.name for field in fields(kind) if field.init]
-    if not isinstance(given, Mapping):
+    if not isinstance(argument, Mapping):
         raise ConfigError(
-            f"{name}={given!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
+            f"{name}={argument!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
             f"or a mapping of these"
         )
-    for key in given:
+    for key in argument:
         if key not in allowed:
             hint = did_you_mean(str(key), allowed)
             raise ConfigError(f"{name}: {kind.__name__} has no {key!r}{hint}; allowed are {', '.join(allowed)}")
     needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
-    if missing := [each for each in needed if each not in given]:
-        raise ConfigError(f"{name}={given!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
-    return kind(**given)
+    if missing := [each for each in needed if each not in argument]:
+        raise ConfigError(f"{name}={argument!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
+    return kind(**argument)
 
 
 def as_python_integer(value: Any) -> Any:  # noqa: ANN401
@@ -240,8 +234,12 @@ def _is_share(value: object) -> bool:
 
 
 def _check_one_to(most: int, name: str, value: int) -> None:
-    if not is_integer(value, 1, most + 1):
-        raise ConfigError(f"{name}{value!r}): allowed is an integer from 1 to {most}")
+    _check(is_integer(value, 1, most + 1), name, value, f"is an integer from 1 to {most}")
+
+
+def _check(is_allowed: bool, name: str, value: object, allowed: str) -> None:
+    if not is_allowed:
+        raise ConfigError(f"{name}={value!r}): allowed {allowed}")
 
 
 def _set(value: object, name: str, to: object) -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import platformdirs
 import torch
@@ -34,16 +33,17 @@ def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
 
 
 def find_decoding(device_id: int) -> Found:
-    """What was found for this kind of GPU and these versions of the decoders; if nothing is kept yet, it tries now.
+    """Returns what was found for this kind of GPU and these versions of the decoders; tries now if nothing is kept yet.
 
     Raises:
         DeviceError: the GPU cannot decode.
     """
     key = {"GPU": torch.cuda.get_device_name(device_id), **decoder_versions()}
-    file = _file(key)
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+    file = platformdirs.user_cache_path("gpuloader") / f"decoding-{digest}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):  # there is no such file, or it is damaged
         kept = json.loads(file.read_text())
-        problems = tuple(str(kept["problems"][place]) for place in range(len(TRIALS)))
+        problems = tuple(str(kept["problems"][number]) for number in range(len(TRIALS)))
         if kept["key"] == key:
             return Found(problems)
     _log.warning("trying once how %s decodes JPEGs, for a few seconds; the result is kept in %s", key["GPU"], file)
@@ -55,8 +55,3 @@ def find_decoding(device_id: int) -> Found:
     except OSError as error:
         _log.warning("%s cannot be written (%s): each loader tries again how the GPU decodes", file, error.strerror)
     return found
-
-
-def _file(key: dict[str, str]) -> Path:
-    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
-    return platformdirs.user_cache_path("gpuloader") / f"decoding-{digest}.json"

@@ -36,13 +36,13 @@ class Quarantine:
         for sample, cause in bad.items():
             if sample not in self.bad:
                 self.bad[sample] = cause
-                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *shards.place(sample), cause)
+                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *shards.locate(sample), cause)
         if len(self.bad) > max(1, max_share * len(shards)):
             sample, cause = next(reversed(self.bad.items()))
-            place = shards.place(sample)
+            where = shards.locate(sample)
             raise TooManyBadImagesError(
                 f"{len(self.bad)} of {len(shards)} images are bad, more than BadImages(max_share={max_share}) allows; "
-                f"the last one is {place.key!r} in {place.shard}: {cause}. Repair the shards, or allow more"
+                f"the last one is {where.key!r} in {where.shard}: {cause}. Repair the shards, or allow more"
             )
 
     def restore(self, bad: dict[int, str]) -> None:

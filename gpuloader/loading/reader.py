@@ -48,7 +48,7 @@ class EncodedBatch:
     """One rank's batch before decoding.
 
     Attributes:
-        cursor: the place in the run before this step.
+        cursor: of this step.
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
         valid: (b,) bool, False for padding and for replacements.
         images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
@@ -103,7 +103,10 @@ class Reader:
             try:
                 return self._read(cursor, arena, wanted)
             except _DiscardedError:
-                continue  # the shard is downloaded again; this happens once for each
+                # An image was bad because the shard's copy in the cache is damaged. The copy is gone now, and what was
+                # read of it counts for nothing: read all of the step again, which downloads the shard again. A shard
+                # is looked at once, so this ends; an image that is bad in the second copy, too, is bad in the data.
+                continue
 
     def _read(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> EncodedBatch:
         started = time.perf_counter()
@@ -168,9 +171,9 @@ class Reader:
         mix = self._run.recipe.mix
         if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
             row = int(np.argmax((labels < 0) | (labels >= mix.num_classes)))
-            place = self._run.shards.place(int(ids[row]))
+            where = self._run.shards.locate(int(ids[row]))
             raise LabelError(
-                f"{place.key!r} in {place.shard} has the label {labels[row]}, but the recipe's mix.num_classes is "
+                f"{where.key!r} in {where.shard} has the label {labels[row]}, but the recipe's mix.num_classes is "
                 f"{mix.num_classes}: set it to the number of classes, such as "
                 f'preset={{"NAME": {{"mix": {{"num_classes": ...}}}}}}'
             )
@@ -201,9 +204,9 @@ class Reader:
         return image, size, fields
 
     def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
-        """Returns the first good sample among those that the plan draws, from a whole epoch, for the bad one."""
+        """Returns the first good sample among those that the plan draws, from all of an epoch, for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
-            raise BadImageError(*self._run.shards.place(sample), cause)
+            raise BadImageError(*self._run.shards.locate(sample), cause)
         draws, _ = drawn
         uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
@@ -212,7 +215,7 @@ class Reader:
             with suppress(Refused):
                 return candidate, self._admit(candidate, image, None, drawn, wanted)
         raise TooManyBadImagesError(
-            f"{self._run.shards.place(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
+            f"{self._run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
             f"drawn to replace it: repair the shards"
         )
 
@@ -240,8 +243,8 @@ class Reader:
         return data
 
     def _component_name(self, sample: int, extension: str) -> str:
-        place = self._run.shards.place(sample)
-        return f"the .{extension} component of {place.key!r} in {place.shard}"
+        where = self._run.shards.locate(sample)
+        return f"the .{extension} component of {where.key!r} in {where.shard}"
 
 
 def admit_for(run: Run, image: EncodedImage) -> Admitted:
@@ -273,13 +276,10 @@ class ReadAhead:
     """The batches of a reader from a cursor on, also across epochs; a thread reads them before they are asked for.
 
     Steps in which this rank has no sample are skipped: there is nothing to read.
-
-    Attributes:
-        cursor: the place of the first batch.
     """
 
     def __init__(self, reader: Reader, plan: Plan, start: Cursor, depth: int) -> None:
-        self.cursor = self._next = plan.at_step(start)
+        self._next = plan.at_step(start)
         self._plan = plan
         self._depth = depth
         self._under_way = 0

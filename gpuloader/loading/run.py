@@ -15,19 +15,7 @@ import torch
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
-from gpuloader.loading.argument_types import (
-    AnyCache,
-    AnyDecoder,
-    AnyDevice,
-    AnyFields,
-    AnyLabels,
-    AnyOutput,
-    AnyPreset,
-    AnySampling,
-    AnyShuffle,
-    AnyWorld,
-    OnError,
-)
+from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
     output_names,
     resolve_bad_images,
@@ -53,7 +41,7 @@ _GPU_THREADS = 8
 
 @dataclass(frozen=True)
 class Dataset:
-    """The whole data of a loader.
+    """All of a loader's data.
 
     Attributes:
         num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
@@ -113,8 +101,8 @@ class Run:
     def __str__(self) -> str:
         plan = self.plan
         order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.positions.shuffle)
-        place = None if self.labels is None else self.labels.place
-        labels = {None: ", no labels", "cls": ""}.get(place, f", labels from {place}")
+        source = None if self.labels is None else self.labels.place
+        labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
             f"{counted(plan.samples, 'sample')}, {counted(plan.steps, 'step')} of {plan.batch_size}, {self.device}, "
             f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
@@ -158,7 +146,7 @@ class Run:
         return describe_run(self.recipe, self.shards)
 
     def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
-        """Returns the place and the bad images of a loader's state.
+        """Returns the cursor and the bad images of a loader's state.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
@@ -166,27 +154,27 @@ class Run:
         if isinstance(state, Mapping) and is_same(state.get("recipe"), self.recipe.earlier_fingerprint):
             state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
-        place = check_place(checked, "delivered", lambda _: self.plan.samples)
-        return self.plan.cursor(*place), check_quarantine(checked["quarantine"], len(self.shards))
+        epoch, delivered = check_place(checked, "delivered", lambda _: self.plan.samples)
+        return self.plan.cursor(epoch, delivered), check_quarantine(checked["quarantine"], len(self.shards))
 
 
 def resolve_run(
     tar: Sources,
     batch_size: int,
-    device_id: AnyDevice,
+    device_id: types.AnyDevice,
     *,
-    preset: AnyPreset,
-    shuffle: AnyShuffle,
+    preset: types.AnyPreset,
+    shuffle: types.AnyShuffle,
     last_batch: LastBatch | None,
     seed: int,
-    output: AnyOutput,
-    label_from: AnyLabels,
-    fields: AnyFields,
-    sampling: AnySampling,
-    on_error: OnError,
-    decoder: AnyDecoder,
-    cache: AnyCache,
-    world: AnyWorld,
+    output: types.AnyOutput,
+    label_from: types.AnyLabels,
+    fields: types.AnyFields,
+    sampling: types.AnySampling,
+    on_error: types.OnError,
+    decoder: types.AnyDecoder,
+    cache: types.AnyCache,
+    world: types.AnyWorld,
 ) -> Run:
     """Resolves `GPULoader`'s arguments: opens the shards, and lets the ranks compare their arguments.
 
@@ -203,22 +191,22 @@ def resolve_run(
     labelling = resolve_label_from(label_from)
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
-    kept = as_value(Cache, "cache", {} if cache is None else cache)
-    beside = resolve_fields(fields, output)
-    names = output_names(output, tuple(beside))
+    storing = as_value(Cache, "cache", {} if cache is None else cache)
+    parsed_fields = resolve_fields(fields, output)
+    names = output_names(output, tuple(parsed_fields))
     if here.local_rank == 0:
-        warn_of_places(tuple(beside))
+        warn_of_places(tuple(parsed_fields))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
-        paths, here.local_rank == 0, cache=kept.path, cache_bytes=kept.max_bytes, read_cached=read_cached
+        paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
-    check_components(shards, dict.fromkeys(each.extension for each in beside.values()), positions, known_bad)
+    check_components(shards, dict.fromkeys(each.extension for each in parsed_fields.values()), positions, known_bad)
     plan = Plan(
         positions,
         batch_size=as_python_integer(batch_size),
@@ -230,7 +218,7 @@ def resolve_run(
     )
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
-    run = Run(plan, shards, recipe, labels, beside, names, bad_images, known_bad, decoding, device, here, name)
+    run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     if here.world_size > 1:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
@@ -239,7 +227,7 @@ def resolve_run(
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
 
 
-def _name_recipe(preset: AnyPreset) -> str:
+def _name_recipe(preset: types.AnyPreset) -> str:
     if is_recipe_mapping(preset):
         return "as a mapping"
     if isinstance(preset, Mapping):
@@ -248,7 +236,7 @@ def _name_recipe(preset: AnyPreset) -> str:
 
 
 def _default_threads(run: Run) -> int:
-    """This process's share of the cores; with a GPU, at most 8."""
+    """Returns this process's share of the cores; with a GPU, at most 8."""
     cores = max(1, available_cores() // run.world.local_world_size)
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
 

@@ -43,13 +43,13 @@ def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, floa
             raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
         if not is_weight(weight := source.get("weight", 1)):
             raise ConfigError(f"tar: weight={weight!r} of {source['tar']}: allowed is a number above 0")
-    found = [resolve_shards(source["tar"]) for source in listed]
+    shards = [resolve_shards(source["tar"]) for source in listed]
     weights = [float(source.get("weight", 1)) for source in listed]
-    return list(chain(*found)), list(zip(map(len, found), weights))
+    return list(chain(*shards)), list(zip(map(len, shards), weights))
 
 
 def is_weight(value: object) -> bool:
-    """Whether it is a finite number above 0."""
+    """Returns whether it is a finite number above 0."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     return number and 0 < value < float("inf")  # type: ignore[operator]
 
@@ -67,12 +67,12 @@ class Selection:
     left_out: NDArray[np.int64]
 
     def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some samples, (k,) ids, that are chosen."""
+        """Returns those of some samples, (k,) ids, that are chosen."""
         return samples[~np.isin(samples, self.left_out) if self.ids is None else np.isin(samples, self.ids)]
 
 
 def select(shards: ShardSet, sampling: Sampling) -> Selection:
-    """The samples that `subset` and `require` choose.
+    """Chooses the samples by `subset` and `require`.
 
     Raises:
         ConfigError: one of them is invalid, or they choose no sample.
@@ -81,7 +81,7 @@ def select(shards: ShardSet, sampling: Sampling) -> Selection:
     lacking = [np.empty(0, np.int64)]
     for extension in sampling.require:
         _check_exists("require", extension, shards)
-        lacking.append(shards.samples_without(extension))
+        lacking.append(shards.index.rows_without(extension))
     left_out = np.unique(np.concatenate(lacking))
     if ids is not None and len(left_out):
         ids = ids[~np.isin(ids, left_out)]
@@ -99,21 +99,21 @@ def make_sampling(
     sources: Sequence[tuple[int, float]],
     sampling: Sampling,
 ) -> Positions:
-    """The samples of each epoch, and their order. Weights override `shuffle`.
+    """Makes the samples of each epoch, and their order. Weights override `shuffle`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
     subset, weights = sampling.subset, sampling.weights
-    asked = {
+    orders = {
         "several sources": bool(sources),
         "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
     }
-    if sum(asked.values()) > 1 or (subset is not None and sum(asked.values()) > asked["weights"]):
-        given = [name for name, there in {**asked, "subset": subset is not None}.items() if there]
-        raise ConfigError(f"{' and '.join(given)} cannot be combined: give one of them; only weights and subset can be")
+    if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > orders["weights"]):
+        named = [name for name, is_given in {**orders, "subset": subset is not None}.items() if is_given]
+        raise ConfigError(f"{' and '.join(named)} cannot be combined: give one of them; only weights and subset can be")
     if callable(shuffle):
         if sampling.require:
             raise ConfigError(
@@ -149,12 +149,12 @@ def check_components(
     problems, lacking = [], []
     for extension in extensions:
         _check_exists("fields", extension, shards)
-        samples = shards.samples_without(extension)
+        samples = shards.index.rows_without(extension)
         if len(samples):
             samples = samples[positions.includes(samples)]
         samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
         if len(samples):
-            keys = _list([shards.key(int(sample)) for sample in samples[:4]])
+            keys = _list([shards.index.key(int(sample)) for sample in samples[:4]])
             problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
             lacking.append(extension)
     if problems:
@@ -163,15 +163,15 @@ def check_components(
 
 
 def columns(shards: ShardSet) -> Columns:
-    """The columns of the index: (N,) arrays; asking for another column raises ConfigError.
+    """Returns the columns of the index: (N,) arrays; asking for another column raises ConfigError.
 
     All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
     size_bytes of the image; the shard's number.
     """
     names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
-    found = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
+    by_name = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
     shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
-    return _Columns(**found, shard=shard)
+    return _Columns(**by_name, shard=shard)
 
 
 class _Columns(dict[str, NDArray[Any]]):
@@ -183,7 +183,7 @@ class _Columns(dict[str, NDArray[Any]]):
 def _mixture(
     shards: ShardSet, sizes: NDArray[np.int64], sources: Sequence[tuple[int, float]], shuffle: Shuffle
 ) -> Mixture:
-    """The mixture of sources, each the next shards, which have these numbers of samples."""
+    """Makes the mixture of sources, each the next shards, which have these numbers of samples."""
     ends = np.cumsum([0, *(count for count, _ in sources)])
     samples = [int(sizes[first:end].sum()) for first, end in pairwise(ends)]
     if not all(samples):
@@ -239,7 +239,7 @@ def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _as_keys(subset: Collection[Any]) -> list[str] | None:
-    """The given keys, if all of it is strings; otherwise None."""
+    """Returns the subset as keys, if all of it is strings; otherwise None."""
     listed: Any = subset
     if not isinstance(subset, (list, tuple)):
         array = _array("subset", subset)
@@ -259,29 +259,29 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
-    """The ids of the samples with these keys, in the keys' order."""
-    asked, of_all = set(keys), shards.all_keys()
-    found = [sample for sample, key in enumerate(of_all) if key in asked]
-    id_of = {of_all[sample]: sample for sample in found}
-    if len(id_of) < len(asked):
+    """Returns the ids of the samples with these keys, in the keys' order."""
+    wanted, of_all = set(keys), shards.index.all_keys()
+    samples = [sample for sample, key in enumerate(of_all) if key in wanted]
+    id_of = {of_all[sample]: sample for sample in samples}
+    if len(id_of) < len(wanted):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
-            f"subset: the data lacks {len(unknown)} of {counted(len(asked), 'key')}: {_list(unknown)}. "
+            f"subset: the data lacks {len(unknown)} of {counted(len(wanted), 'key')}: {_list(unknown)}. "
             f"{_explain_keys(shards)}"
         )
-    if len(found) > len(id_of):
-        sample = next(sample for sample in found if id_of[of_all[sample]] != sample)
+    if len(samples) > len(id_of):
+        sample = next(sample for sample in samples if id_of[of_all[sample]] != sample)
         key = of_all[sample]
         raise ConfigError(
-            f"subset: the key {key!r} has two samples, {sample} in {shards.place(sample).shard} and {id_of[key]} in "
-            f"{shards.place(id_of[key]).shard}: name such samples by their ids"
+            f"subset: the key {key!r} has two samples, {sample} in {shards.locate(sample).shard} and {id_of[key]} in "
+            f"{shards.locate(id_of[key]).shard}: name such samples by their ids"
         )
     return np.array([id_of[key] for key in keys], np.int64)
 
 
 def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     matches = re.compile(fnmatch.translate(pattern)).match
-    ids = [sample for sample, key in enumerate(shards.all_keys()) if matches(key)]
+    ids = [sample for sample, key in enumerate(shards.index.all_keys()) if matches(key)]
     if not ids:
         raise ConfigError(
             f"subset: no key matches {pattern!r}; a string is a pattern such as 'cat/*', or a file of keys if it ends "
@@ -291,7 +291,7 @@ def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _explain_keys(shards: ShardSet) -> str:
-    some = [shards.key(sample) for sample in range(min(3, len(shards)))]
+    some = [shards.index.key(sample) for sample in range(min(3, len(shards)))]
     return f"A key is the path in the tar up to the first dot of the file's name: the first here are {_list(some)}"
 
 
@@ -331,7 +331,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
 
 
 def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
-    """The weights by label; a key that is text is a class's name."""
+    """Returns the weights by label; a key that is text is a class's name."""
     labels = {name: label for label, name in names.items()}
     if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
         problem = "two classes have the same name" if names else "the names of the classes are not known"

@@ -1,4 +1,4 @@
-"""A loader's state: which run it belongs to, in enough detail to say what differs, and its place."""
+"""A loader's state: which run it belongs to, in enough detail to say what differs, and where in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, type(None))
 
 
 def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
-    """The details by which `check_identity` names differences: the recipe as JSON, and digits of runs of shards."""
+    """Returns what `check_identity` needs to name differences: the recipe as JSON, and digits of runs of shards."""
     run = 1
     while len(shards.shards) > run * _MOST_RUNS:
         run *= 2
@@ -35,7 +35,7 @@ def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
 
 
 def _digits(shards: ShardSet, run: int) -> list[str]:
-    """Some digits of the digest of each run of so many shards."""
+    """Returns some digits of the digest of each run of so many shards."""
     return [str(digest)[-_DIGITS:] for digest in shards.digests_of_runs(run)]
 
 
@@ -81,14 +81,14 @@ def check_identity(
 
 
 def is_same(saved: object, mine: object) -> bool:
-    """Whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
+    """Returns whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
     return not _differences(saved, mine)
 
 
 def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
     """Returns a state's epoch, and what is done of it according to the entry `unit`: at most what an epoch has.
 
-    The end of the last epoch is also a valid place; no batch comes after it.
+    The end of the last epoch is also valid; no batch comes after it.
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, 0, EPOCHS + 1):
@@ -122,7 +122,7 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         ]
     elif isinstance(saved, list) and isinstance(mine, list):
         both = zip_longest(saved, mine, fillvalue=_ABSENT)
-        pairs = [(f"{where}[{place}]", before, now) for place, (before, now) in enumerate(both)]
+        pairs = [(f"{where}[{number}]", before, now) for number, (before, now) in enumerate(both)]
     elif isinstance(saved, _PLAIN) and isinstance(mine, _PLAIN) and saved == mine:  # NumPy compares element by element
         return []
     else:
@@ -166,7 +166,7 @@ def _shard_difference(saved: object, shards: ShardSet) -> str | None:
 
 
 def _run_difference(count: int, run: int, before: Sequence[str], now: Sequence[str], names: Sequence[str]) -> str:
-    """The same for many shards, of which the state describes runs of so many."""
+    """Says the same for many shards, of which the state describes runs of so many."""
     differ = [number for number, (was, here) in enumerate(zip_longest(before, now)) if was != here]
     bounds = [(number * run, min((number + 1) * run, max(count, len(names))) - 1) for number in differ]
     runs = [f"{start} to {last}" if start < last else f"{start}" for start, last in bounds]

@@ -58,7 +58,7 @@ class Stats:
         )
 
     def scalars(self) -> dict[str, float]:
-        """Its numbers by name, such as "gpuloader/waiting_seconds", for TensorBoard, Weights & Biases and the like.
+        """Returns its numbers by name, such as "gpuloader/waiting_seconds", for TensorBoard and the like.
 
         `bad` is counted as `gpuloader/bad_images`; `cache` gives `gpuloader/cache_hits` and so on, if there is one.
         """

@@ -24,7 +24,7 @@ class TorchEpochs:
     def __init__(self, loader: Any) -> None:  # noqa: ANN401
         self.loader = loader
         self.world = World.detect()
-        self._epoch = self._given = 0
+        self._epoch = self._delivered = 0
         self._restored = False
         self._generator = getattr(loader, "generator", None)
         self._seed = 0 if self._generator is None else self._generator.initial_seed()
@@ -39,16 +39,16 @@ class TorchEpochs:
 
     def begin(self, epoch: int) -> Iterator[Any]:
         """Iterates over an epoch from its beginning."""
-        if self._restored and self._given:
+        if self._restored and self._delivered:
             iter(self.loader)  # drops the rest of the restored epoch
         self._set_epoch(epoch)
-        self._given, self._restored = 0, False
+        self._delivered, self._restored = 0, False
         return self._count(iter(self.loader))
 
     def state_dict(self) -> dict[str, Any]:
-        inside = 0 < self._given < len(self)  # otherwise the epoch and the seed are enough
+        inside = 0 < self._delivered < len(self)  # otherwise the epoch and the seed are enough
         state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
-        return {"epoch": self._epoch, "given": self._given, "state": state}
+        return {"epoch": self._epoch, "given": self._delivered, "state": state}
 
     def check_state(self, state: object) -> None:
         """Raises StateError if `load_state_dict` would not take this state."""
@@ -60,15 +60,15 @@ class TorchEpochs:
                     f"the state's {name} is {describe(state[name])}: allowed is an integer in [0, {EPOCHS}]"
                 )
         if state["state"] is None and 0 < state["given"] < len(self):
-            given = counted(state["given"], "batch", "batches")
+            batches = counted(state["given"], "batch", "batches")
             raise StateError(
-                f"it was left in the middle of an epoch, after {given}, and has no state_dict: use "
+                f"it was left in the middle of an epoch, after {batches}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._set_epoch(state["epoch"])
-        self._given, self._restored = state["given"], state["state"] is not None
+        self._delivered, self._restored = state["given"], state["state"] is not None
         if self._restored:
             self.loader.load_state_dict(state["state"])
 
@@ -86,5 +86,5 @@ class TorchEpochs:
 
     def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            self._given += 1
+            self._delivered += 1
             yield batch

@@ -55,8 +55,8 @@ class World:
         if self.local_world_size is None:
             object.__setattr__(self, "local_world_size", _integer("LOCAL_WORLD_SIZE", 1))
         numbers = (self.rank, self.world_size, self.local_rank, self.local_world_size)
-        whole = all(isinstance(number, int) for number in numbers)
-        if not whole or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
+        integers = all(isinstance(number, int) for number in numbers)
+        if not integers or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
             raise ConfigError(
                 f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}, "
                 f"local_world_size={self.local_world_size!r}: allowed are integers, 0 <= rank < world_size, "
@@ -137,7 +137,7 @@ def _verdict(store: Any, world_size: int, wait: timedelta) -> str:  # noqa: ANN4
 
 
 def _since(began: float) -> str:
-    """The time that passed. It can be less than the limit: if the store's process ends, nobody waits any longer."""
+    """Returns the time that passed, less than the limit if the store's process ended: then nobody waits any longer."""
     return f"{time.monotonic() - began:.1f} s"
 
 

@@ -21,7 +21,7 @@ class AcceptedSizes:
         self._others: dict[int, NDArray[np.int32]] = {}  # by shard, (n, 2): sizes that are not the index's, else 0
 
     def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others."""
+        """Returns (b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others."""
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
         shards = self._shards_of(samples)
         for shard in np.unique(shards[np.isin(shards, list(self._others))]).tolist():

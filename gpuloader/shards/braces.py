@@ -24,7 +24,7 @@ _Amount: TypeAlias = tuple[int, int]
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """The names that a pattern stands for, in order.
+    """Returns the names that a pattern stands for, in order.
 
     Raises:
         ConfigError: it cannot be read, or stands for more than `MOST_NAMES` names or `MOST_CHARACTERS` characters, or
@@ -71,7 +71,7 @@ def count_names(pattern: str) -> _Amount:
 
 
 def _count_expression(inside: str, as_pattern: _Amount) -> _Amount:
-    """What braces without a comma stand for: a range, or themselves around what is inside."""
+    """Counts what braces without a comma stand for: a range, or themselves around what is inside."""
     if _LETTERS.match(inside):
         names = sum(1 for _ in braceexpand(f"{{{inside}}}"))
         return names, names

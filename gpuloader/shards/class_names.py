@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuloader.errors import DataError
 from gpuloader.helpers.regular_file import read_regular
+from gpuloader.helpers.values import is_integer
 
 CLASSES_FILE = "classes.json"
 MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
@@ -28,16 +29,12 @@ def read_class_names(folder: Path) -> dict[int, str]:
         raise DataError(f"{path} cannot be read: {error}") from None
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return dict(enumerate(content))
-    if isinstance(content, dict) and all(map(_is_label, content.values())):
+    if isinstance(content, dict) and all(is_integer(label, -(2**63), 2**63) for label in content.values()):
         return {label: name for name, label in content.items()}
     raise DataError(f"{path}: allowed are a list of class names, and {{name: label}} with 64-bit labels")
 
 
-def _is_label(value: object) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63
-
-
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
-    """The names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
+    """Returns the names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
     listed = tuple(names[label] for label in range(len(names)) if label in names)
     return listed if listed and len(listed) == len(names) else None

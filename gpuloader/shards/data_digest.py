@@ -34,7 +34,7 @@ class DataDigest(NamedTuple):
 
     @classmethod
     def of(cls, samples: Iterable[tuple[bytes, int, int]]) -> DataDigest:
-        """The digest of samples (key, height, width).
+        """Returns the digest of samples (key, height, width).
 
         Example:
             >>> cat, dog = (b"cats/1", 375, 500), (b"dogs/2", 500, 375)
@@ -50,13 +50,13 @@ class DataDigest(NamedTuple):
         return cls(count, value)
 
     def __add__(self, other: object) -> DataDigest:
-        """The digest of these samples and then those."""
+        """Returns the digest of these samples and then those."""
         if not isinstance(other, DataDigest):
             return NotImplemented
         return DataDigest(self.samples + other.samples, (self.value * _power(other.samples) + other.value) % _PRIME)
 
     def to_bytes(self) -> bytes:
-        """The value in 16 bytes, little-endian."""
+        """Returns the value in 16 bytes, little-endian."""
         return self.value.to_bytes(DIGEST_BYTES, "little")
 
     @classmethod

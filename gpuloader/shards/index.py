@@ -46,6 +46,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import Read, read_regular
+from gpuloader.helpers.values import is_integer
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
 
@@ -130,43 +131,43 @@ class Index(ABC):
 
     @abstractmethod
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
+        """Returns rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of samples."""
+        """Counts the samples."""
 
     def key(self, row: int) -> str:
-        """The key of one sample."""
+        """Returns the key of one sample."""
         key = self.column("key_bytes", *self._part("key_end", row))
         return key.tobytes().decode("utf-8", "surrogateescape")
 
     def all_keys(self) -> list[str]:
-        """The keys of all samples."""
+        """Returns the keys of all samples."""
         data, ends = self.column("key_bytes").tobytes(), self.column("key_end").tolist()
         return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
 
     def components(self, row: int) -> list[tuple[str, int, int]]:
-        """(extension, offset, size) of a sample's components, in bytes."""
+        """Returns (extension, offset, size) of a sample's components, in bytes."""
         part = self._part("component_end", row)
-        numbers, *places = (
+        numbers, *offsets_and_sizes = (
             self.column(f"component_{each}", *part).tolist() for each in ("extension", "offset", "size")
         )
-        return [(self.extensions[number], offset, size) for number, offset, size in zip(numbers, *places)]
+        return [(self.extensions[number], offset, size) for number, offset, size in zip(numbers, *offsets_and_sizes)]
 
     def component(self, row: int, extension: str) -> tuple[int, int] | None:
         """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
         return next(((offset, size) for name, offset, size in self.components(row) if name == extension), None)
 
     def rows_without(self, extension: str) -> NDArray[np.int64]:
-        """The samples without a component of that extension."""
+        """Returns the samples without a component of that extension."""
         if extension not in self.extensions or len(self) == 0:
             return np.arange(len(self))
         is_one = self.column("component_extension") == self.extensions.index(extension)
         return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.column("component_end")[:-1])))
 
     def image_extensions(self) -> NDArray[np.int32]:
-        """(n,) the number of the extension of each sample's image."""
+        """Returns (n,) the number of the extension of each sample's image."""
         offsets = self.column("component_offset")
         rows = np.repeat(np.arange(len(self)), np.diff(self.column("component_end"), prepend=0))
         is_image = offsets == self.column("image_offset")[rows]
@@ -175,13 +176,13 @@ class Index(ABC):
         return numbers
 
     def decoded(self) -> NDArray[np.bool_]:
-        """(n,) whether the image is an array, which needs no decoding."""
+        """Returns (n,) whether the image is an array, which needs no decoding."""
         if ARRAY_EXTENSION not in self.extensions:
             return np.zeros(len(self), np.bool_)
         return np.asarray(self.image_extensions() == self.extensions.index(ARRAY_EXTENSION))
 
     def data_digest_of(self, start: int, stop: int) -> DataDigest:
-        """The `DataDigest` of samples [start, stop), from their keys and sizes."""
+        """Returns the `DataDigest` of samples [start, stop), from their keys and sizes."""
         ends = self.column("key_end", start, stop).tolist()
         first = self._part("key_end", start)[0] if ends else 0
         keys = self.column("key_bytes", first, ends[-1] if ends else 0).tobytes()
@@ -196,8 +197,8 @@ class Index(ABC):
         return identity.digest()
 
     def _part(self, ends: str, row: int) -> tuple[int, int]:
-        found = self.column(ends, max(0, row - 1), row + 1).tolist()
-        return (found[0] if row else 0), found[-1]
+        bounds = self.column(ends, max(0, row - 1), row + 1).tolist()
+        return (bounds[0] if row else 0), bounds[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,31 +206,16 @@ class ShardIndex(ShardFacts, Index):
     """The samples of one tar, in its order; see the module's docstring.
 
     Attributes:
-        image_offset, image_size: (n,) int64, the place of the encoded images, in bytes.
-        height, width: (n,) int32 pixels as stored; 0 if the header did not say.
-        orientation: (n,) uint8, EXIF's, 0 if it is not known.
-        label: (n,) int64 from `.cls`, or NO_LABEL, or BAD_LABEL.
+        columns: those of the module's docstring, by name.
     """
 
-    image_offset: NDArray[np.int64]
-    image_size: NDArray[np.int64]
-    height: NDArray[np.int32]
-    width: NDArray[np.int32]
-    orientation: NDArray[np.uint8]
-    label: NDArray[np.int64]
-    key_end: NDArray[np.int64]
-    component_end: NDArray[np.int64]
-    component_extension: NDArray[np.int32]
-    component_offset: NDArray[np.int64]
-    component_size: NDArray[np.int64]
-    key_bytes: NDArray[np.uint8]
+    columns: Arrays
 
     def __len__(self) -> int:
-        return len(self.height)
+        return len(self.columns["height"])
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        values: NDArray[Any] = getattr(self, name)
-        return values[start:stop]
+        return self.columns[name][start:stop]
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tar's time and the members left out."""
@@ -241,7 +227,7 @@ class ShardIndex(ShardFacts, Index):
             write_index(file, [self], [self])
 
     def to_bytes(self) -> bytes:
-        """The content of its file; `parse` makes the same index from it."""
+        """Returns the content of its file; `parse` makes the same index from it."""
         file = io.BytesIO()
         write_index(file, [self], [self])
         return file.getvalue()
@@ -277,8 +263,8 @@ class ShardIndex(ShardFacts, Index):
             IndexFileError: it is damaged, of another version, or of several shards.
         """
         index = SetIndex.parse(data, path)
-        columns: dict[str, Any] = {name: index.column(name) for name in COLUMNS}
-        return cls(**vars(facts_of_one(index.head, path)), **columns)
+        columns = {name: index.column(name) for name in COLUMNS}
+        return cls(**vars(facts_of_one(index.head, path)), columns=columns)
 
 
 class SetIndex(Index):
@@ -331,11 +317,11 @@ class SetIndex(Index):
         return self._columns.use(name, start, stop)
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """A copy of these rows of a column."""
+        """Returns a copy of these rows of a column."""
         return self._columns.at(name, rows)
 
     def data_digests(self) -> list[DataDigest]:
-        """The digest of each shard's samples."""
+        """Returns the digest of each shard's samples."""
         return _data_digests(self.head)
 
     def digest(self) -> bytes:
@@ -409,7 +395,7 @@ def read_index_head(read: Read, file_bytes: int, path: str) -> Head:
 
 
 def facts_of_one(head: Head, path: str) -> ShardFacts:
-    """What the head of one shard's index says; raises IndexFileError if it is the index of several."""
+    """Returns what the head of one shard's index says; raises IndexFileError if it is the index of several."""
     if head.rows("shards") != 1:
         raise IndexFileError(f"{path} is the index of {head.rows('shards')} shards, not of one")
     numbers = {name: head.table[name].item() for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
@@ -424,15 +410,13 @@ def facts_of_one(head: Head, path: str) -> ShardFacts:
 
 def check_fresh(facts: ShardFacts, path: Path, shard: Path, stat: os.stat_result) -> None:
     """Raises IndexFileError if the shard, with this stat, is not the one that was indexed."""
-    found, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
-    if found != expected:
-        raise IndexFileError(
-            f"{path} is stale: {shard} has (size, mtime_ns) {found}, the index was made for {expected}"
-        )
+    now, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
+    if now != expected:
+        raise IndexFileError(f"{path} is stale: {shard} has (size, mtime_ns) {now}, the index was made for {expected}")
 
 
 def most_bytes(shard_bytes: int) -> int:
-    """The most bytes that the index of a shard of this size can have."""
+    """Returns the most bytes that the index of a shard of this size can have."""
     return _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE
 
 
@@ -492,10 +476,6 @@ def _check_values(head: Head, raw: Arrays, name: str, start: int, stop: int) -> 
         raise ValueError("a component has an unknown extension")
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NO_BYTES.search(value) is None
 
@@ -512,8 +492,7 @@ def _is_left_out(item: object, head: Head) -> bool:
         return False
     offset, shard = item[1], item[3]
     return (
-        _is_count(shard)
-        and shard < head.rows("shards")
-        and _is_count(offset)
+        is_integer(shard, 0, head.rows("shards"))
+        and is_integer(offset, 0, 2**63)
         and offset <= head.table["shard_bytes"][shard]
     )

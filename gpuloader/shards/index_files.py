@@ -73,7 +73,7 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 
 
 def index_file(shard: Path) -> Path:
-    """The path to which an index of the shard is written."""
+    """Returns the path to which an index of the shard is written."""
     folder = shard.parent
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
     writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
@@ -94,7 +94,7 @@ def _cache_folder() -> Path:
 
 
 def open_index(shard: Path) -> ShardIndex:
-    """The index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
+    """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
     return _loaded(_open(shard))
 
 
@@ -105,7 +105,7 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         opened: list[Opened | None] = list(threads.map(_find, shards))
-        missing = [number for number, found in enumerate(opened) if found is None]
+        missing = [number for number, index in enumerate(opened) if index is None]
         # Processes that start together share the work: each checks for a new file before it scans.
         random.Random().shuffle(missing)
         pending = {threads.submit(_open, shards[number]): number for number in missing}
@@ -115,7 +115,7 @@ def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-    return [found for found in opened if found is not None]
+    return [index for index in opened if index is not None]
 
 
 def open_set(opened: Sequence[Opened]) -> SetIndex:
@@ -152,7 +152,7 @@ def _write_set(path: Path, opened: Sequence[Opened]) -> None:
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
-    """The size in bytes and the digest of an index file, or of the file that an index in memory would have."""
+    """Returns the size in bytes and the digest of an index file, or of that which an index in memory would have."""
     head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
     return head.file_bytes, head.digest
 
@@ -162,11 +162,11 @@ def _loaded(opened: Opened) -> ShardIndex:
 
 
 def _open(shard: Path) -> Opened:
-    found = _find(shard)
-    if found is None:
+    file = _find(shard)
+    if file is None:
         index = _make(shard)
-        found = _find(shard)
-    return index if found is None else found
+        file = _find(shard)
+    return index if file is None else file
 
 
 def _find(shard: Path) -> IndexFile | None:

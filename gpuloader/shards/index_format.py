@@ -1,4 +1,4 @@
-"""The container of an index: named columns of numbers in one file, which is read whole or mapped. Version 3:
+"""The container of an index: named columns of numbers in one file, which is read or mapped. Version 3:
 
     bytes       content
     0-7         b"GPULIDX\\x03"; the last byte is the version
@@ -14,7 +14,7 @@
 
 A type is one of NumPy's with a fixed width, such as "<i8". A reader ignores columns that it does not know.
 
-The head's digest is checked when a file is opened; as the head has the blocks' digests, it stands for the whole file.
+The head's digest is checked when a file is opened; as the head has the blocks' digests, it stands for all of the file.
 The digest of a block, and the values in it, are checked when something in it is used for the first time in a process.
 
 **Mapping.** Who cuts a file that is mapped makes the kernel end every process that reads beyond its new end. So only
@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.regular_file import Read, check_regular
+from gpuloader.helpers.values import is_integer
 
 VERSION = 3
 BLOCK_BYTES = 1 << 20
@@ -86,7 +87,7 @@ class Head:
         facts: the JSON.
         table: the columns of the table.
         columns: where each known column is.
-        digest: of the head, so it stands for the whole file.
+        digest: of the head, so it stands for all of the file.
         blocks_at: where the blocks begin.
         block_digests: their digests, one after the other.
         file_bytes: the size of the file.
@@ -101,7 +102,7 @@ class Head:
     file_bytes: int
 
     def rows(self, name: str) -> int:
-        """The number of rows that columns of this kind have."""
+        """Returns the number of rows that columns of this kind have."""
         return int(self.facts["counts"][name])
 
 
@@ -140,7 +141,7 @@ def _parse(
     if not isinstance(facts, dict) or not isinstance(facts.get("counts"), dict):
         raise ValueError("its header is not an object with counts")
     counts = facts["counts"]
-    if not all(type(count) is int and 0 <= count < 2**62 for count in counts.values()):
+    if not all(is_integer(count, 0, 2**62) for count in counts.values()):
         raise ValueError("its header has wrong counts")
     blocks_at = _HEAD_AT + len(head)
     in_head, end = _places(facts.get("table"), counts, table, _padded(json_bytes))
@@ -156,21 +157,21 @@ def _parse(
 
 def _places(listed: object, counts: Mapping[str, int], kinds: Kinds, offset: int) -> tuple[dict[str, Column], int]:
     """Returns where the known columns are, the first one being at `offset`, and where the last one ends."""
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for entry in listed if isinstance(listed, list) else [None]:
         if not (isinstance(entry, list) and len(entry) == 3 and all(isinstance(part, str) for part in entry)):
             raise ValueError("its header does not list its columns")
         name, kind, rows = entry
-        if not (width := _TYPE.fullmatch(kind)) or rows not in counts or name in found:
+        if not (width := _TYPE.fullmatch(kind)) or rows not in counts or name in columns:
             raise ValueError("its header has a column of a wrong type")
         if name in kinds:
             if (kind, rows) != kinds[name]:
                 raise ValueError(f"its column {name} has a wrong type")
-            found[name] = Column(offset, np.dtype(kind), counts[rows])
+            columns[name] = Column(offset, np.dtype(kind), counts[rows])
         offset += _padded(int(width[1]) * counts[rows])
-    if lacking := sorted(set(kinds) - set(found)):
+    if lacking := sorted(set(kinds) - set(columns)):
         raise ValueError(f"its header needs the columns {', '.join(lacking)}")
-    return found, offset
+    return columns, offset
 
 
 def write(
@@ -204,17 +205,17 @@ def write(
     blocks = -(-columns_bytes // BLOCK_BYTES)
     head_bytes = sum(map(len, head)) + DIGEST_BYTES * blocks
     blocks_at = _HEAD_AT + head_bytes
-    places, end = _places([[name, *kind] for name, kind in kinds.items()], counts, kinds, blocks_at)
+    columns_at, end = _places([[name, *kind] for name, kind in kinds.items()], counts, kinds, blocks_at)
     written = dict.fromkeys(kinds, 0)
     file.seek(end - 1)
     file.write(b"\0")
     for part in parts:
-        for name, place in places.items():
-            values = np.ascontiguousarray(part[name], place.dtype)
-            file.seek(place.offset + written[name] * place.dtype.itemsize)
+        for name, column in columns_at.items():
+            values = np.ascontiguousarray(part[name], column.dtype)
+            file.seek(column.offset + written[name] * column.dtype.itemsize)
             file.write(values.data if len(values) else b"")
             written[name] += len(values)
-    if any(written[name] != place.rows for name, place in places.items()):
+    if any(written[name] != column.rows for name, column in columns_at.items()):
         raise ValueError("the columns have another length than was said")
     file.seek(blocks_at)
     head += [_digest(file.read(BLOCK_BYTES)) for _ in range(blocks)]
@@ -228,7 +229,7 @@ class Columns:
     """The columns of a file in memory or mapped. What is used of them is checked first, once in each process.
 
     Args:
-        data: the whole file.
+        data: all of the file.
         file: the same, open, if `data` is mapped.
     """
 
@@ -269,27 +270,29 @@ class Columns:
             file.close()
 
     def use(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Rows [start, stop) of a column, read-only. If the file is mapped, do not keep them: ask again.
+        """Returns rows [start, stop) of a column, read-only. If the file is mapped, do not keep them: ask again.
 
         Raises:
             IndexFileError: the file is damaged, or was changed since it was opened.
         """
-        column, place = self._raw[name], self.head.columns[name]
-        stop = place.rows if stop is None else stop
-        first, size = place.offset - self.head.blocks_at, place.dtype.itemsize
+        values, column = self._raw[name], self.head.columns[name]
+        stop = column.rows if stop is None else stop
+        first, size = column.offset - self.head.blocks_at, column.dtype.itemsize
         end = first + stop * size if start < stop else 0
         self._check(slice((first + start * size) // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
-        return column[start:stop]
+        return values[start:stop]
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """A copy of these rows of a column; raises as `use`."""
-        place = self.head.columns[name]
-        self._check((place.offset - self.head.blocks_at + rows * place.dtype.itemsize) // BLOCK_BYTES)
+        """Returns a copy of these rows of a column; raises as `use`."""
+        column = self.head.columns[name]
+        self._check((column.offset - self.head.blocks_at + rows * column.dtype.itemsize) // BLOCK_BYTES)
         values: NDArray[Any] = self._raw[name][rows]
         return values
 
     def _check(self, blocks: slice | NDArray[np.int64]) -> None:
         """Checks that the file is unchanged, and those of these blocks that were not checked yet."""
+        # Before anything is read: pages beyond the end of a file that was cut would end the process by a signal, and
+        # an overwritten block would differ from what was checked. Its digest is not compared again at later uses.
         if self._file is not None and _state(self._file) != self._state:
             raise self._refuse("was cut or overwritten while it was in use")
         if self._any_unchecked:
@@ -304,9 +307,9 @@ class Columns:
         content = self._blocks[start : start + BLOCK_BYTES]
         if _digest(content) != self.head.block_digests[block * DIGEST_BYTES : (block + 1) * DIGEST_BYTES]:
             raise self._refuse(f"is damaged: the digest of block {block} is wrong")
-        for name, place in self.head.columns.items():
-            before, size = self.head.blocks_at + start - place.offset, place.dtype.itemsize
-            first, last = max(0, before // size), min(place.rows, -(-(before + len(content)) // size))
+        for name, column in self.head.columns.items():
+            before, size = self.head.blocks_at + start - column.offset, column.dtype.itemsize
+            first, last = max(0, before // size), min(column.rows, -(-(before + len(content)) // size))
             if first < last:
                 try:
                     self._check_values(self.head, self._raw, name, first, last)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.helpers.text import similar
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.remote import Wanted
@@ -40,7 +41,7 @@ _DIGESTED = 1 << 20
 _log = logging.getLogger("gpuloader")
 
 
-class Labels(Protocol):
+class Labels(ABC):
     """The labels of a shard set.
 
     Attributes:
@@ -51,20 +52,18 @@ class Labels(Protocol):
             they are read with the samples.
     """
 
-    @property
-    def place(self) -> str: ...
+    def __init__(self, place: str, names: Mapping[int, str]) -> None:
+        self.place = place
+        self.names = names
+        self.classes = as_list(names)
 
     @property
-    def names(self) -> Mapping[int, str]: ...
+    def digest(self) -> str | None:
+        return None
 
-    @property
-    def classes(self) -> tuple[str, ...] | None: ...
-
-    @property
-    def digest(self) -> str | None: ...
-
+    @abstractmethod
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        """(b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
+        """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
 
 def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
@@ -75,7 +74,7 @@ def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
     """
     if (shards.column("label") != NO_LABEL).any():
         return "cls"
-    return "folder" if any(map(_folder, shards.all_keys())) else None
+    return "folder" if any(map(_folder, shards.index.all_keys())) else None
 
 
 def make_labels(
@@ -84,7 +83,7 @@ def make_labels(
     classes: Sequence[str] | None = None,
     used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda samples: samples,
 ) -> Labels | None:
-    """The labels that `label_from` asks for.
+    """Makes the labels that `label_from` asks for.
 
     Args:
         classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
@@ -96,23 +95,23 @@ def make_labels(
         LabelError: a sample has no such label.
         DataError: several `classes.json` name a label differently.
     """
-    given = None if classes is None else _check_classes(classes)
-    those = _Used(shards, used)
+    class_names = None if classes is None else _check_classes(classes)
+    used_samples = _Used(shards, used)
     if label_from == "auto":
         label_from = find_labels(shards)
     if label_from is None:
-        if given is not None:
+        if class_names is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from == "folder":
-        return _from_folders(shards, given, those)
+        return _from_folders(shards, class_names, used_samples)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, given), those)
+        return _from_cls(shards, _names(shards, class_names), used_samples)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
-        names = _names(shards, given)
+        names = _names(shards, class_names)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
         advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
-        those.refuse(shards.samples_without("json"), _LACKING.format("json"), advice)
+        used_samples.refuse(shards.index.rows_without("json"), _LACKING.format("json"), advice)
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -147,13 +146,13 @@ class _Used:
         """Raises LabelError if any of these samples, which have a problem, are used."""
         samples = self.of(samples)
         if len(samples):
-            places = [self.shards.place(int(sample)) for sample in samples[:3]]
-            shown = ", ".join(f"{describe(place.key, _KEY_SHOWN)} in {place.shard}" for place in places)
+            locations = [self.shards.locate(int(sample)) for sample in samples[:3]]
+            shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
             more = ", and more" if len(samples) > 3 else ""
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
 
     def digest(self, label_of: _LabelOf) -> str:
-        """A digest of their labels, as this function returns them."""
+        """Returns a digest of their labels, as this function returns them."""
         digest = hashlib.blake2b(digest_size=16)
         for first in range(0, len(self.shards), _DIGESTED):
             some = self.of(np.arange(first, min(first + _DIGESTED, len(self.shards))))
@@ -161,7 +160,7 @@ class _Used:
         return digest.hexdigest()
 
 
-class _Known:
+class _Known(Labels):
     """Labels that are known from the start.
 
     Args:
@@ -169,11 +168,9 @@ class _Known:
     """
 
     def __init__(self, place: str, label_of: _LabelOf, names: Mapping[int, str], used: _Used) -> None:
+        super().__init__(place, names)
         self._label_of = label_of
         self._used = used
-        self.place = place
-        self.names = names
-        self.classes = as_list(names)
 
     @cached_property
     def digest(self) -> str:
@@ -183,11 +180,8 @@ class _Known:
         return self._label_of(samples)
 
 
-class _ReadLabels:
+class _ReadLabels(Labels):
     """Labels that are read from a component of each sample.
-
-    Attributes:
-        digest: None; the labels are not in the index.
 
     Args:
         place: "cls" or "json:NAME".
@@ -195,14 +189,11 @@ class _ReadLabels:
     """
 
     def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
+        super().__init__(place, names.names)
         self._shards = shards
-        self.place = place
         self._extension = place.partition(":")[0]
         self._parse = parse
         self._names = names
-        self.names = names.names
-        self.classes = as_list(names.names)
-        self.digest = None
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
@@ -212,9 +203,9 @@ class _ReadLabels:
         try:
             return _number(self._parse(content), self._names)
         except LabelError as error:
-            place = self._shards.place(sample)
+            where = self._shards.locate(sample)
             raise LabelError(
-                f"the .{self._extension} component of {describe(place.key, _KEY_SHOWN)} in {place.shard} {error}"
+                f"the .{self._extension} component of {describe(where.key, _KEY_SHOWN)} in {where.shard} {error}"
             ) from None
 
 
@@ -240,7 +231,8 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise LabelError(f"is not JSON: {error}") from None
-    searched, label = _under(name, parsed)
+    searched, last = innermost(parsed, name)
+    label = searched.get(last) if isinstance(searched, dict) else None
     if isinstance(label, str) and named:
         return label
     if not is_integer(label, -(2**63), 2**63):
@@ -257,20 +249,10 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
     return label
 
 
-def _under(name: str, content: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """Returns the innermost object searched and its value for the name; the key "a.b" takes precedence over b in a."""
-    if not isinstance(content, dict):
-        return content, None
-    first, dot, rest = name.partition(".")
-    if name not in content and dot and first in content:
-        return _under(rest, content[first])
-    return content, content.get(name)
-
-
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     table = shards.column("label")
     missing = np.flatnonzero(table == NO_LABEL)
-    in_folders = len(missing) > 0 and all(map(_folder, shards.all_keys()))
+    in_folders = len(missing) > 0 and all(map(_folder, shards.index.all_keys()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
     used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
     texts = np.flatnonzero(table == BAD_LABEL)
@@ -281,26 +263,26 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     if names.limit is not None:
         outside = np.flatnonzero((table < 0) | (table >= names.limit))
         used.refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
-    return _Known("cls", shards.labels_of, names.names, used)
+    return _Known("cls", partial(shards.index.at, "label"), names.names, used)
 
 
-def _from_folders(shards: ShardSet, given: tuple[str, ...] | None, used: _Used) -> Labels:
-    folders = [_folder(key) for key in shards.all_keys()]  # no array: its texts are all as long as the longest
-    found = sorted(set(folders) - {""})
-    classes = tuple(found) if given is None else given
+def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) -> Labels:
+    folders = [_folder(key) for key in shards.index.all_keys()]  # no array: its texts are all as long as the longest
+    occurring = sorted(set(folders) - {""})
+    classes = tuple(occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
     table = np.array([numbers.get(folder, -1) for folder in folders], smallest)
     in_none = np.array([not folder for folder in folders], bool)
     used.refuse(np.flatnonzero(in_none), "are not in a folder")
-    if unknown := [name for name in found if name not in numbers]:
+    if unknown := [name for name in occurring if name not in numbers]:
         others = np.flatnonzero((table < 0) & ~in_none)
         used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
     return _Known("folder", lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
 
 
 def _folder(key: str) -> str:
-    """The folder of an image; "" if there is none."""
+    """Returns the folder of an image; "" if there is none."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return "" if folder == "." else folder
 
@@ -314,10 +296,10 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
-def _names(shards: ShardSet, given: tuple[str, ...] | None) -> _Names:
-    """The names that are given, or else those beside the shards."""
-    if given is not None:
-        return _Names(dict(enumerate(given)), {name: label for label, name in enumerate(given)}, len(given))
+def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> _Names:
+    """Returns the names of `classes`, or else those beside the shards."""
+    if classes is not None:
+        return _Names(dict(enumerate(classes)), {name: label for label, name in enumerate(classes)}, len(classes))
     name_of = find_class_names(shards)
     numbers = {name: label for label, name in name_of.items()}
     return _Names(name_of, numbers if len(numbers) == len(name_of) else {}, None)
@@ -333,33 +315,33 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     """
     parents = [shard.parent if isinstance(shard, Path) else None for shard in shards.shards]
     names: dict[int, str] = {}
-    said_in: dict[int, Path] = {}
+    named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):
         try:
-            its_names = {} if folder is None else read_class_names(folder)
+            names_here = {} if folder is None else read_class_names(folder)
         except DataError as error:
             _log.warning("the names of the classes are not known: %s", error)
-            its_names = {}
-        if folder is None or not its_names:
+            names_here = {}
+        if folder is None or not names_here:
             return {}
-        for label, name in its_names.items():
+        for label, name in names_here.items():
             if names.setdefault(label, name) != name:
                 raise DataError(
-                    f"the label {label} is {describe(names[label])} in {said_in[label] / CLASSES_FILE}, but "
+                    f"the label {label} is {describe(names[label])} in {named_in[label] / CLASSES_FILE}, but "
                     f"{describe(name)} in "
                     f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
                     f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
                     f"use classes=[...]"
                 )
-            said_in.setdefault(label, folder)
+            named_in.setdefault(label, folder)
     return names
 
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:
     listed = list(classes)
     near = similar(names[0], listed, 3)
-    those = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
-    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {those}"
+    some = f"similar are {_quote(near)}" if near else f"such as {_quote(listed[:3])}"
+    return f"{_quote(names[:3])} is not one of the {len(listed)} classes, {some}"
 
 
 def _quote(texts: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def resolve_shards(tar: Tar) -> list[Shard]:
 
 
 def resolve_local(tar: Tar) -> list[Path]:
-    """Like `resolve_shards`, for code that needs all shards on a disk.
+    """Does the same as `resolve_shards`, for code that needs all shards on a disk.
 
     Raises:
         ConfigError: a shard is on a store.
@@ -96,7 +96,7 @@ def _find(source: str) -> list[Shard]:
 
 
 def _expand(source: str, braces: bool = True) -> list[Shard]:
-    """The shards of a path, URL or pattern; what braces stood for has no further `braces`, even if it looks so."""
+    """Returns the shards of a path, URL or pattern; in what braces stood for, further ones are part of the name."""
     if (protocol := remote_protocol(source)) is not None:
         return _expand_url(source, protocol, braces)
     source = source.removeprefix("file://")
@@ -159,7 +159,7 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
 
 
 def _advice_on_dataset(source: object) -> str:
-    """How to make shards from a data set of torch, Hugging Face or webdataset; "" if it is none."""
+    """Says how to make shards from a data set of torch, Hugging Face or webdataset; "" if it is none."""
     kinds = [kind.__name__ for kind in type(source).__mro__]
     if "DatasetFolder" in kinds:
         folder = shlex.quote(str(getattr(source, "root", "FOLDER")))
@@ -173,7 +173,7 @@ def _advice_on_dataset(source: object) -> str:
 
 
 def _advice_on_images(folder: Path) -> str | None:
-    """How to make shards from a folder, if it has images or class folders with images; otherwise None."""
+    """Says how to make shards from a folder with images or class folders of images; None for another one."""
     for depth in ("*", "*/*", "*/*/*"):
         for file in folder.glob(depth):
             if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file():
@@ -186,7 +186,7 @@ def _advice_on_images(folder: Path) -> str | None:
 
 
 def _hint_for_glob(path: Path) -> str:
-    """The names that are there and resemble the first part of the path that is a pattern."""
+    """Names what is there and resembles the first part of the path that is a pattern."""
     folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
     if not folder.is_dir():
         return f"; {folder} is no folder{_hint(folder)}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.shards.shard_set import ShardSet
 
+_Entry: TypeAlias = tuple[str, str, int, str]
 _TYPES = {"shard": str, "key": str, "offset": int, "cause": str}
 _MOST_BYTES = 256 << 20  # a line takes about 150
 
@@ -34,8 +36,8 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
     path = path.resolve()  # a link stays a link
     lines = []
     for sample, cause in sorted(bad.items()):
-        place = shards.place(sample)
-        entry = {"shard": Path(place.shard).name, "key": place.key, "offset": place.offset, "cause": cause}
+        where = shards.locate(sample)
+        entry = {"shard": Path(where.shard).name, "key": where.key, "offset": where.offset, "cause": cause}
         lines.append(json.dumps(entry) + "\n")
     with atomic_file(path) as file:
         file.write("".join(lines).encode())
@@ -53,19 +55,19 @@ def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
         raise DataError(f"the quarantine file {path} cannot be read: {error}") from None
     entries = [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
     samples = _samples_at(shards, entries)
-    found: dict[int, str] = {}
+    causes: dict[int, str] = {}
     for number, (name, key, offset, cause) in enumerate(entries, start=1):
         if (name, key, offset) not in samples:
             raise DataError(
                 f"{path}, line {number}: no shard {describe(name)} has an image with the key {describe(key)} at byte "
                 f"{offset}: the file belongs to other shards, or these have changed"
             )
-        found |= dict.fromkeys(samples[name, key, offset], cause)
-    return found
+        causes |= dict.fromkeys(samples[name, key, offset], cause)
+    return causes
 
 
-def _entry(line: str, where: str) -> tuple[str, str, int, str]:
-    """The values of a line."""
+def _entry(line: str, where: str) -> _Entry:
+    """Returns the values of a line."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict) or not all(type(entry.get(key)) is of for key, of in _TYPES.items()):
@@ -77,9 +79,7 @@ def _entry(line: str, where: str) -> tuple[str, str, int, str]:
     return entry["shard"], entry["key"], entry["offset"], entry["cause"]
 
 
-def _samples_at(
-    shards: ShardSet, entries: Sequence[tuple[str, str, int, str]]
-) -> Mapping[tuple[str, str, int], list[int]]:
+def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[str, str, int], list[int]]:
     """Maps (shard's name, key, offset) to samples, for all samples to which an entry may refer."""
     offsets: dict[str, set[int]] = {}
     for name, _, offset, _ in entries:
@@ -87,7 +87,7 @@ def _samples_at(
     samples: dict[tuple[str, str, int], list[int]] = {}
     for number, shard in enumerate(shards.shards):
         ids = shards.samples_of(number)
-        there = shards.index.column("image_offset", ids.start, ids.stop)
-        for row in np.flatnonzero(np.isin(there, list(offsets.get(shard.name, ())))).tolist():
-            samples.setdefault((shard.name, shards.key(ids[row]), int(there[row])), []).append(ids[row])
+        image_offsets = shards.index.column("image_offset", ids.start, ids.stop)
+        for row in np.flatnonzero(np.isin(image_offsets, list(offsets.get(shard.name, ())))).tolist():
+            samples.setdefault((shard.name, shards.index.key(ids[row]), int(image_offsets[row])), []).append(ids[row])
     return samples

@@ -47,7 +47,7 @@ def scan(shard: Path) -> ShardIndex:
         ShardChangedError: the file changed during the scan.
         DataError: it cannot be opened, or is not a regular file.
     """
-    return _whole(shard, *scan_to_damage(shard))
+    return _undamaged(shard, *scan_to_damage(shard))
 
 
 def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
@@ -72,8 +72,8 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
-    """Like `scan`, for a tar that `read` reads; `shard` names it in errors."""
-    return _whole(shard, *_scan(read, size_bytes, mtime_ns, shard))
+    """Does the same as `scan`, for a tar that `read` reads; `shard` names it in errors."""
+    return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
 def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
@@ -87,19 +87,14 @@ def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Shard
     return gathered.index(size_bytes, mtime_ns), damage
 
 
-def _whole(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
+def _undamaged(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
     """Returns the index of an undamaged shard, and warns of members that are in no sample."""
     if damage is not None:
         raise damage
     if index.left_out_count:
-        first = index.left_out[0]
-        _log.warning(
-            "%s: %d members are in no sample, the first being %r (%s)",
-            shard,
-            index.left_out_count,
-            first.name,
-            first.why,
-        )
+        count, first = index.left_out_count, index.left_out[0]
+        text = "%s: %d members are in no sample, the first being %r (%s)"
+        _log.warning(text, shard, count, first.name, first.why)
     return index
 
 
@@ -110,9 +105,8 @@ class _Gathered:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        self._components = array(
-            "q"
-        )  # for each: key, extension, offset, size, and height, width, orientation (or a label)
+        # For each: key, extension, offset, size, and height, width, orientation (or a label).
+        self._components = array("q")
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0
@@ -144,7 +138,7 @@ class _Gathered:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _look_at(self, image: Member) -> tuple[int, int, int]:
-        """The height, the width and the orientation in an image's header."""
+        """Returns the height, the width and the orientation in an image's header."""
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
@@ -187,8 +181,8 @@ class _Gathered:
         labels = np.full(len(keys), NO_LABEL)
         classes = table[table[:, 1] == self._extensions.get("cls", -1)]
         labels[classes[:, 0]] = classes[:, 4]
-        kept = table[has_image[table[:, 0]]]
-        used, first_use = np.unique(kept[:, 1], return_index=True)
+        components = table[has_image[table[:, 0]]]
+        used, first_use = np.unique(components[:, 1], return_index=True)
         used = used[np.argsort(first_use)]
         renumbered = np.zeros(len(extensions), np.int32)
         renumbered[used] = np.arange(len(used))
@@ -201,25 +195,27 @@ class _Gathered:
             left_out=tuple(self._left_out),
             left_out_count=self._left_out_count,
             data_digest=DataDigest.of(zip(encoded, images[:, 4].tolist(), images[:, 5].tolist())),
-            image_offset=images[:, 2].copy(),
-            image_size=images[:, 3].copy(),
-            height=images[:, 4].astype(np.int32),
-            width=images[:, 5].astype(np.int32),
-            orientation=images[:, 6].astype(np.uint8),
-            label=labels[has_image],
-            key_end=np.cumsum([len(key) for key in encoded], dtype=np.int64),
-            component_end=np.searchsorted(kept[:, 0], images[:, 0], side="right"),
-            component_extension=renumbered[kept[:, 1]],
-            component_offset=kept[:, 2].copy(),
-            component_size=kept[:, 3].copy(),
-            key_bytes=key_bytes,
-            counts={"samples": len(images), "components": len(kept), "key_bytes": len(key_bytes)},
+            columns={
+                "image_offset": images[:, 2].copy(),
+                "image_size": images[:, 3].copy(),
+                "height": images[:, 4].astype(np.int32),
+                "width": images[:, 5].astype(np.int32),
+                "orientation": images[:, 6].astype(np.uint8),
+                "label": labels[has_image],
+                "key_end": np.cumsum([len(key) for key in encoded], dtype=np.int64),
+                "component_end": np.searchsorted(components[:, 0], images[:, 0], side="right"),
+                "component_extension": renumbered[components[:, 1]],
+                "component_offset": components[:, 2].copy(),
+                "component_size": components[:, 3].copy(),
+                "key_bytes": key_bytes,
+            },
+            counts={"samples": len(images), "components": len(components), "key_bytes": len(key_bytes)},
         )
 
 
 @lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members
 def _split(name: str) -> tuple[str, str, bool] | None:
-    """The key and the extension of a member, and whether its name has the extension in lower case; None if neither."""
+    """Returns a member's key, its extension, and whether its name has that in lower case; None if it has neither."""
     folder, slash, file_name = name.rpartition("/")
     stem, dot, written = file_name.partition(".")
     extension = written.lower()

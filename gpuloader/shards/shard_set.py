@@ -75,7 +75,7 @@ def ask_for(rows: NDArray[np.int64]) -> None:
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
 
     shard: str
@@ -153,20 +153,16 @@ class ShardSet:
         return int(self._starts[-1])
 
     def samples_of(self, shard: int) -> range:
-        """The ids of the samples of a shard, by its number."""
+        """Returns the ids of the samples of a shard, by its number."""
         return range(self._starts[shard].item(), self._starts[shard + 1].item())
 
     def column(self, name: str) -> NDArray[Any]:
-        """(N,) a column of the index, read-only: image_offset, image_size, height, width, orientation or label.
+        """Returns a column of the index, (N,), read-only: image_offset, image_size, height, width, orientation, label.
 
         `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
         `gpuloader.shards.index_format`.
         """
         return self.index.column(name)
-
-    def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labels of (b,) samples, as in the column `label`."""
-        return self.index.at("label", samples)
 
     @property
     def local(self) -> bool:
@@ -179,13 +175,13 @@ class ShardSet:
         return str(self.digest_of_first(len(self)))
 
     def digest_of_first(self, samples: int) -> DataDigest:
-        """The digest of the first samples, to recognise shards that were appended."""
-        shard, row = self._locate(samples) if samples < len(self) else (len(self.shards), 0)
+        """Returns the digest of the first samples, to recognise shards that were appended."""
+        shard = self._shard_of(samples)  # the first that is not complete; after all of them if there is none
         digest = sum(self.index.data_digests()[:shard], DataDigest())
-        return digest + self.index.data_digest_of(samples - row, samples)
+        return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
-        """The digest of each run of so many shards; the last run may be shorter."""
+        """Returns the digest of each run of so many shards; the last run may be shorter."""
         each = self.index.data_digests()
         return [sum(each[first : first + shards], DataDigest()) for first in range(0, len(each), shards)]
 
@@ -207,18 +203,18 @@ class ShardSet:
         """
         if ARRAY_EXTENSION not in self.index.extensions:
             return False
-        decoded = self.index.decoded()
-        if decoded.any() and not decoded.all():
-            places = [self.place(int(np.argmax(decoded == kind))) for kind in (True, False)]
+        is_decoded = self.index.decoded()
+        if is_decoded.any() and not is_decoded.all():
+            one, other = [self.locate(int(np.argmax(is_decoded == kind))) for kind in (True, False)]
             raise DataError(
-                f"{decoded.sum()} of {len(self)} images are decoded (.npy), such as {places[0].key!r} in "
-                f"{places[0].shard}, but the others are not, such as {places[1].key!r} in {places[1].shard}: make a "
-                f"loader for each kind, and a MixedLoader of them"
+                f"{is_decoded.sum()} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
+                f"but the others are not, such as {other.key!r} in {other.shard}: make a loader for each kind, and a "
+                f"MixedLoader of them"
             )
-        return bool(decoded[0])
+        return bool(is_decoded[0])
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
-        """(height, width) of the largest image with at most `most_pixels` pixels; (0, 0) if none is known."""
+        """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
         heights, widths = self.column("height"), self.column("width")
         pixels = heights.astype(np.int64) * widths
         row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
@@ -233,28 +229,15 @@ class ShardSet:
         )
         return {sample: cause for sample, cause in causes if cause}
 
-    def place(self, sample: int) -> Place:
-        """The place of a sample."""
-        shard, _ = self._locate(sample)
+    def locate(self, sample: int) -> Location:
+        """Says where a sample's image is."""
         offset = self.index.at("image_offset", np.array([sample]))
-        return Place(str(self.shards[shard]), self.index.key(sample), int(offset[0]))
-
-    def key(self, sample: int) -> str:
-        """A sample's key."""
-        return self.index.key(sample)
-
-    def all_keys(self) -> list[str]:
-        """The keys of all samples."""
-        return self.index.all_keys()
+        return Location(str(self.shards[self._shard_of(sample)]), self.index.key(sample), int(offset[0]))
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:
         """The extensions of all components, sorted."""
         return tuple(sorted(self.index.extensions))
-
-    def samples_without(self, extension: str) -> NDArray[np.int64]:
-        """The ids of the samples without a component of that extension, in order."""
-        return self.index.rows_without(extension)
 
     def read_images(
         self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
@@ -292,21 +275,21 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard, _ = self._locate(sample)
-        place = self.index.component(sample, extension)
-        if place is None:
+        shard = self._shard_of(sample)
+        offset_and_size = self.index.component(sample, extension)
+        if offset_and_size is None:
             return None
-        if cause := cause_in_bytes(place[1]):
+        if cause := cause_in_bytes(offset_and_size[1]):
             component = f"the .{extension} component"
-            message = f"{component} of {self.key(sample)!r} in {self.shards[shard]}: {cause}"
+            message = f"{component} of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
             raise Refused(f"{component} beside it: {cause}", message)
-        view = np.empty(place[1], np.uint8)
+        view = np.empty(offset_and_size[1], np.uint8)
         with self._lock:
             if shard in self._entries:
                 with self._open_stored(shard, wanted) as file:
-                    self._read_into(view, shard, file, *place)
+                    self._read_into(view, shard, file, *offset_and_size)
             else:
-                self._read_into(view, shard, file := self._file(shard), *place)
+                self._read_into(view, shard, file := self._file(shard), *offset_and_size)
                 self._check_local(shard, file)
         return view.tobytes()
 
@@ -316,7 +299,7 @@ class ShardSet:
         It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
         that reading downloads it again; then what was read of it counts for nothing, and the result is True.
         """
-        shard, _ = self._locate(sample)
+        shard = self._shard_of(sample)
         return (
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
@@ -332,7 +315,7 @@ class ShardSet:
         return Ahead(need, self._cache)
 
     def cache_stats(self) -> CacheStats | None:
-        """What the cache of shards on stores did; None if all shards are local."""
+        """Returns what the cache of shards on stores did; None if all shards are local."""
         return None if self._cache is None else self._cache.stats()
 
     def renew_lock(self) -> None:
@@ -349,9 +332,8 @@ class ShardSet:
         if hasattr(self, "_lock"):
             self.close()
 
-    def _locate(self, sample: int) -> tuple[int, int]:
-        shard = int(np.searchsorted(self._starts, sample, side="right")) - 1
-        return shard, int(sample - self._starts[shard])
+    def _shard_of(self, sample: int) -> int:
+        return int(np.searchsorted(self._starts, sample, side="right")) - 1
 
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, samples, side="right") - 1
@@ -401,11 +383,11 @@ class ShardSet:
     def _check_unchanged(self, shard: int, fd: int) -> os.stat_result:
         """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
         stat = os.fstat(fd)
-        found = stat.st_size, stat.st_mtime_ns
+        now = stat.st_size, stat.st_mtime_ns
         indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
-        if found != indexed:
+        if now != indexed:
             raise ShardChangedError(
-                f"{self.shards[shard]} has (size, mtime_ns) {found}, but it was indexed with {indexed}: {_CHANGED}"
+                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {_CHANGED}"
             )
         return stat
 

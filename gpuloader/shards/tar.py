@@ -1,6 +1,6 @@
 """Scans a tar file strictly: it accounts for every byte, or names the first byte that it does not understand.
 
-A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to whole blocks:
+A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to full blocks:
 
     bytes      field      meaning
     0-99       name       up to the first NUL; GNU `L` and PAX `path` override it
@@ -71,7 +71,7 @@ class Member(NamedTuple):
 
 
 def members(read: Read, total: int, shard: str) -> Iterator[Member]:
-    """The members of a tar of `total` bytes, in order; `shard` names it in errors.
+    """Yields the members of a tar of `total` bytes, in order; `shard` names it in errors.
 
     Raises:
         TarError: at the first byte that does not fit the format described above.
@@ -162,7 +162,7 @@ def _check_others(beginning: bytes, shard: str) -> None:
 
 
 def _sum(data: bytes) -> int:
-    """The sum of the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950). Computed in C."""
+    """Sums the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950), which is computed in C."""
     return (adler32(data) & 0xFFFF) - 1
 
 
@@ -232,7 +232,7 @@ def _decimal(text: str, shard: str, position: int) -> int:
 
 
 def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
-    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts the whole record. Keeps those that matter here.
+    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts all of the record. Keeps those that matter here.
 
     Of the records of a sparse file, one is kept, so that a member never costs more than a few records.
     """

@@ -136,14 +136,7 @@ def _measure_device(
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
-    setup = Setup(
-        on_gpu,
-        data.fits_in_memory,
-        data.decoded,
-        run.plan.positions.shuffle,
-        run.num_threads,
-        machine.cores,
-    )
+    setup = Setup(on_gpu, data.fits_in_memory, data.decoded, run.plan.positions.shuffle, run.num_threads, machine.cores)
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,
@@ -180,7 +173,7 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 
 
 def run_graph(run: Run, last_step: LastStep) -> Batches:
-    """The graph without the loader around it, up to its last step."""
+    """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
     in_flight: deque[EncodedBatch] = deque()
@@ -207,7 +200,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
     for row, cause in find_bad_rows(run, batch.images, batch.drawn, message).items():
-        return BadImageError(*run.shards.place(int(batch.ids[row])), cause)
+        return BadImageError(*run.shards.locate(int(batch.ids[row])), cause)
     return RuntimeError(message)
 
 

@@ -29,7 +29,7 @@ svg rect { fill: var(--bar); } figcaption, .soft { color: var(--soft); font-size
 
 
 def report_page(result: BenchResult) -> str:
-    """A whole HTML page: what limits, the figures as tables and bars, the machine and the settings."""
+    """Returns an HTML page: what limits, the figures as tables and bars, the machine and the settings."""
     title = "What loading costs"
     parts = [f"<h1>{title}</h1>"]
     for device in result.devices:
@@ -87,7 +87,7 @@ def check_plotting(picture: Path) -> None:
 
 
 def draw_plot(result: BenchResult, picture: Path) -> None:
-    """The page's bars as a picture; its name's ending decides the format."""
+    """Draws the page's bars as a picture; its name's ending decides the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 0.8 + sum(0.7 + 0.35 * len(device.stages) for device in result.devices)), dpi=120)

@@ -18,7 +18,7 @@ class StageFigures:
         title: what it does, for people.
         images_per_second: by the clock.
         cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
-        cpu_share: the share of the whole's CPU time that this stage adds; None for "disk", which is "read" with an
+        cpu_share: the share of all CPU time that this stage adds; None for "disk", which is "read" with an
             empty page cache.
     """
 

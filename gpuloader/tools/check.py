@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
 from gpuloader.helpers.atomic_files import atomic_file
@@ -59,7 +58,7 @@ class BadSample:
 
 @dataclass(frozen=True)
 class BrokenShard:
-    """A shard that is not a whole tar.
+    """A shard that is a damaged tar.
 
     Attributes:
         shard: its path.
@@ -75,7 +74,7 @@ class BrokenShard:
 
 
 @dataclass(frozen=True)
-class StrayMember:
+class LeftOutMember:
     """A member of a shard that is in no sample: its name, the byte offset of its data, and why."""
 
     shard: str
@@ -116,7 +115,7 @@ class CheckResult:
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
-        broken: the shards that are not whole tars.
+        broken: the shards that are damaged tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         repaired: the copies that were written.
@@ -126,7 +125,7 @@ class CheckResult:
     samples: int
     bad: tuple[BadSample, ...]
     broken: tuple[BrokenShard, ...]
-    stray: tuple[StrayMember, ...]
+    stray: tuple[LeftOutMember, ...]
     stray_count: int
     lacking: tuple[Lacking, ...]
     repaired: tuple[Repaired, ...]
@@ -153,8 +152,8 @@ def check_shards(
         tar: as GPULoader takes it.
         quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
             of broken shards, because a loader refuses such shards.
-        repair: a folder for clean copies of all shards with anything wrong: without bad samples and stray members, and
-            up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
+        repair: a folder for clean copies of all shards with anything wrong: without bad samples and what is left out,
+            and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
@@ -179,8 +178,10 @@ def check_shards(
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
         if quarantine is not None:
-            whole = (sample for shard in shards if not shard.damage for sample in shard.samples)
-            write_quarantine(Path(quarantine), shard_set, {sample: bad[sample] for sample in whole if sample in bad})
+            undamaged = (sample for shard in shards if not shard.damage for sample in shard.samples)
+            write_quarantine(
+                Path(quarantine), shard_set, {sample: bad[sample] for sample in undamaged if sample in bad}
+            )
         shard_set.close()
     elif quarantine is not None:
         Path(quarantine).write_text("")  # no shard can be read, so there is nothing to leave out
@@ -194,10 +195,9 @@ def check_shards(
         shards=len(shards),
         samples=shards[-1].samples.stop,
         bad=tuple(
-            BadSample(
-                str(shard.path), shard.index.key(row), int(shard.index.image_offset[row]), bad[shard.samples[row]]
-            )
+            BadSample(str(shard.path), index.key(row), int(index.column("image_offset")[row]), bad[shard.samples[row]])
             for shard, rows in zip(shards, bad_rows)
+            for index in [shard.index]
             for row in rows
         ),
         broken=tuple(
@@ -206,7 +206,7 @@ def check_shards(
             if shard.damage is not None
         ),
         stray=tuple(
-            StrayMember(str(shard.path), item.name, item.offset, item.why)
+            LeftOutMember(str(shard.path), item.name, item.offset, item.why)
             for shard in shards
             for item in shard.index.left_out
         ),
@@ -227,7 +227,7 @@ class _Shard:
 
 
 def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """The path of each shard's clean copy."""
+    """Returns the path of each shard's clean copy, and makes their folder."""
     copies = {shard: folder / shard.name for shard in shards}
     if len(set(copies.values())) < len(copies):
         raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
@@ -260,7 +260,7 @@ def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
-    """The samples whose images the gate or the decoder refuses, with the cause."""
+    """Finds the samples whose images the gate or the decoder refuses, with the cause."""
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = {}
@@ -272,7 +272,7 @@ def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
-    """The images of each batch, valid until the next batch is asked for; that one is read at the same time."""
+    """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
     under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -286,37 +286,34 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
 
 
 def _cut(shard: _Shard) -> str | None:
-    """Why the last sample of a cut shard is not whole: it lacks components that the one before it has."""
+    """Says why the last sample of a cut shard is cut, too: it lacks components that the one before it has."""
     index = shard.index
     cut = shard.damage is not None or any(not item.name for item in index.left_out)
     if not cut or len(index) < 2:
         return None
-    missing = sorted(_extensions(index, len(index) - 2) - _extensions(index, len(index) - 1))
+    before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
+    missing = sorted(before - last)
     return f"the shard is cut after it, and it lacks .{', .'.join(missing)}" if missing else None
 
 
-def _extensions(index: ShardIndex, row: int) -> set[str]:
-    start = int(index.component_end[row - 1]) if row else 0
-    return {index.extensions[number] for number in index.component_extension[start : index.component_end[row]]}
-
-
 def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
-    """The components that some samples lack. It counts all extensions at once, because a tar may have very many."""
+    """Finds the components that some samples lack. It counts all extensions at once: a tar may have very many."""
     having: Counter[str] = Counter()
     beside: set[str] = set()
     for shard in shards:
         index = shard.index
-        having.update(dict(zip(index.extensions, np.bincount(index.component_extension).tolist())))
-        rows = np.repeat(np.arange(len(index)), np.diff(index.component_end, prepend=0))
-        numbers = index.component_extension[index.component_offset != index.image_offset[rows]]
-        beside.update(index.extensions[number] for number in np.unique(numbers))
+        of_component = index.column("component_extension")
+        having.update(dict(zip(index.extensions, np.bincount(of_component).tolist())))
+        rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
+        is_beside = index.column("component_offset") != index.column("image_offset")[rows]
+        beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
     samples = shards[-1].samples.stop
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
 
 
 def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
-    """The shard and the key of the first sample without a component of that extension; there is one."""
+    """Returns the shard and the key of the first sample without a component of that extension; there is one."""
     found = ((shard, shard.index.rows_without(extension)) for shard in shards)
     shard, rows = next((shard, rows) for shard, rows in found if len(rows))
     return str(shard.path), shard.index.key(int(rows[0]))
@@ -328,11 +325,11 @@ def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     samples = len(index) - len(bad_rows)
     if samples == 0:
         return Repaired(str(path), None, 0)
-    rows = np.searchsorted(index.component_end, np.arange(len(index.component_offset)), side="right")
-    offsets: NDArray[np.int64] = index.component_offset[~np.isin(rows, bad_rows)]
+    offsets = index.column("component_offset")
+    rows = np.searchsorted(index.column("component_end"), np.arange(len(offsets)), side="right")
     with atomic_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            to_copy = set(offsets.tolist())
+            to_copy = set(offsets[~np.isin(rows, bad_rows)].tolist())
             for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
                 if member.offset in to_copy:
                     info = tarfile.TarInfo(member.name)

@@ -44,7 +44,7 @@ class Decoding:
         self._ends = 0
 
     def bad(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        """The rows that cannot be decoded, with the cause.
+        """Returns the rows that cannot be decoded, with the cause.
 
         A batch that ends the process is halved. A single image that ends it is tried once more, in a new process,
         because an image before it may have done the damage.
@@ -63,7 +63,7 @@ class Decoding:
         return first | {middle + row: cause for row, cause in self.bad(images[middle:]).items()}
 
     def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
-        """The process's answer; None if the images ended the process."""
+        """Returns the process's answer; None if the images ended the process."""
         answer = self._child.ask([len(image) for image in images], *images)
         if answer is None:
             self._ends += 1
@@ -90,7 +90,7 @@ class Decoding:
 
 
 def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
-    """All items, in runs of at most `most` neighbours and, unless a run is one item, of at most `most_cost`."""
+    """Yields all items, in runs of at most `most` neighbours and, unless a run is one item, of at most `most_cost`."""
     start = total = 0
     for item, cost in enumerate(costs):
         if item > start and (item - start == most or total + cost > most_cost):
@@ -117,8 +117,8 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
             except Refused as refused:
                 causes[row] = refused.cause
         for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
-            failures = decoder.failures([good[place][1] for place in run])
-            causes |= {good[run[place]][0]: cause for place, cause in failures.items()}
+            failures = decoder.failures([good[number][1] for number in run])
+            causes |= {good[run[number]][0]: cause for number, cause in failures.items()}
         return causes
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)

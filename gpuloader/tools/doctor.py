@@ -85,11 +85,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     torch, torch_error = _import("torch")
     dali, dali_error = _import("nvidia.dali")
     flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
-    findings += [
-        _torch(torch, torch_error, nvidia),
-        _dali(dali, dali_error, flavours),
-        _decoders(),
-    ]
+    findings += [_torch(torch, torch_error, nvidia), _dali(dali, dali_error, flavours), _decoders()]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
     if torch is not None and torch.cuda.is_available() and dali is not None:
@@ -107,7 +103,8 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         processes(os.environ),
     ]
     if shards is not None:
-        findings += [_index(shards[0]), _disk(shards)]
+        advice = "make the indexes elsewhere, or they are made at each start"
+        findings += [_writable("index folder", index_file(shards[0]).parent, advice), _disk(shards)]
     return tuple(findings)
 
 
@@ -133,8 +130,8 @@ def _driver() -> tuple[Nvidia | None, list[Finding]]:
         result = subprocess.run([command, "-q", "-x"], capture_output=True, text=True, check=True, timeout=60)
         nvidia = parse_nvidia_smi(result.stdout)
     except subprocess.CalledProcessError as error:
-        said = (error.stdout or error.stderr).strip()
-        return None, [Finding("GPU", f"nvidia-smi fails: {said}", "failure", _REPAIR_DRIVER)]
+        answer = (error.stdout or error.stderr).strip()
+        return None, [Finding("GPU", f"nvidia-smi fails: {answer}", "failure", _REPAIR_DRIVER)]
     except (OSError, subprocess.TimeoutExpired, ET.ParseError) as error:
         return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _REPAIR_DRIVER)]
     findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
@@ -142,7 +139,7 @@ def _driver() -> tuple[Nvidia | None, list[Finding]]:
 
 
 def parse_nvidia_smi(text: str) -> Nvidia:
-    """What `nvidia-smi -q -x` prints."""
+    """Reads what `nvidia-smi -q -x` prints."""
     root = ET.fromstring(text)
     gpus = (
         f"{gpu.findtext('product_name', 'unknown')}, {gpu.findtext('fb_memory_usage/total', 'unknown memory')}"
@@ -152,7 +149,7 @@ def parse_nvidia_smi(text: str) -> Nvidia:
 
 
 def _import(name: str) -> tuple[Any, str]:
-    """The module, or None and the reason why it cannot be imported."""
+    """Returns the module, or None and the reason why it cannot be imported."""
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # noqa: BLE001 - a broken package may raise anything
@@ -166,8 +163,7 @@ def _torch(torch: ModuleType | None, error: str, nvidia: Nvidia | None) -> Findi
     if nvidia is None or not nvidia.gpus:
         return Finding("torch", found)
     if not torch.version.cuda:
-        advice = "loaders run on the CPU: install torch for CUDA, as pytorch.org says"
-        return Finding("torch", found, "warning", advice)
+        return Finding("torch", found, "warning", "loaders run on the CPU: install torch for CUDA, as pytorch.org says")
     if not torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         advice = (
@@ -180,7 +176,7 @@ def _torch(torch: ModuleType | None, error: str, nvidia: Nvidia | None) -> Findi
 
 
 def dali_flavours(distributions: Sequence[str]) -> list[str]:
-    """The CUDA versions of the installed distributions of DALI: nvidia-dali-cuda120 is for "12.0"."""
+    """Returns the CUDA versions of the installed distributions of DALI: nvidia-dali-cuda120 is for "12.0"."""
     names = (re.fullmatch(r"nvidia[-_.]dali[-_.]cuda(\d+)(\d)", name.lower()) for name in sorted(set(distributions)))
     return [f"{match[1]}.{match[2]}" for match in names if match]
 
@@ -197,13 +193,13 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
 
 
 def _decoders() -> Finding:
-    """The versions of what DALI decodes with: its own requirements allow many."""
+    """Names the versions of what DALI decodes with: its own requirements allow many."""
     versions = {name: version for name, version in decoder_versions().items() if name not in ("driver", "DALI")}
     return Finding("decoders", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
-    """Whether the CUDA versions of the driver (the newest that it runs), torch and DALI fit together.
+    """Checks that the CUDA versions of the driver (the newest that it runs), torch and DALI fit together.
 
     Both bring their own CUDA libraries, so two versions can be in one process; the driver must run the newer one.
     """
@@ -227,13 +223,13 @@ def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
 
 
 def _major(version: str | None) -> int:
-    """The major version, such as 12 of "12.4"; 0 if it is not known."""
+    """Returns the major version, such as 12 of "12.4"; 0 if it is not known."""
     major = (version or "").partition(".")[0]
     return int(major) if major.isdigit() else 0
 
 
 def _jpeg_engines() -> str:
-    """nvJPEG's answer for the first GPU."""
+    """Asks nvJPEG for the engines of the first GPU."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec is not None else None
     files = [file for folder in folders or () for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
@@ -246,7 +242,7 @@ def _jpeg_engines() -> str:
 
 
 def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
-    """The engines that nvJPEG reports for the backend that uses them, as nvImageCodec asks it."""
+    """Says how many engines nvJPEG reports for the backend that uses them, as nvImageCodec asks it."""
     handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
     failed = nvjpeg.nvjpegCreateEx(_HARDWARE_BACKEND, None, None, 0, ctypes.byref(handle))
     if failed:
@@ -261,7 +257,7 @@ def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
 
 
 def _decoding() -> Finding:
-    """How the first GPU decodes; this is tried if it is not known yet."""
+    """Checks how the first GPU decodes; this is tried if it is not known yet."""
     probing, reason = _import("gpuloader.loading.probing")
     if probing is None:
         return Finding("decoding", f"not checked: {reason}", "warning", "make DALI importable first")
@@ -273,7 +269,7 @@ def _decoding() -> Finding:
 
 
 def decoding(problems: Sequence[str], found: str) -> Finding:
-    """The finding of the trial; any problem makes it a warning."""
+    """Judges the trial; any problem makes it a warning."""
     advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
     return _warning_if(any(problems), "decoding", found, advice)
 
@@ -282,7 +278,7 @@ def decoding(problems: Sequence[str], found: str) -> Finding:
 
 
 def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
-    """The cores that the process may use; the quota is the control group's, as a number of cores."""
+    """Checks the cores that the process may use; the quota is the control group's, as a number of cores."""
     if quota is None or quota >= affinity:
         return Finding("cores", f"{affinity} of {built_in}")
     usable = usable_cores(affinity, quota)
@@ -294,7 +290,7 @@ def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
 
 
 def memory(built_in: int, limit: int | None) -> Finding:
-    """The memory that the process may use, in bytes; the limit is a control group's."""
+    """Checks the memory that the process may use, in bytes; the limit is a control group's."""
     limited = limit is not None and limit < built_in
     usable = limit if limit is not None and limited else built_in
     found = f"{usable / _GB:.1f} GB" + (f" (a limit; the machine has {built_in / _GB:.1f} GB)" if limited else "")
@@ -311,7 +307,7 @@ def _shared_memory() -> Finding:
 
 
 def open_files(limit: int) -> Finding:
-    """The limit on open files, -1 for none."""
+    """Checks the limit on open files, -1 for none."""
     advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and reopens others: ulimit -n 65536"
     found = "no limit" if limit < 0 else f"at most {limit:,}"
     return _warning_if(0 <= limit < _FEW_FILES, "open files", found, advice)
@@ -343,34 +339,28 @@ def _writable(name: str, folder: Path, advice: str) -> Finding:
 
 
 def processes(environ: Mapping[str, str]) -> Finding:
-    """Whether launchers' variables tell loaders the rank of this process and the number of processes."""
+    """Checks that launchers' variables tell loaders the rank of this process and the number of processes."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    given = {name: environ[name] for name in names if name in environ}
-    found = " ".join(f"{name}={value}" for name, value in given.items())
-    if ("RANK" in given) != ("WORLD_SIZE" in given):
+    variables = {name: environ[name] for name in names if name in environ}
+    found = " ".join(f"{name}={value}" for name, value in variables.items())
+    if ("RANK" in variables) != ("WORLD_SIZE" in variables):
         return Finding("processes", found, "failure", "set both RANK and WORLD_SIZE, as torchrun does, or neither")
     for launcher, rank, size in _LAUNCHERS:
         count = environ.get(size, "")
-        if "RANK" not in given and rank in environ and count.isdigit() and int(count) > 1:
+        if "RANK" not in variables and rank in environ and count.isdigit() and int(count) > 1:
             advice = (
                 f"each process assumes that it is rank 0 of 1, unless it calls torch.distributed.init_process_group "
                 f"first: launch with torchrun, or set RANK=${rank} and WORLD_SIZE=${size} in each"
             )
             return Finding("processes", f"{launcher} runs {count} processes, but RANK is not set", "warning", advice)
     try:
-        world = World(*(int(given.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
+        world = World(*(int(variables.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
     except (ConfigError, ValueError) as error:
         return Finding("processes", found, "failure", f"correct how the processes are launched: {error}")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")
 
 
 # --- the shards
-
-
-def _index(shard: Path) -> Finding:
-    return _writable(
-        "index folder", index_file(shard).parent, "make the indexes elsewhere, or they are made at each start"
-    )
 
 
 def _disk(shards: Sequence[Path]) -> Finding:

@@ -113,15 +113,15 @@ def describe_shards(
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    place = find_labels(shards) if label_from == "auto" else label_from
-    classes = _classes(shards, place)
+    source = find_labels(shards) if label_from == "auto" else label_from
+    classes = _classes(shards, source)
     memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
         shard_bytes=int(index.shard_bytes.sum()),
         stray_count=int(index.left_out_count.sum()),
-        label_from=place,
+        label_from=source,
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
         formats=_by_name(index.image_extensions(), index.extensions),
@@ -166,10 +166,5 @@ def _spread(values: NDArray[Any]) -> Spread | None:
         edges = np.array([smallest, smallest])
     counts, edges = np.histogram(values, edges)
     return Spread(
-        smallest,
-        float(np.median(values)),
-        float(values.mean()),
-        largest,
-        tuple(edges.tolist()),
-        tuple(counts.tolist()),
+        smallest, float(np.median(values)), float(values.mean()), largest, tuple(edges.tolist()), tuple(counts.tolist())
     )

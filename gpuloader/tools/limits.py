@@ -11,7 +11,6 @@ from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
 
-
 _READER_IS_BUSY = 0.8
 _MUCH_NOISE = 0.2
 _NAMES: Mapping[Stage, str] = {
@@ -58,7 +57,7 @@ class Setup:
 
 
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
-    """The share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
+    """Returns the share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
     chain = [stage for stage in costs if stage != "disk"]
     before = [0.0, *(costs[stage].cpu_seconds for stage in chain)]
     added = [max(0.0, costs[stage].cpu_seconds - less) for stage, less in zip(chain, before)]
@@ -66,7 +65,7 @@ def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
 
 
 def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, float]:
-    """What limits the loader, and its share of the loader's time.
+    """Finds what limits the loader, and its share of the loader's time.
 
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
     Otherwise the stage limits that adds most: in CPU time, or on a GPU in elapsed time.
@@ -82,12 +81,12 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, flo
     if setup.on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
         added = {stage: costs[stage].seconds - less for stage, less in zip(behind, before)}
-        whole = costs["loader"].seconds
+        total = costs["loader"].seconds
     else:
         added = {stage: cpu_shares(costs)[stage] for stage in behind}
-        whole = 1.0
+        total = 1.0
     most = max(behind, key=lambda stage: added[stage])
-    return ("delivery" if most == "loader" else most), min(1.0, added[most] / whole)
+    return ("delivery" if most == "loader" else most), min(1.0, added[most] / total)
 
 
 def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
@@ -98,18 +97,18 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
     units = [("s", "seconds")] if setup.on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
         chain = [(stage, getattr(each, cost)) for stage, each in costs.items() if stage != "disk"]
-        for place, (stage, whole) in enumerate(chain[1:], start=1):
-            part, most = max(chain[:place], key=lambda each: each[1])
-            if whole < (1 - _MUCH_NOISE) * most:
+        for number, (stage, taken) in enumerate(chain[1:], start=1):
+            part, most = max(chain[:number], key=lambda each: each[1])
+            if taken < (1 - _MUCH_NOISE) * most:
                 return (
-                    f"{_NAMES[stage]} took {whole:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
+                    f"{_NAMES[stage]} took {taken:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
                     f"{most:.3g} {unit}"
                 )
     return None
 
 
 def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
-    """One sentence: what limits, and what to change."""
+    """Says in one sentence what limits, and what to change."""
     more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
     stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
     if setup.on_gpu:
@@ -125,7 +124,7 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
 
 
 def what_limits(costs: Mapping[Stage, Cost], setup: Setup) -> str:
-    """The advice; if the measurements contradict each other, it names no stage."""
+    """Returns the advice; if the measurements contradict each other, it names no stage."""
     if found := contradiction(costs, setup):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "

@@ -42,8 +42,10 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that runs this process."""
-    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    """Describes the machine that runs this process."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return Machine(
         cpu=names[0] if names else platform.machine(),
@@ -53,7 +55,3 @@ def this_machine() -> Machine:
         gpus=tuple(torch.cuda.get_device_name(gpu) for gpu in gpus),
         versions={"python": sys.version.split()[0], **installed_versions(_PACKAGES)},
     )
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []

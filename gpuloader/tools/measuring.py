@@ -26,29 +26,29 @@ Batches: TypeAlias = Generator[int, None, None]
 """Does a part's work batch by batch, and yields the number of images in each."""
 
 
-def fitting_batch_size(asked: int | None, samples: int) -> int:
-    """The given batch size; for None 128, or the largest power of two that the samples fill.
+def fitting_batch_size(batch_size: int | None, samples: int) -> int:
+    """Returns the given batch size; for None 128, or the largest power of two that the samples fill.
 
     Raises:
         ConfigError: the given batch size is larger than the number of samples.
     """
-    if asked is None:
+    if batch_size is None:
         return min(LARGEST_BATCH, 1 << (samples.bit_length() - 1))
-    if isinstance(asked, int) and asked > samples:
+    if isinstance(batch_size, int) and batch_size > samples:
         raise ConfigError(
-            f"batch_size={asked}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
+            f"batch_size={batch_size}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
         )
-    return asked
+    return batch_size
 
 
 def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:
-    """The samples of an epoch on one rank, for any arguments of `GPULoader`."""
+    """Counts the samples of an epoch on one rank, for any arguments of `GPULoader`."""
     with GPULoader(tar, 2, device_id, **{**arguments, "last_batch": "pad"}) as loader:  # 2: some recipes mix pairs
         return max(1, loader.num_samples // loader.world.world_size)
 
 
 def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
-    """The cost of a stage, over at least this long and at least one batch; less only if the batches end earlier."""
+    """Measures the cost of a stage for at least this long and one batch; for less only if the batches end earlier."""
     started, done = time.perf_counter(), 0
     while warm_up and (done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds):
         next(batches)
@@ -65,7 +65,7 @@ def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
 
 
 def load_epochs(loader: GPULoader) -> Batches:
-    """The loader itself, epoch after epoch. Reads a little of each image, which waits until the image is there."""
+    """Runs the loader itself, epoch after epoch. Reads a little of each image, which waits until the image is there."""
     before = loader.stats().samples
     while True:
         for batch in loader:
@@ -77,7 +77,7 @@ def load_epochs(loader: GPULoader) -> Batches:
 
 
 def images_of(batch: object) -> Iterator[torch.Tensor]:
-    """The images of each view in a batch, in any form that `output` gives it."""
+    """Yields the images of each view in a batch, in any form that `output` gives it."""
     values: Any = batch.values() if isinstance(batch, dict) else batch
     for value in values:
         for each in value if isinstance(value, (list, tuple)) else [value]:
@@ -86,7 +86,7 @@ def images_of(batch: object) -> Iterator[torch.Tensor]:
 
 
 def as_yaml(value: Any) -> Any:  # noqa: ANN401
-    """Paths as text, tuples as lists, and the loader's values as mappings, because YAML has only these."""
+    """Returns paths as text, tuples as lists, and the loader's values as mappings, because YAML has only these."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple(VALUES.values())):

@@ -74,7 +74,7 @@ class Api:
         self._matching = lru_cache(maxsize=8)(self._find)
 
     def data(self, query: Query) -> dict[str, Any]:
-        """The data, its classes with their numbers of samples (none if there are too many), and the recipes."""
+        """Returns the data, its classes with their numbers of samples (none if there are too many), and the recipes."""
         labels, counts = np.unique([] if self._labels is None else self._labels, return_counts=True)
         if len(labels) > MOST_CLASSES:
             labels = labels[:0]
@@ -92,7 +92,7 @@ class Api:
         }
 
     def samples(self, query: Query) -> dict[str, Any]:
-        """A page of the samples that pass the filters."""
+        """Returns a page of the samples that pass the filters."""
         label = _integer(query, "label", -(2**63), 2**63) if "label" in query else None
         ids = self._matching(label, query.get("key", ""))
         page = _integer(query, "page", 0, 2**63, 0)
@@ -105,7 +105,7 @@ class Api:
         }
 
     def sample(self, query: Query) -> dict[str, Any]:
-        """A sample, and what is drawn for it; `bad` has the cause if its image cannot be decoded."""
+        """Returns a sample, and what is drawn for it; `bad` has the cause if its image cannot be decoded."""
         sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
         row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
         try:
@@ -117,11 +117,11 @@ class Api:
         return {**row, "height": height, "width": width, "views": [asdict(view) for view in views]}
 
     def original(self, query: Query) -> Picture:
-        """A sample's image."""
+        """Returns a sample's image."""
         return self._gallery.original(self._id(query), _integer(query, "side", 1, MOST_SIDE + 1, MOST_SIDE))
 
     def version(self, query: Query) -> Picture:
-        """A view of it, as training gets it."""
+        """Returns a view of it, as training gets it."""
         compose = self._compose(query)
         view = _integer(query, "view", 0, len(compose.each_view), 0)
         return self._gallery.versions(compose, self._id(query), **self._draws(query))[view]
@@ -131,10 +131,10 @@ class Api:
         return self._gallery.labels()
 
     def _find(self, label: int | None, key: str) -> NDArray[np.int64]:
-        found = self._gallery.find(key)
+        ids = self._gallery.find(key)
         if label is None:
-            return found
-        return found[self._labels[found] == label] if self._labels is not None else found[:0]
+            return ids
+        return ids[self._labels[ids] == label] if self._labels is not None else ids[:0]
 
     def _id(self, query: Query) -> int:
         return _integer(query, "id", 0, len(self._gallery))
@@ -185,7 +185,7 @@ def serve(
 
 
 def make_server(gallery: Gallery, name: str, preset: Recipe, seed: int, port: int) -> ThreadingHTTPServer:
-    """The server, which listens already; see `Api` for its arguments.
+    """Makes the server, which listens already; see `Api` for its arguments.
 
     Raises:
         ConfigError: the port cannot be used.
@@ -227,6 +227,8 @@ class _Server(ThreadingHTTPServer):
             self._waits_since.pop(connection, None)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        # All threads may be taken by clients that send nothing. Then the one that kept the server waiting longest is
+        # ended at once; its thread notices, and ends. If no client is waited for, all are being answered: wait.
         seconds = 0.0
         while not self._free.acquire(timeout=seconds):
             self._end_slow_ones(at_least=1)
@@ -249,7 +251,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called twice a second, and after each connection."""
+        """Ends slow connections. The base class calls it twice a second, and after each connection."""
         self._end_slow_ones()
 
     def _end_slow_ones(self, at_least: int = 0) -> None:

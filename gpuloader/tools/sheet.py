@@ -28,12 +28,12 @@ _INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1",
 
 
 def fitting_tile(sides: Iterable[int]) -> int:
-    """The side of tiles for pictures with these sides, in pixels."""
+    """Returns the side of tiles for pictures with these sides, in pixels."""
     return min(max(_LEAST_TILE, *sides), _MOST_TILE)
 
 
 def as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:
-    """A tensor (3, h, w) as a picture of levels."""
+    """Returns a tensor (3, h, w) as a picture of levels."""
     pixels = tensor.permute(1, 2, 0).cpu()
     if pixels.dtype == torch.uint8:
         return Image.fromarray(pixels.numpy())
@@ -91,11 +91,11 @@ class Sheet:
                 self._canvas.rectangle((left - 3, upper - 3, right + 3, bottom + 3), frame)
             self.image.paste(fitted, (left, upper))
         for number, line in enumerate(lines):
-            place = (left, top + self._tile + 4 + number * _LINE)
-            self._canvas.text(place, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
+            corner = (left, top + self._tile + 4 + number * _LINE)
+            self._canvas.text(corner, _shorten(line, self._font, self._tile), (_INK, _PALE)[number], self._font)
 
     def _fit(self, picture: Picture) -> Picture:
-        """Shrinks a picture that is larger than a tile, and enlarges a small one by a whole factor."""
+        """Shrinks a picture that is larger than a tile, and enlarges a small one by an integer."""
         times = _LEAST_TILE // max(picture.size)
         if times > 1:
             return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
@@ -116,7 +116,7 @@ def _outline(picture: Picture, window: Box, colour: str) -> None:
 
 
 def _shorten(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
-    """The text; if it is wider than the room, its middle is left out."""
+    """Returns the text; if it is wider than the room, its middle is left out."""
     kept, short = len(text), text
     while font.getlength(short) > room and kept > 2:
         kept -= 1

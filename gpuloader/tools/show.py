@@ -92,7 +92,7 @@ class Shown:
     bad: Mapping[int, str]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the picture, as its file has it now."""
+        """Returns what a notebook shows: the picture, as its file has it now."""
         kind = "png" if self.picture.suffix.lower() == ".png" else "jpeg"
         content = b64encode(self.picture.read_bytes()).decode()
         keys = escape(", ".join(printable(sample.key) for sample in self.samples))
@@ -131,11 +131,11 @@ class Gallery:
         return "cpu" if self.device_id is None else f"cuda:{self.device_id}"
 
     def labels(self) -> NDArray[np.int64] | None:
-        """(N,) the labels of all samples; None without labels."""
+        """Returns (N,) the labels of all samples; None without labels."""
         return None if self._labels is None else self._labels.of(np.arange(len(self)))
 
     def sample(self, sample: int) -> Sample:
-        """A sample, by its number.
+        """Returns a sample, by its number.
 
         Raises:
             ConfigError: there is no such sample.
@@ -144,21 +144,21 @@ class Gallery:
             raise ConfigError(f"sample {sample!r}: allowed is an id from 0 to {len(self) - 1}")
         label = None if self._labels is None else int(self._labels.of(np.array([sample]))[0])
         name = None if label is None else self.class_names.get(label)
-        place = self._shards.place(sample)
-        return Sample(int(sample), place.key, label, name, place.shard, place.offset)
+        where = self._shards.locate(sample)
+        return Sample(int(sample), where.key, label, name, where.shard, where.offset)
 
     def find(self, text: str, exact: bool = False) -> NDArray[np.int64]:
-        """The ids of the samples whose key contains this text, or equals it if `exact`."""
+        """Returns the ids of the samples whose key contains this text, or equals it if `exact`."""
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
             return np.arange(0 if exact else len(self))
         ends = self._shards.index.column("key_end")
-        keys, places = self._shards.index.column("key_bytes").tobytes(), []
-        place = keys.find(wanted)
-        while place >= 0:
-            places.append(place)
-            place = keys.find(wanted, place + 1)
-        start = np.array(places, np.int64)
+        keys, offsets = self._shards.index.column("key_bytes").tobytes(), []
+        at = keys.find(wanted)
+        while at >= 0:
+            offsets.append(at)
+            at = keys.find(wanted, at + 1)
+        start = np.array(offsets, np.int64)
         end = start + len(wanted)
         rows = np.searchsorted(ends, start, side="right")
         match = end <= ends[rows]
@@ -167,11 +167,11 @@ class Gallery:
         return np.unique(rows[match])
 
     def drawn(self, count: int, seed: int) -> list[int]:
-        """The ids of some samples from all of the data: the first ones of a training that shuffles with the seed."""
+        """Returns the ids of some samples of the data: the first ones of a training that shuffles with the seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
     def original(self, sample: int, side: int) -> Picture:
-        """A sample's image, decoded as by a loader, and downsized if its longer side is more than `side` pixels.
+        """Returns a sample's image as a loader decodes it, downsized if its longer side is more than `side` pixels.
 
         Raises:
             BadImageError: it cannot be decoded.
@@ -179,12 +179,12 @@ class Gallery:
         encoded, (height, width) = self._image(sample)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        whole = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
-        [tensor] = self._run(whole, encoded, sample, 0, 0)
+        unchanged = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
+        [tensor] = self._run(unchanged, encoded, sample, 0, 0)
         return as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
-        """The tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
+        """Returns the tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
 
         Raises:
             BadImageError: the image cannot be decoded.
@@ -192,12 +192,12 @@ class Gallery:
         return self._run(compose, self._image(sample)[0], sample, check_seed(seed), check_epoch(epoch))
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
-        """`tensors` as pictures; if the recipe normalises, this is undone."""
+        """Returns `tensors` as pictures; if the recipe normalises, this is undone."""
         tensors = self.tensors(compose, sample, seed, epoch)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
-        """What is drawn for each view of `tensors`.
+        """Says what is drawn for each view of `tensors`.
 
         Raises:
             BadImageError: the image's size cannot be read.
@@ -206,7 +206,7 @@ class Gallery:
         return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width)
 
     def size(self, sample: int) -> tuple[int, int]:
-        """(height, width) of a sample's image in pixels.
+        """Returns (height, width) of a sample's image in pixels.
 
         Raises:
             BadImageError: the size cannot be read.
@@ -214,22 +214,22 @@ class Gallery:
         return self._image(sample)[1]
 
     def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
-        """The file, or the array if it is decoded already; and its (height, width)."""
+        """Returns the file, or the array if it is decoded already; and its (height, width)."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
         try:
             if cause := self._shards.too_large.get(sample):
                 raise Refused(cause)
             admitted = admit_array(view) if self._shards.decoded else admit(view)
         except Refused as refused:
-            raise BadImageError(*self._shards.place(sample), refused.cause) from None
+            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
         return admitted[0] if self._shards.decoded else view.tobytes(), admitted[1]
 
     def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         try:
-            made = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
+            tensors = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
         except DataError as error:
-            raise BadImageError(*self._shards.place(sample), str(error).partition("decoded: ")[2]) from None
-        return made if isinstance(made, list) else [made]
+            raise BadImageError(*self._shards.locate(sample), str(error).partition("decoded: ")[2]) from None
+        return tensors if isinstance(tensors, list) else [tensors]
 
 
 def show(
@@ -311,16 +311,16 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
         return gallery.drawn(samples, seed)
     ids: list[int] = []
     for sample in samples:
-        if isinstance(sample, str) and not (found := gallery.find(sample, exact=True).tolist()):
+        if isinstance(sample, str) and not (same_key := gallery.find(sample, exact=True).tolist()):
             raise ConfigError(f"no sample of these shards has the key {sample!r}")
-        ids += found if isinstance(sample, str) else [sample]
+        ids += same_key if isinstance(sample, str) else [sample]
     return ids
 
 
 def _pictures(
     gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int, side: int
 ) -> Iterator[Picture | str]:
-    """The original, then each view of each version; for one that cannot be decoded, the cause."""
+    """Yields the original, then each view of each version; for one that cannot be decoded, the cause."""
     try:
         yield gallery.original(sample, side)
     except BadImageError as error:
@@ -333,7 +333,7 @@ def _pictures(
 
 
 def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:
-    """Left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
+    """Returns left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
     height, width = gallery.size(sample)
     views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
     windows = (view.window for view in islice(views, len(COLOURS)))

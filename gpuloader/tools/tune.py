@@ -177,19 +177,19 @@ def tune(
 
 
 def _as_arguments(settings: Settings) -> dict[str, Any]:
-    """The settings as arguments of GPULoader: all but the batch size belong to the decoder."""
+    """Returns the settings as arguments of GPULoader: all but the batch size belong to the decoder."""
     decoder = {name: value for name, value in settings.items() if name != "batch_size"}
     return {"batch_size": settings["batch_size"], "decoder": decoder}
 
 
 def thread_choices(default: int, cores: int) -> tuple[int, ...]:
-    """Numbers of threads to try, the default first: some around it, and all cores."""
+    """Returns numbers of threads to try, the default first: some around it, and all cores."""
     around = (default, default // 4, default // 2, default - 1, 2 * default, cores)
     return tuple(dict.fromkeys(threads for threads in around if 1 <= threads <= cores))
 
 
 def gpu_choices(hw_load: float | None) -> dict[str, Sequence[float]]:
-    """Settings of a GPU's decoder to try, the default first: `hw_load` as a loader found it, None on the CPU.
+    """Returns settings of a GPU's decoder to try, the default first: `hw_load` as a loader found it, None on the CPU.
 
     It tries no share between all and none, as pixels would depend on the batch, and no engines that decode wrongly.
     """
@@ -210,7 +210,7 @@ class _Timed:
     longest: float = 0.0
 
     def __call__(self, settings: Settings, reserve: int = 0) -> float:
-        """Images per second; raises _TimeIsUp if there is no time left for `reserve` more runs."""
+        """Measures images per second; raises _TimeIsUpError if there is no time left for `reserve` more runs."""
         started = self.clock()
         if started + reserve * self.longest >= self.ends_at:
             raise _TimeIsUpError
@@ -267,7 +267,7 @@ def search(
 
 
 def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserve: int = 0) -> bool:
-    """Whether a candidate is better beyond the noise.
+    """Returns whether a candidate is better beyond the noise.
 
     Both are run in turn. Every run of the candidate must be faster than every run of the best, and together they must
     be 2 % faster. As soon as one is not, no further run is made.
@@ -283,30 +283,30 @@ def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserv
 
 
 def tuned_yaml(result: TuneResult) -> str:
-    """The loader's arguments as YAML, with a comment that says what was measured."""
-    found = result.search
+    """Returns the loader's arguments as YAML, with a comment that says what was measured."""
+    searched = result.search
     versions = ", ".join(f"{name} {version}" for name, version in result.machine.versions.items())
-    said = [
+    comment = [
         "Arguments of GPULoader: GPULoader(**yaml.safe_load(open(...))). Written by `gpuloader tune`.",
         verdict(result),
-        f"Measured {result.date} on {result.device} in {counted(len(found.runs), 'run')}: {result.machine}.",
+        f"Measured {result.date} on {result.device} in {counted(len(searched.runs), 'run')}: {result.machine}.",
         f"{versions}.",
     ]
-    return "".join(f"# {line}\n" for line in said) + yaml.safe_dump(result.arguments, sort_keys=False)
+    return "".join(f"# {line}\n" for line in comment) + yaml.safe_dump(result.arguments, sort_keys=False)
 
 
 def verdict(result: TuneResult) -> str:
-    """The result in one sentence."""
-    found = result.search
-    if not found.before:
+    """Says the result in one sentence."""
+    searched = result.search
+    if not searched.before:
         return "These are the defaults: the time was up before anything was measured."
-    stopped = "" if found.complete else "; the time was up before everything was tried"
-    if found.best == result.defaults:
-        return f"The defaults were best: {found.before:,.0f} images/s{stopped}."
+    stopped = "" if searched.complete else "; the time was up before everything was tried"
+    if searched.best == result.defaults:
+        return f"The defaults were best: {searched.before:,.0f} images/s{stopped}."
     changed = ", ".join(
         f"{name}={value} (default {result.defaults[name]})"
-        for name, value in found.best.items()
+        for name, value in searched.best.items()
         if value != result.defaults[name]
     )
-    gain = found.after / found.before - 1
-    return f"{changed}: {found.after:,.0f} images/s, before {found.before:,.0f} ({gain:+.0%}){stopped}."
+    gain = searched.after / searched.before - 1
+    return f"{changed}: {searched.after:,.0f} images/s, before {searched.before:,.0f} ({gain:+.0%}){stopped}."

@@ -115,7 +115,7 @@ def _use(index: ShardIndex, size_bytes: int) -> None:
     keys = index.all_keys()
     assert [index.key(row) for row in range(len(index))] == keys, "keys differ"
     places = [index.component(row, extension) for row in range(len(index)) for extension in index.extensions]
-    places += zip(index.image_offset.tolist(), index.image_size.tolist(), strict=True)
+    places += zip(index.column("image_offset").tolist(), index.column("image_size").tolist(), strict=True)
     assert all(place is None or 0 <= place[0] <= sum(place) <= size_bytes for place in places), "outside the shard"
     assert len(index.decoded()) == len(keys), "other lengths"
     index.digest()

@@ -67,5 +67,9 @@ def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> 
     ]
     index = open_index(write_shard(tmp_path / "a.tar", samples))
     assert [index.key(row) for row in range(len(index))] == ["decoded", "both", "beside"]
-    assert list(zip(index.height, index.width, index.decoded())) == [(5, 7, True), (40, 50, False), (40, 50, False)]
+    assert list(zip(index.column("height"), index.column("width"), index.decoded())) == [
+        (5, 7, True),
+        (40, 50, False),
+        (40, 50, False),
+    ]
     assert [item.name for item in index.left_out] == ["embedding.npy", "embedding.txt"]

@@ -199,5 +199,5 @@ def test_the_index_has_it(tmp_path: Path) -> None:
         yield {"__key__": "far", "webp": large, "cls": b"1"}
 
     index = scan(write_shard(tmp_path / "a.tar", list(samples())))
-    assert index.orientation.tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 5]
-    assert index.label.tolist()[:7] == [77] * 7
+    assert index.column("orientation").tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 5]
+    assert index.column("label").tolist()[:7] == [77] * 7

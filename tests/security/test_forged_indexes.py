@@ -8,7 +8,6 @@ import os
 import random
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 from forging import Parts, parts_of, sealed
 from hostile import mutated_bytes, mutated_json
 from making import write_samples
+from synthetic import with_columns
 
 from gpuloader import GPULoader, IndexFileError
 from gpuloader.shards import ShardIndex, index_file, open_index
@@ -43,9 +43,9 @@ def use(index: ShardIndex) -> None:
     keys = index.all_keys()
     assert [index.key(row) for row in range(len(index))] == keys
     places = [index.component(row, extension) for row in range(len(index)) for extension in index.extensions]
-    places += zip(index.image_offset.tolist(), index.image_size.tolist(), strict=True)
+    places += zip(index.column("image_offset").tolist(), index.column("image_size").tolist(), strict=True)
     assert all(place is None or 0 <= place[0] <= place[0] + place[1] <= index.shard_bytes for place in places)
-    assert index.decoded().shape == index.label.shape == index.height.shape == (len(keys),)
+    assert index.decoded().shape == index.column("label").shape == index.column("height").shape == (len(keys),)
     assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))
     assert len(index.digest()) == 32
     assert len(index.left_out) <= index.left_out_count
@@ -135,7 +135,7 @@ def test_columns_that_contradict_each_other(
     shard: Path, changes: dict[str, Callable[[np.ndarray], np.ndarray]], says: str
 ) -> None:
     index = scan(shard)
-    changed = replace(index, **{name: change(getattr(index, name)) for name, change in changes.items()})
+    changed = with_columns(index, **{name: change(index.column(name)) for name, change in changes.items()})
     with pytest.raises(IndexFileError, match=f"a.gpuidx is damaged: {says}"):
         ShardIndex.parse(changed.to_bytes(), "a.gpuidx")
 

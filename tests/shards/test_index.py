@@ -9,18 +9,19 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from forging import Parts, digest, parts_of, sealed
 from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
+from synthetic import with_columns
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from gpuloader.errors import IndexFileError, ShardChangedError, TarError
 from gpuloader.shards import ShardIndex
-from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.shards.index import BAD_LABEL, COLUMNS, NO_LABEL
 from gpuloader.shards.scan import scan
 
 JPEG = jpeg(20, 30)
@@ -121,7 +122,7 @@ def test_a_sample_is_joined_wherever_its_members_stand(tmp_path: Path) -> None:
 )
 def test_of_several_images_the_first_by_extension_is_taken(tmp_path: Path, names: list[str], image: str) -> None:
     index = scan(shard_of(tmp_path / "a.tar", names))
-    assert (int(index.image_offset[0]), int(index.image_size[0])) == index.component(0, image)
+    assert (int(index.column("image_offset")[0]), int(index.column("image_size")[0])) == index.component(0, image)
 
 
 def test_places_and_sizes_are_right(shards: list[Path]) -> None:
@@ -129,11 +130,11 @@ def test_places_and_sizes_are_right(shards: list[Path]) -> None:
         index = scan(shard)
         with tarfile.open(shard) as tar:
             images = [info for info in tar if info.name.endswith(".jpg")]
-        assert index.image_offset.tolist() == [info.offset_data for info in images]
-        assert index.image_size.tolist() == [info.size for info in images]
+        assert index.column("image_offset").tolist() == [info.offset_data for info in images]
+        assert index.column("image_size").tolist() == [info.size for info in images]
         expected = [SIZES[i % len(SIZES)] for i in range(number * 20, number * 20 + 20)]
-        assert list(zip(index.height.tolist(), index.width.tolist(), strict=True)) == expected
-        assert index.label.tolist() == [i % 10 for i in range(20)]
+        assert list(zip(index.column("height").tolist(), index.column("width").tolist(), strict=True)) == expected
+        assert index.column("label").tolist() == [i % 10 for i in range(20)]
         assert (index.shard_bytes, index.shard_mtime_ns) == (shard.stat().st_size, shard.stat().st_mtime_ns)
 
 
@@ -143,8 +144,8 @@ def test_the_size_of_an_image_is_read_wherever_its_frame_begins(tmp_path: Path) 
         segments = [b"\xff\xfe" + (len(part) + 2).to_bytes(2, "big") + part for part in batched(bytes(size), 65_533)]
         samples.append({"__key__": str(number), "jpg": JPEG[:2] + b"".join(segments) + JPEG[2:]})
     index = scan(write_shard(tmp_path / "a.tar", samples))
-    assert index.height.tolist() == [20] * 402
-    assert index.width.tolist() == [30] * 402
+    assert index.column("height").tolist() == [20] * 402
+    assert index.column("width").tolist() == [30] * 402
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_the_size_of_an_image_is_read_wherever_its_frame_begins(tmp_path: Path) 
 )
 def test_an_image_that_is_none_is_kept_without_a_size(tmp_path: Path, content: bytes) -> None:
     index = scan(write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": content}, {"__key__": "b", "jpg": JPEG}]))
-    assert index.image_size.tolist() == [len(content), len(JPEG)]
-    assert index.height.tolist() == [0, 20]
-    assert index.width.tolist() == [0, 30]
+    assert index.column("image_size").tolist() == [len(content), len(JPEG)]
+    assert index.column("height").tolist() == [0, 20]
+    assert index.column("width").tolist() == [0, 30]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_an_image_that_is_none_is_kept_without_a_size(tmp_path: Path, content: b
 )
 def test_labels_are_integers_in_ascii(tmp_path: Path, cls: bytes | None, label: int) -> None:
     sample = {"__key__": "a", "jpg": JPEG} | ({} if cls is None else {"cls": cls})
-    assert scan(write_shard(tmp_path / "a.tar", [sample])).label.tolist() == [label]
+    assert scan(write_shard(tmp_path / "a.tar", [sample])).column("label").tolist() == [label]
 
 
 @pytest.mark.parametrize(
@@ -317,11 +318,11 @@ def saved(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 def assert_equal(one: ShardIndex, other: ShardIndex) -> None:
     for field in fields(ShardIndex):
         mine, others = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(mine, np.ndarray):
-            assert mine.dtype == others.dtype
-            assert mine.tolist() == others.tolist()
-        else:
+        if field.name != "columns":
             assert mine == others
+    for name in COLUMNS:
+        assert one.column(name).dtype == other.column(name).dtype
+        assert one.column(name).tolist() == other.column(name).tolist()
 
 
 def test_a_saved_index_comes_back_as_it_was(saved: tuple[Path, Path]) -> None:
@@ -423,9 +424,9 @@ def test_an_index_that_points_outside_the_shard_is_an_error(
 ) -> None:
     path, shard = saved
     index = scan(shard)
-    offsets, sizes = getattr(index, f"{column}_offset").copy(), getattr(index, f"{column}_size").copy()
+    offsets, sizes = (index.column(f"{column}_{each}").copy() for each in ("offset", "size"))
     offsets[-1], sizes[-1] = offset, size
-    replace(index, **{f"{column}_offset": offsets, f"{column}_size": sizes}).save(path)
+    with_columns(index, **{f"{column}_offset": offsets, f"{column}_size": sizes}).save(path)
     with pytest.raises(IndexFileError, match="points outside the shard"):
         ShardIndex.load(path, shard)
 
@@ -459,7 +460,7 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     assert data_digest == index.data_digest.to_bytes()
     assert columns.pop("sample_end") == [3]
     table = {name: [getattr(index, name)] for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
-    assert columns == {**table, **{name: getattr(index, name).tolist() for name in columns if name not in table}}
+    assert columns == {**table, **{name: index.column(name).tolist() for name in columns if name not in table}}
     assert bytes(columns["key_bytes"]) == "übc".encode()
     assert [(name, shard) for name, _, _, shard in header["left_out"]] == [(".hidden", 0), ("c.jpg", 0), ("d.cls", 0)]
     assert header["names"] == []

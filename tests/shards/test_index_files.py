@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from making import write_samples, write_shard
+from synthetic import with_columns
 from warm import Program, warm
 
 from gpuloader.errors import TarError
@@ -69,9 +69,9 @@ def test_a_file_in_the_cache_is_that_of_one_shard_however_it_is_named(
 
 
 def test_an_index_file_that_is_right_is_used_and_left_as_it_is(shard: Path) -> None:
-    replace(scan(shard), label=scan(shard).label + 100).save(index_file(shard))
+    with_columns(scan(shard), label=scan(shard).column("label") + 100).save(index_file(shard))
     before = index_file(shard).stat()
-    assert open_index(shard).label.tolist() == [100, 101, 102, 103, 104]
+    assert open_index(shard).column("label").tolist() == [100, 101, 102, 103, 104]
     assert open_set(open_indexes([shard])).column("label").tolist() == [100, 101, 102, 103, 104]
     assert index_file(shard).stat() == before
 
@@ -214,7 +214,7 @@ def test_a_copy_of_shard_and_index_needs_no_scan(shard: Path, tmp_path: Path) ->
 
 def test_an_index_that_came_with_a_read_only_folder_is_used(tmp_path: Path) -> None:
     [shard] = write_samples(tmp_path / "shared", 4, shards=1)
-    marked = replace(scan(shard), label=scan(shard).label + 100)
+    marked = with_columns(scan(shard), label=scan(shard).column("label") + 100)
     marked.save(index_file(shard))
     shard.parent.chmod(0o555)
     assert open_index(shard).digest() == marked.digest()

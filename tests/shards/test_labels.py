@@ -221,7 +221,7 @@ def test_folders_are_the_classes_that_torchvision_finds(tmp_path: Path) -> None:
     assert labels is not None
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())  # ImageFolder's rule
     assert labels.classes == tuple(classes) == ("10", "9", "Zebra", "cat", "dog", "été")
-    found = {f"{shards.key(i)}.jpg": label for i, label in enumerate(labels_of(shards, "folder"))}
+    found = {f"{shards.index.key(i)}.jpg": label for i, label in enumerate(labels_of(shards, "folder"))}
     assert found == {f"./{name}": classes.index(Path(name).parent.name) for name in names}
 
 

@@ -23,8 +23,8 @@ def test_what_is_written_is_read_again_in_the_order_of_the_samples(shards: Shard
     write_quarantine(file, shards, BAD)
     assert list(read_quarantine(file, shards).items()) == [(3, "empty"), (19, "cut")]
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
-        {"shard": "train-0000.tar", "key": "000003", "offset": shards.place(3).offset, "cause": "empty"},
-        {"shard": "train-0001.tar", "key": "000019", "offset": shards.place(19).offset, "cause": "cut"},
+        {"shard": "train-0000.tar", "key": "000003", "offset": shards.locate(3).offset, "cause": "empty"},
+        {"shard": "train-0001.tar", "key": "000019", "offset": shards.locate(19).offset, "cause": "cut"},
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl", "shards"}
 

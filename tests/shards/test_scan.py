@@ -104,7 +104,9 @@ def test_the_first_of_two_components_with_one_name_counts() -> None:
         ]
     )
     index = scanned(tar)
-    assert [(index.key(row), index.label[row], index.image_size[row]) for row in range(len(index))] == [
+    assert [
+        (index.key(row), index.column("label")[row], index.column("image_size")[row]) for row in range(len(index))
+    ] == [
         ("a", 1, len(IMAGE)),
         ("b", 4, len(IMAGE)),
     ]

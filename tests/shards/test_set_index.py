@@ -266,16 +266,16 @@ def test_a_block_is_checked_when_it_is_first_used(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("mapped")
 def test_a_damaged_file_of_the_cache_is_removed_and_made_again(shards: list[Path]) -> None:
-    expected = ShardSet.open(shards).all_keys()
+    expected = ShardSet.open(shards).index.all_keys()
     (file,) = set_files()
     content = file.read_bytes()
     file.write_bytes(content[:-20] + bytes(20))
     with pytest.raises(IndexFileError, match="It was removed: make the loader again"):
-        ShardSet.open(shards).all_keys()
+        ShardSet.open(shards).index.all_keys()
     assert set_files() == []
-    assert ShardSet.open(shards).all_keys() == expected
+    assert ShardSet.open(shards).index.all_keys() == expected
     file.write_bytes(b"x" + content[1:])  # a head is checked at once
-    assert ShardSet.open(shards).all_keys() == expected
+    assert ShardSet.open(shards).index.all_keys() == expected
 
 
 # What the set holds in memory.
@@ -308,5 +308,5 @@ def test_the_first_samples_of_a_large_set(tmp_path: Path) -> None:
 def test_images_are_read_through_a_mapped_index(mixed: list[Path], mapped: None) -> None:
     opened = ShardSet.open(mixed)
     assert opened.read_images(np.array([3, 0]), Arena())[0].tobytes() == b"x"
-    assert opened.place(3).key == "b"
+    assert opened.locate(3).key == "b"
     assert opened.read_component(3, "json") == b"{}"

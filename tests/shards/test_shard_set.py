@@ -99,20 +99,20 @@ def test_a_component_that_a_sample_lacks_is_none(tmp_path: Path) -> None:
     shard_set = ShardSet.open(shards)
     assert [shard_set.read_component(i, "txt") for i in range(6)] == [None, b"", None] * 2
     assert [shard_set.read_component(i, "npy") for i in range(6)] == [None] * 6
-    assert shard_set.samples_without("txt").tolist() == [0, 2, 3, 5]
-    assert shard_set.samples_without("npy").tolist() == list(range(6))
-    assert shard_set.samples_without("jpg").tolist() == []
+    assert shard_set.index.rows_without("txt").tolist() == [0, 2, 3, 5]
+    assert shard_set.index.rows_without("npy").tolist() == list(range(6))
+    assert shard_set.index.rows_without("jpg").tolist() == []
 
 
 def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
     shard_set = ShardSet.open(shards[::-1])
     order = [*range(20, 40), *range(20)]
     assert len(shard_set) == 40
-    assert [shard_set.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
+    assert [shard_set.index.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
     assert shard_set.column("label").tolist() == [i % 10 for i in order]
     assert list(shard_set.shards) == shards[::-1]
     for i in range(40):
-        shard, key, offset = shard_set.place(i)
+        shard, key, offset = shard_set.locate(i)
         assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
         assert Path(shard).read_bytes()[offset:].startswith(contents(shards)[order[i]])
 
@@ -122,7 +122,7 @@ def test_shards_without_samples_may_stand_anywhere(tmp_path: Path) -> None:
     empty = [write_shard(tmp_path / f"{name}.tar", []) for name in "abcd"]
     shard_set = ShardSet.open([empty[0], full[0], empty[1], empty[2], full[1], empty[3]])
     assert read(shard_set, range(4)) == contents(full)
-    assert [shard_set.key(i) for i in range(4)] == ["000000", "000001", "000002", "000003"]
+    assert [shard_set.index.key(i) for i in range(4)] == ["000000", "000001", "000002", "000003"]
 
 
 def test_an_image_of_no_bytes_is_read_as_such(tmp_path: Path) -> None:

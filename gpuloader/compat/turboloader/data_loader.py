@@ -153,7 +153,7 @@ class DataLoader:
         batch = Reader(run).read(cursor, Arena())
         numbers = batch.ids.tolist()
         labels = None if batch.labels is None else batch.labels.tolist()
-        return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.key, numbers), labels)
+        return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.index.key, numbers), labels)
 
     def _decoded(self, batch: EncodedBatch, decoder: WholeDecoder) -> list[NDArray[Any]]:
         run = run_of(self._loader)
@@ -163,4 +163,4 @@ class DataLoader:
             return decoder.decode(batch.images)
         except UndecodableError as error:
             row, cause = min(decoder.failures(batch.images, str(error)).items())
-            raise BadImageError(*run.shards.place(int(batch.ids[row])), cause) from None
+            raise BadImageError(*run.shards.locate(int(batch.ids[row])), cause) from None

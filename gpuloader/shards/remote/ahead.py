@@ -1,6 +1,6 @@
 """Downloads shards before they are needed.
 
-The plan gives the order of the samples for all ranks, and so the order in which shards are needed from any place on.
+The plan gives the order of the samples for all ranks, and so the order in which shards are needed from any step on.
 The next shards that fit in the cache together are `coming`: they are downloaded in this order, and removed last.
 """
 
@@ -48,7 +48,7 @@ class Need:
     entries: Mapping[int, Entry]
 
     def shards(self, cursor: Cursor, steps: int) -> list[int]:
-        """The shards that the next steps of the cursor's epoch need, in the order of their first use."""
+        """Returns the shards that the next steps of the cursor's epoch need, in the order of their first use."""
         found, first = np.unique(self.shards_of(self.plan.coming(cursor, steps)), return_index=True)
         return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
 
@@ -84,7 +84,7 @@ class Need:
 
 
 class Ahead:
-    """Downloads the shards that are needed next, in threads; `reach` moves the place from which on they are needed."""
+    """Downloads the shards that are needed next, in threads; `reach` moves the step from which on they are needed."""
 
     def __init__(self, need: Need, cache: ShardCache) -> None:
         self._need = need
@@ -107,7 +107,7 @@ class Ahead:
                 self._threads.put((shard, entries[shard]))
 
     def _coming(self, cursor: Cursor) -> list[int]:
-        """The shards that are needed next and fit into the cache together, in order."""
+        """Returns the shards that are needed next and fit into the cache together, in order."""
         while self._chunks and cursor >= self._chunks[0][0]:
             self._chunks.popleft()
         next_ = self._chunks[-1][0] if self._chunks else cursor

@@ -1,6 +1,6 @@
 """`ShardCache`: a folder of shards from stores, with a size limit, shared by all processes of a machine.
 
-    KEY.tar           a shard, whole and checked; its access time is that of its last use, its modification time is 0
+    KEY.tar           a shard, complete and checked; its access time is that of its last use, its modification time is 0
     KEY.SIZE.part     a partial download, in progress or left by a process that ended; SIZE bytes are reserved for it
     KEY.gpuidx        a shard's index, from a scan
     KEY.given.gpuidx  a shard's index, from beside the shard on the store
@@ -83,12 +83,12 @@ class ShardCache:
         self.folder = platformdirs.user_cache_path("gpuloader") / "shards" if folder is None else folder
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.folder.stat()
+            folder_stat = self.folder.stat()
         except OSError as error:
             raise ConfigError(
                 f"Cache(folder={str(self.folder)!r}) cannot be used: {error.strerror}: name another folder"
             ) from error
-        _check_owner(self.folder, found)
+        _check_owner(self.folder, folder_stat)
         self._forget_before_start()
         self.limit_bytes = (shutil.disk_usage(self.folder).free + self.held_bytes()) // 2
         if limit_bytes is not None:
@@ -114,27 +114,27 @@ class ShardCache:
             )
 
     def index_file(self, entry: Entry) -> Path:
-        """The path of the index made by a scan."""
+        """Returns the path of the index made by a scan."""
         return self.folder / f"{entry.key}.gpuidx"
 
     def given_index_file(self, entry: Entry) -> Path:
-        """The path of the index that was beside the shard."""
+        """Returns the path of the index that was beside the shard."""
         return self.folder / f"{entry.key}.given.gpuidx"
 
     def held_bytes(self) -> int:
-        """The size of all shards in the folder, including partial ones."""
+        """Returns the size of all shards in the folder, including partial ones."""
         return sum(held.size_bytes for held in self._list_held())
 
     def stats(self) -> CacheStats:
-        """What the cache has done so far."""
+        """Returns what the cache has done so far."""
         return CacheStats(self._hits, self._misses, self._downloaded_bytes, self.held_bytes())
 
     def has(self, entry: Entry) -> bool:
-        """Whether the cache has the shard."""
+        """Returns whether the cache has the shard."""
         return self._path(entry).exists()
 
     def open_for_batch(self, entry: Entry, wanted: Wanted) -> int:
-        """Like `open`, but counts whether the cache had the shard."""
+        """Opens a shard as `open` does, and counts whether the cache had it."""
         if self.has(entry):
             self._hits += 1
         else:
@@ -178,9 +178,8 @@ class ShardCache:
         except FileNotFoundError:
             return None
         try:
-            fcntl.flock(
-                fd, fcntl.LOCK_SH
-            )  # a process that removes it has the lock briefly; an open file stays readable
+            # A process that removes it has the lock briefly; an open file stays readable.
+            fcntl.flock(fd, fcntl.LOCK_SH)
             found = os.fstat(fd)
             problem = "was changed in the cache by something else"
             if (found.st_size, found.st_mtime_ns) == (entry.version.size_bytes, NO_TIME):
@@ -215,7 +214,7 @@ class ShardCache:
             close_shard(fd)
 
     def _find_damage(self, entry: Entry, fd: int, scan: bool) -> str:
-        """What is wrong with the content of a shard, by its index; or, if it has none or if asked to, by a `scan`."""
+        """Says what is wrong with a shard's content, by its index; or, if it has none or if asked to, by a `scan`."""
         if entry.key in self._checked and not scan:
             return ""
         index = None if scan else load_index(self.index_file(entry), entry)
@@ -336,15 +335,15 @@ class ShardCache:
         return free >= size_bytes
 
     def _list_held(self) -> list[_Held]:
-        found = []
+        held = []
         with os.scandir(self.folder) as files:
             for file in files:
                 if (name := _HELD.fullmatch(file.name)) and file.is_file(follow_symlinks=False):
                     try:
-                        found.append(_Held.of(file, name))
+                        held.append(_Held.of(file, name))
                     except FileNotFoundError:
                         continue  # it has just been renamed or removed
-        return found
+        return held
 
 
 def close_shard(fd: int) -> None:
@@ -362,9 +361,9 @@ class _Held:
 
     @classmethod
     def of(cls, file: os.DirEntry[str], name: re.Match[str]) -> _Held:
-        found = file.stat(follow_symlinks=False)
-        used_ns = max(found.st_atime_ns, found.st_mtime_ns)
-        return cls(Path(file.path), name[1], int(name[2] or found.st_size), used_ns)
+        file_stat = file.stat(follow_symlinks=False)
+        used_ns = max(file_stat.st_atime_ns, file_stat.st_mtime_ns)
+        return cls(Path(file.path), name[1], int(name[2] or file_stat.st_size), used_ns)
 
 
 class _Locked:
@@ -407,12 +406,12 @@ def _remove(path: Path) -> bool:
     return True
 
 
-def _check_owner(folder: Path, found: os.stat_result) -> None:
+def _check_owner(folder: Path, folder_stat: os.stat_result) -> None:
     """Checks that only you can write to the folder; others could replace its files by links or by other shards."""
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid not in (os.geteuid(), 0) or mode & 0o022:
+    owner, mode = folder_stat.st_uid, stat.S_IMODE(folder_stat.st_mode)
+    if owner not in (os.geteuid(), 0) or mode & 0o022:
         raise ConfigError(
-            f"Cache(folder={str(folder)!r}) has owner {found.st_uid} and mode {mode:o}: allowed is a folder to which "
+            f"Cache(folder={str(folder)!r}) has owner {owner} and mode {mode:o}: allowed is a folder to which "
             f"only you (user {os.geteuid()}) may write, as after `chmod go-w`. Name such a folder, or one that does "
             f"not exist yet, such as {str(folder / 'shards')!r}: it is created that way"
         )
@@ -451,12 +450,12 @@ def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
         stated = "sha256", word
     name, expected = stated
     file.seek(0)
-    found = hashlib.new(name, usedforsecurity=False)
+    digest = hashlib.new(name, usedforsecurity=False)
     while block := file.read(1 << 20):
         check_wanted(wanted)
-        found.update(block)
-    if found.hexdigest() != expected:
+        digest.update(block)
+    if digest.hexdigest() != expected:
         raise DataError(
-            f"{entry.shard}: the download has the {name} {found.hexdigest()}, but it should have {expected}: the "
+            f"{entry.shard}: the download has the {name} {digest.hexdigest()}, but it should have {expected}: the "
             f"object is damaged, or its checksum is that of another version: upload both again"
         )

@@ -24,27 +24,27 @@ _FINAL_OF_PACKAGES = (("aiohttp", "NonHttpUrlClientError"), ("botocore.exception
 
 
 def without_frames(error: Exception) -> Exception:
-    """The error without the frames in which it was raised, so that it does not hold them."""
+    """Returns the error without the frames in which it was raised, so that it does not hold them."""
     return internals.what_happened(error).with_traceback(None)
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether the store has no such object."""
+    """Returns whether the store has no such object."""
     return isinstance(error, FileNotFoundError) or status_of(error) in _MISSING
 
 
 def is_forbidden(error: Exception) -> bool:
-    """Whether the store refuses access."""
+    """Returns whether the store refuses access."""
     return isinstance(error, PermissionError) or status_of(error) in _FORBIDDEN
 
 
 def is_beyond_the_end(error: Exception) -> bool:
-    """Whether the object ends before the requested bytes."""
+    """Returns whether the object ends before the requested bytes."""
     return status_of(error) == _NO_SUCH_RANGE
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another try would not help."""
+    """Returns whether another try would not help."""
     status = status_of(error)
     # A package that is not imported raised nothing.
     of_packages = tuple(getattr(sys.modules[name], kind) for name, kind in _FINAL_OF_PACKAGES if name in sys.modules)
@@ -54,14 +54,14 @@ def is_final(error: Exception) -> bool:
 
 
 def explain(error: Exception, url: str) -> str:
-    """The error's message in one line, without secrets, and shortened: a store may send a page."""
+    """Returns the error's message in one line, without secrets, and shortened: a store may send a page."""
     status, message = status_of(error), getattr(error, "message", None)
-    said = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
-    return shorten(" ".join(without_secrets(said.replace(url, without_secrets(url))).split()), _MOST_CHARACTERS)
+    text = f"HTTP {status} {message or error}" if status is not None else f"{type(error).__name__}: {error}"
+    return shorten(" ".join(without_secrets(text.replace(url, without_secrets(url))).split()), _MOST_CHARACTERS)
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status, from wherever the store's library keeps it; None if there is none."""
+    """Returns the HTTP status, from wherever the store's library keeps it; None if there is none."""
     for holder in _holders(error):
         named = (getattr(holder, name, None) for name in ("status", "status_code", "code"))
         if status := next((each for each in named if isinstance(each, int)), 0):
@@ -72,7 +72,7 @@ def status_of(error: Exception) -> int | None:
 
 
 def requested_pause_seconds(error: Exception) -> float:
-    """The seconds that a store asks for with Retry-After, up to a limit."""
+    """Returns the seconds that a store asks for with Retry-After, up to a limit."""
     found = (getattr(holder, "headers", None) or _boto(holder).get("HTTPHeaders") for holder in _holders(error))
     headers = {str(name).lower(): value for each in found for name, value in (each or {}).items()}
     text = str(headers.get("retry-after", "0")).strip()
@@ -88,7 +88,7 @@ def requested_pause_seconds(error: Exception) -> float:
 
 
 def _holders(error: Exception) -> list[Any]:
-    """The objects that may hold an HTTP error's answer; s3fs raises its own errors, caused by those of boto."""
+    """Yields what may hold an HTTP error's answer; s3fs raises its own errors, caused by those of boto."""
     return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
 
 

@@ -35,21 +35,21 @@ def open_remote(
         ConfigError: a shard is larger than the cache may be.
     """
     forget_listings(shard.url for shard in shards)
-    found = _each(
+    known = _each(
         shards,
         lambda shard, wanted: _look_up(shard, cache, wanted),
         _QUESTIONS,
         progress and len(shards) > _SHOWN,
         "finding shards",
     )
-    for entry, _ in found:
+    for entry, _ in known:
         cache.check_fits(entry)
-    missing = [number for number, (_, index) in enumerate(found) if index is None]
+    missing = [number for number, (_, index) in enumerate(known) if index is None]
     Random().shuffle(missing)  # processes that start together share the work: each checks again before it scans
-    entries = [found[number][0] for number in missing]
-    made = _each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
-    indexes = {**{number: index for number, (_, index) in enumerate(found)}, **dict(zip(missing, made))}
-    opened = [(entry, index) for (entry, _), index in zip(found, indexes.values()) if index is not None]
+    entries = [known[number][0] for number in missing]
+    scanned = _each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    indexes = {**{number: index for number, (_, index) in enumerate(known)}, **dict(zip(missing, scanned))}
+    opened = [(entry, index) for (entry, _), index in zip(known, indexes.values()) if index is not None]
     for entry, index in opened:
         cache.expect(entry, index)
     return opened
@@ -88,7 +88,7 @@ def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
 def _each(
     items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
-    """The results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
+    """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
     if not items:
         return []
     given_up: list[bool] = []

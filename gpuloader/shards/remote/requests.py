@@ -32,7 +32,7 @@ _PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
 @lru_cache
 def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
-    """fsspec's file system for a protocol, one in each process."""
+    """Returns fsspec's file system for a protocol, one in each process."""
     import fsspec  # here, so that loaders of local shards do not wait for it
 
     # fsspec's default is one for each thread, which keeps its listings: see `forget_listings`.
@@ -43,9 +43,9 @@ def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
             import aiohttp
 
             limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS)
-            given = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            configured = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
             own = {"timeout": limits, "trust_env": True, "auto_decompress": False, "read_bufsize": _BUFFER_BYTES}
-            options["client_kwargs"] = {**own, **given}
+            options["client_kwargs"] = {**own, **configured}
     except ImportError as error:
         raise ConfigError(f"{protocol}:// needs packages that are missing: pip install 'gpuloader[remote]'") from error
     return fsspec.filesystem(protocol, **options)
@@ -75,12 +75,12 @@ class Requests:
         self.streams = protocol in ("http", "https", "s3")
 
     def info(self) -> Mapping[str, Any]:
-        """What the store says about the object."""
+        """Returns what the store says about the object."""
         info: Mapping[str, Any] = self._ask("info")
         return info
 
     def match(self) -> Mapping[str, Mapping[str, Any]]:
-        """The objects whose paths match the URL, a glob: path -> what the store says about it."""
+        """Returns the objects whose paths match the URL, a glob: path -> what the store says about it."""
         found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
         return found
 
@@ -102,7 +102,7 @@ class Requests:
 
     @contextmanager
     def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
-        """The answer with the bytes from `start` to before `end`, or with all; its status tells which."""
+        """Opens the answer with the bytes from `start` to before `end`, or with all; its status tells which."""
         part = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
         answer = self._await(self._get(self._store, self._path, {**_PLAIN, **part}), REQUEST_SECONDS)
         try:
@@ -153,10 +153,10 @@ class Requests:
         return answer
 
 
-def check_size(found: int, expected: int) -> None:
+def check_size(received: int, expected: int) -> None:
     """Raises OSError if the answer has not exactly the requested number of bytes."""
-    if found != expected:
-        raise OSError(f"{found} bytes came in place of the {expected} that were asked for")
+    if received != expected:
+        raise OSError(f"{received} bytes came in place of the {expected} that were asked for")
 
 
 async def _await_answer(

@@ -78,7 +78,7 @@ class RemoteShard:
         return PurePosixPath(str(self)).name
 
     def beside(self, suffix: str) -> RemoteShard:
-        """The object with a suffix added to its name."""
+        """Returns the object with a suffix added to its name."""
         path, question_mark, query = self.url.partition("?")
         return RemoteShard(path + suffix + question_mark + query)
 
@@ -124,7 +124,7 @@ class RemoteShard:
     def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
         """Reads a small object; None if it does not exist, access is refused, or it is larger than `most_bytes`."""
 
-        def whole(requests: Requests) -> bytes:
+        def read_all(requests: Requests) -> bytes:
             if not requests.streams:
                 return requests.read_beginning(most_bytes + 1)
             data = bytearray()
@@ -136,7 +136,7 @@ class RemoteShard:
             return bytes(data)
 
         try:
-            data = _try(self.url, whole, wanted)
+            data = _try(self.url, read_all, wanted)
         except (ShardNotFoundError, _ForbiddenError):
             return None
         if len(data) > most_bytes:
@@ -166,7 +166,7 @@ class RemoteShard:
         self.check_version(version, wanted)
 
     def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
-        """The bytes that the file lacks. If the server does not support ranges: empties the file, and yields all."""
+        """Yields the bytes that the file lacks. If the server does not support ranges, empties it and yields all."""
         start = file.seek(0, os.SEEK_END)
         if start == version.size_bytes:
             return
@@ -192,10 +192,10 @@ class RemoteShard:
         if tag and version.tag and _strong(tag) != _strong(version.tag):
             raise self._changed_error(f"now has the {name} {shorten(tag, _TAG_SHOWN)}", version)
         if answer.status == 206:
-            found = answer.headers.get("content-range", "")
+            part = answer.headers.get("content-range", "")
             expected = f"bytes {start}-{end - 1}/"
-            if found not in (f"{expected}{version.size_bytes}", f"{expected}*"):
-                raise OSError(f"the part {describe(found)} came in place of '{expected}{version.size_bytes}'")
+            if part not in (f"{expected}{version.size_bytes}", f"{expected}*"):
+                raise OSError(f"the part {describe(part)} came in place of '{expected}{version.size_bytes}'")
         if (length := answer.headers.get("content-length")) is not None:
             check_size(int(length), end - start)
 
@@ -205,9 +205,9 @@ class RemoteShard:
         if (now := self.version(wanted)) != version:
             raise self._changed_error(f"has (size, tag) {_describe(now)}", version)
 
-    def _changed_error(self, found: str, version: Version) -> ShardChangedError:
+    def _changed_error(self, problem: str, version: Version) -> ShardChangedError:
         return ShardChangedError(
-            f"{self} {found}, but it had (size, tag) {_describe(version)} when this loader was created. "
+            f"{self} {problem}, but it had (size, tag) {_describe(version)} when this loader was created. "
             f"Make the loader again once the shard is final"
         )
 
@@ -241,8 +241,8 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     Raises:
         RemoteError: the store does not answer.
     """
-    found = _try(pattern, Requests.match, lambda: True)
-    files = sorted(path for path, info in found.items() if info.get("type") != "directory")
+    objects = _try(pattern, Requests.match, lambda: True)
+    files = sorted(path for path, info in objects.items() if info.get("type") != "directory")
     return [RemoteShard(f"{protocol_of(pattern)}://{path.removeprefix('/')}") for path in files]
 
 
@@ -263,17 +263,17 @@ def _try(
             failure = failures.without_frames(error)
         if failures.is_missing(failure):
             raise ShardNotFoundError(f"no such object: {shown}")
-        said = failures.explain(failure, url)
+        reason = failures.explain(failure, url)
         if failures.is_forbidden(failure):
-            raise _ForbiddenError(shown, said, tries)
+            raise _ForbiddenError(shown, reason, tries)
         if (here := here_bytes()) - counted_bytes >= PROGRESS_BYTES:
             tries, counted_bytes = 1, here
         if tries == _MOST_TRIES or failures.is_final(failure):
-            raise RemoteError(shown, said, tries)
+            raise RemoteError(shown, reason, tries)
         own_seconds = FIRST_PAUSE_SECONDS * 2 ** (tries - 1) * _random.uniform(0.5, 1)
         seconds = max(own_seconds, failures.requested_pause_seconds(failure))
         if seconds > _TOLD_PAUSE_SECONDS:
-            _log.info("%s: %s: trying again in %.0f s", shown, said, seconds)
+            _log.info("%s: %s: trying again in %.0f s", shown, reason, seconds)
         pause(seconds, wanted)
 
 
@@ -282,7 +282,7 @@ def _describe(version: Version) -> str:
 
 
 def _strong(tag: str) -> str:
-    """An entity tag without the mark of a weak tag, because servers mark only some answers."""
+    """Returns an entity tag without the mark of a weak tag, because servers mark only some answers."""
     return tag.removeprefix("W/")
 
 
@@ -296,7 +296,7 @@ def _write(file: io.FileIO, data: bytes) -> None:
 
 
 def _stated_checksum(info: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The checksum of Google Cloud Storage or Hugging Face; S3's ETag is only sometimes an MD5, without saying when."""
+    """Returns the checksum of Google Cloud Storage or Hugging Face; S3's ETag is only sometimes an MD5, unmarked."""
     if md5 := info.get("md5Hash"):
         return "md5", base64.b64decode(md5).hex()
     lfs = info.get("lfs")

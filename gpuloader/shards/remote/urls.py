@@ -13,13 +13,13 @@ PROTOCOLS = ("s3", "gs", "gcs", "http", "https", "hf")
 
 
 def protocol_of(url: str) -> str:
-    """The protocol as fsspec reads it: the part before the first :: or ://; "file" if there is none."""
+    """Returns the protocol as fsspec reads it: the part before the first :: or ://; "file" if there is none."""
     first, *rest = re.split("::|://", url, maxsplit=1)
     return first if rest else "file"
 
 
 def remote_protocol(source: str) -> str | None:
-    """The protocol of a store's URL; None for a local path.
+    """Returns the protocol of a store's URL; None for a local path.
 
     Raises:
         ConfigError: the URL is not supported.

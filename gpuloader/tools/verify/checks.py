@@ -47,7 +47,7 @@ _MOST_GROWTH_BYTES = 128 << 20
 
 
 def machine(subject: Subject) -> Looks:
-    """What `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
+    """Shows what `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
     for finding in examine():
         if finding.name.endswith(" folder"):  # a path, which does not belong in a report
             continue
@@ -55,7 +55,7 @@ def machine(subject: Subject) -> Looks:
 
 
 def recipes(subject: Subject) -> Looks:
-    """The pixels of each preset; and MixUp with CutMix."""
+    """Compares the pixels of each preset; and MixUp with CutMix."""
     for name in preset_names():
         yield name, partial(_recipe, subject, name)
     yield "MixUp and CutMix", partial(_mixed, subject)
@@ -80,7 +80,7 @@ def _mixed(subject: Subject) -> Outcome:
 
 
 def repeats(subject: Subject) -> Looks:
-    """The same samples with other batches, after a resume, and whatever else the GPU does."""
+    """Compares the same samples in other batches, after a resume, and whatever else the GPU does."""
     options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
     run = partial(load, subject.tar, subject.device_id, **options)
     expected, _ = run()
@@ -110,7 +110,7 @@ def _repeat(expected: Images, way: Callable[[], tuple[Images, Bad]]) -> Outcome:
 
 
 def formats(subject: Subject) -> Looks:
-    """An image of each kind, decoded; or refused, as on the CPU."""
+    """Compares an image of each kind, decoded; or refused, as on the CPU."""
     images = {
         "JPEG 4:2:0": jpeg(0),
         "JPEG 4:2:2": jpeg(1, subsampling="4:2:2"),
@@ -150,7 +150,7 @@ def _turned() -> bytes:
 
 
 def bad_images(subject: Subject) -> Looks:
-    """Damaged images are named, and cost no other image."""
+    """Checks that damaged images are named, and cost no other image."""
     bad = {2: jpeg(2)[:-30], 5: _with_broken_table(jpeg(5)), 11: b"no image"}
     with tar_of([bad.get(number) or jpeg(number) for number in range(BATCH_SIZE)]) as tar:
         (ours, our_bad), (theirs, _) = load_both(tar, subject.device_id, preset="raw_uint8")
@@ -170,14 +170,14 @@ def _raised(subject: Subject, tar: Path) -> Outcome:
 
 
 def _with_broken_table(jpeg: bytes) -> bytes:
-    """With an impossible table of Huffman codes, which no header tells of."""
+    """Returns a JPEG with an impossible table of Huffman codes, which no header tells of."""
     data, table = bytearray(jpeg), jpeg.index(b"\xff\xc4")
     data[table + 5 : table + 21] = bytes([255] * 16)
     return bytes(data)
 
 
 def memory(subject: Subject) -> Looks:
-    """What loaders that were closed leave behind."""
+    """Measures what loaders that were closed leave behind."""
     options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
     taken = []
     for _ in range(_LOADERS):
@@ -190,7 +190,7 @@ def memory(subject: Subject) -> Looks:
 
 
 def _taken_bytes(subject: Subject) -> int:
-    """On the GPU, by all processes; or of this process, without what the C library keeps."""
+    """Returns what all processes take on the GPU; or this process, without what the C library keeps."""
     if subject.device_id is None:
         ctypes.CDLL(None).malloc_trim(0)
         resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -201,7 +201,7 @@ def _taken_bytes(subject: Subject) -> int:
 
 
 def speed(subject: Subject) -> Looks:
-    """Images in a second for each number of threads, and how long a step takes. `bench` measures the stages."""
+    """Measures images a second for each number of threads, and the time of a step. `bench` measures the stages."""
     counts = thread_counts(available_cores())
     for threads in counts:
         name = f"{subject.device}, {counted(threads, 'thread')}"
@@ -210,7 +210,7 @@ def speed(subject: Subject) -> Looks:
 
 
 def thread_counts(cores: int) -> list[int]:
-    """The powers of two up to the number of cores, and that number: of 6 it is 1, 2, 4, 6."""
+    """Returns the powers of two up to the number of cores, and that number: of 6 it is 1, 2, 4, 6."""
     return sorted({1 << power for power in range(cores.bit_length())} | {cores})
 
 
@@ -239,7 +239,7 @@ def _steps(subject: Subject, seconds: float) -> Outcome:
 
 
 def describe_steps(seconds: Sequence[float], batch_size: int) -> str:
-    """The 99th percentile, which is the longest of less than 100 steps, and the median."""
+    """Says the 99th percentile, which is the longest of less than 100 steps, and the median."""
     p99, median = 1000 * np.percentile(seconds, [99, 50], method="inverted_cdf")
     measured = f"{counted(len(seconds), 'step')} of {counted(batch_size, 'image')}"
     return f"p99 {p99:.3g} ms, median {median:.3g} ms, of {measured}"

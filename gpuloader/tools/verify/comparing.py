@@ -43,12 +43,12 @@ Bad: TypeAlias = dict[int, str]
 
 
 def few_samples(subject: Subject) -> dict[str, Any]:
-    """The `sampling` of the samples that are compared."""
+    """Returns the `sampling` of the samples that are compared."""
     return {"subset": range(min(IMAGES, subject.samples))}
 
 
 def load_both(tar: Sources, device_id: int | None, **options: Any) -> list[tuple[Images, Bad]]:  # noqa: ANN401
-    """What is verified, and what is expected."""
+    """Loads what is verified, and what is expected."""
     return [load(tar, device_id, **options), load(tar, None, decoder=_REFERENCE, **options)]
 
 
@@ -62,7 +62,7 @@ def load(
     busy: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> tuple[Images, Bad]:
-    """The images of an epoch, and the bad ones."""
+    """Loads the images of an epoch; returns them, and the bad ones."""
     common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": REPLACE, "world": ALONE}
     parts: list[tuple[list[str], torch.Tensor, list[torch.Tensor]]] = []
     with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
@@ -90,7 +90,7 @@ def load(
 
 
 def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Outcome:
-    """How far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
+    """Says how far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
     if ours.keys() != theirs.keys() or not ours:
         missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
         return Outcome(f"other samples: {missing}", "the CPU's samples", False)
@@ -112,5 +112,5 @@ def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Ou
 
 
 def _levels_between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The difference of each value of two images, in levels."""
+    """Returns the difference of each value of two images, in levels."""
     return (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)

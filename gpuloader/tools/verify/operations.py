@@ -77,7 +77,7 @@ OPERATIONS: Mapping[str, Sequence[Transform]] = {
 
 
 def operations(subject: Subject) -> Looks:
-    """Each operation with a fixed strength, on images that every decoder decodes equally."""
+    """Compares each operation with a fixed strength, on images that every decoder decodes equally."""
     with tar_of(encoded(picture(number), "PNG") for number in range(_PICTURES)) as tar:
         for name, transforms in OPERATIONS.items():
             yield name, partial(_operation, subject, tar, transforms)

@@ -23,17 +23,17 @@ HEIGHT, WIDTH = 120, 160
 
 
 def picture(seed: int) -> Image.Image:
-    """A smooth picture with some texture."""
+    """Makes a smooth picture with some texture."""
     return smooth_picture(seed, HEIGHT, WIDTH)
 
 
 def jpeg(seed: int, **options: Any) -> bytes:  # noqa: ANN401
-    """A picture as a JPEG."""
+    """Returns a picture as a JPEG."""
     return encoded(picture(seed), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
 
 
 def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  # noqa: ANN401
-    """A picture's file; the options are Pillow's."""
+    """Returns a picture's file; the options are Pillow's."""
     file = io.BytesIO()
     picture.save(file, image_format, **options)
     return file.getvalue()
@@ -41,7 +41,7 @@ def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  
 
 @contextmanager
 def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
-    """The images under the keys 00, 01, ..., with labels; what they are, the library tells by their content."""
+    """Writes images under the keys 00, 01, ..., with labels; what they are, the library tells by their content."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
@@ -51,14 +51,14 @@ def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
 
 
 def draw(differences: Mapping[str, Difference], heading: Sequence[str]) -> Picture:
-    """One row for each name: the CPU's image, the device's, and their difference, multiplied so that it is seen."""
+    """Draws a row for each name: the CPU's image, the device's, and their difference, multiplied so that it is seen."""
     tile = fitting_tile(side for each in differences.values() for side in each.ours.shape[1:])
     sheet = Sheet(tile, 3, len(differences), heading)
     for row, (name, (key, ours, theirs)) in enumerate(differences.items()):
-        expected, found = as_picture(theirs), as_picture(ours)
-        levels = np.abs(np.asarray(expected, np.int16) - np.asarray(found, np.int16))
+        expected, delivered = as_picture(theirs), as_picture(ours)
+        levels = np.abs(np.asarray(expected, np.int16) - np.asarray(delivered, np.int16))
         times = 255 // max(1, int(levels.max()))
         sheet.put(row, 0, expected, [name, f"the CPU's {printable(key)}"])
-        sheet.put(row, 1, found, ["the device's"])
+        sheet.put(row, 1, delivered, ["the device's"])
         sheet.put(row, 2, Image.fromarray((times * levels).astype(np.uint8)), [f"difference, times {times}"])
     return sheet.image

@@ -85,7 +85,7 @@ def verify(
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Of bad images, which are there on purpose."""
+    """Silences warnings of bad images, which are there on purpose."""
     logger = logging.getLogger("gpuloader")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -106,6 +106,6 @@ def _run(check: str, subject: Subject) -> Iterator[tuple[Row, Difference | None]
         except StopIteration:
             return
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was found
-            said = (str(error).strip() or "no message").splitlines()[0]
-            row = Row(check, name, f"{type(error).__name__}: {said}", "no error", False)
+            message = (str(error).strip() or "no message").splitlines()[0]
+            row = Row(check, name, f"{type(error).__name__}: {message}", "no error", False)
         yield row, difference

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from making import jpeg, write_samples, write_shard
 from serving import ENDLESS_BYTES, Server
+from synthetic import with_columns
 
 from gpuloader.errors import IndexFileError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.shards import ShardIndex, ShardSet, open_index, resolve_shards
@@ -70,7 +71,7 @@ def test_large_members_are_not_downloaded_to_index_them(server: Server, folder: 
     shard = large_shard(server.folder / "large.tar")
     [index] = opened(server, folder, "large.tar")
     assert index.digest() == scan(shard).digest()
-    assert index.height[-1] == 64
+    assert index.column("height")[-1] == 64
     assert server.sent_bytes["large.tar"] < shard.stat().st_size / 16
     assert not list(folder.glob("*.tar"))
 
@@ -118,7 +119,7 @@ def of_another_size(path: Path) -> None:
 
 def forged(path: Path) -> None:
     index = scan(path.with_suffix(""))
-    replace(index, component_extension=index.component_extension + 1).save(path)
+    with_columns(index, component_extension=index.column("component_extension") + 1).save(path)
 
 
 @pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size, forged])
@@ -137,7 +138,7 @@ def test_one_beside_the_shard_that_is_of_other_content_is_an_error_once_that_com
 ) -> None:
     shard = server.folder / "train-0000.tar"
     index = scan(shard)
-    replace(index, label=index.label + 1).save(Path(f"{shard}.gpuidx"))
+    with_columns(index, label=index.column("label") + 1).save(Path(f"{shard}.gpuidx"))
     shard_set = ShardSet.open([RemoteShard(f"{server.url}/{shard.name}")], cache=folder)
     for _ in range(2):  # also when it is asked again
         with pytest.raises(IndexFileError, match=r"train-0000\.tar\.gpuidx belongs to another shard: delete it on"):
