@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,9 @@ class DataLoaderFactory:
         collate = config.collate_fn
         if collate is None and task_spec is not None:
             collate = CollatorRegistry.get_instance().get_collator(task_spec, tokenizer=tokenizer)
-        return _loader_class()(dataset, collate_fn=collate, **_order(dataset, config), **config.arguments())
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
+            return _loader_class()(dataset, collate_fn=collate, **_order(dataset, config), **config.arguments())
 
 
 def create_optimized_dataloader(
