@@ -105,9 +105,15 @@ def test_threads_to_try(default: int, cores: int, choices: tuple[int, ...]) -> N
 
 VERDICTS = [
     (Search(DEFAULTS, 100, 100, (), True), "The defaults were best: 100 images/s."),
-    (Search(DEFAULTS, 100, 100, (), False), "The defaults were best: 100 images/s; the time was up before"),
+    (
+        Search(DEFAULTS, 100, 100, (), False),
+        "The defaults were best: 100 images/s; the time was up before everything was tried.",
+    ),
     (Search(DEFAULTS, 0, 0, (), False), "These are the defaults: the time was up before anything was measured."),
-    (Search({"threads": 4, "prefetch": 2}, 1000, 1250, (), True), "threads=4 (default 2): 1,250 images/s, before"),
+    (
+        Search({"threads": 4, "prefetch": 2}, 1000, 1250, (), True),
+        "threads=4 (default 2): 1,250 images/s, before 1,000 (+25%).",
+    ),
 ]
 
 
