@@ -407,7 +407,8 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
       if (asked_for < first) asked_for = first;
       for (; asked_for < needed && asked_for < end; asked_for += CACHE_LINE_BYTES) __builtin_prefetch(asked_for);
       make_row(rows_between + number * row, first, values, down.count[y], down.weights + y * down.most);
-      if (down.count[y] && down.filled[y] != 0) blend_fill(rows_between + number * row, values, down.filled[y], how->level);
+      if (down.count[y] && down.filled[y] != 0)
+        blend_fill(rows_between + number * row, values, down.filled[y], how->level);
     }
     interleave(pixels, rows_between, row, image_width);
     make_lines(lines, line, pixels, &columns, &finish, extra, channels_first);
