@@ -4,7 +4,7 @@ FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3-venv \
+    && apt-get install --yes --no-install-recommends libjpeg-turbo-progs python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 # By "video" the driver's libnvcuvid comes into the container: nvJPEG needs it for a GPU's JPEG engines.

@@ -3,6 +3,7 @@
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
+from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
 from gpuloader.pipelines.steps import check_for_gpu
@@ -17,6 +18,7 @@ __all__ = [
     "UndecodableError",
     "WholeDecoder",
     "check_for_gpu",
+    "cut_to_region",
     "drawn_source",
     "find_undecodable",
     "read_cached",

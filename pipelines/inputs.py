@@ -85,7 +85,7 @@ def make_inputs(
 ) -> Inputs[Numbers]:
     """Computes what a graph that ends with `last_step` takes, one row for each sample.
 
-    region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left; height, width
+    region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left in the file; height, width
 
     Args:
         views: the recipe's.
@@ -95,7 +95,10 @@ def make_inputs(
         whole: whether the images are not cut to the region first; on the CPU only.
     """
     start, end = drawn.region[:, :2], drawn.region[:, 2:]
-    region = {"region_start": start.astype(np.int32), "region_shape": (end - start).astype(np.int32)}
+    region = {
+        "region_start": (start - drawn.origin).astype(np.int32),
+        "region_shape": (end - start).astype(np.int32),
+    }
     if whole:
         region, start = {}, np.zeros_like(start)
     each = zip(views, drawn.views, strict=True)

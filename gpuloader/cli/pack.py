@@ -52,6 +52,9 @@ def pack(
         int | None,
         typer.Option(metavar="PIXELS", help="Store pixels as KEY.npy, with the shorter side downsized to this."),
     ] = None,
+    seekable: Annotated[
+        bool, typer.Option("--seekable", help="Rewrite JPEGs losslessly, so that loaders decode only what they need.")
+    ] = False,
     classes: Annotated[Path | None, typer.Option(help="JSON list of names that number the labels.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.")] = None,
     part: Annotated[str, typer.Option(metavar="I/N", help="Write the I-th of N parts; I starts at 0.")] = "0/1",
@@ -81,6 +84,7 @@ def pack(
         max_size=max_size,
         quality=quality,
         decoded=decoded,
+        seekable=seekable,
         classes=classes,
         workers=workers,
         part=_part(part),

@@ -78,6 +78,14 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
         raise Refused(f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}")
 
 
+def ends_with_its_image(jpeg: bytes) -> bool:
+    """Whether a JPEG has nothing behind its end-of-image marker; a motion photo has a film there."""
+    for marker, _, end in _all_segments(memoryview(jpeg)):
+        if marker == SCAN and (found := _MARKER_BEHIND_SCAN.search(jpeg, end)) and found[0] == _END_OF_IMAGE:
+            return found.end() == len(jpeg)
+    return False
+
+
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yields all segments of a JPEG: all bytes between a scan's header and the next marker belong to the scan."""
 

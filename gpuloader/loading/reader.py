@@ -28,7 +28,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.png import trimmed
 from gpuloader.loading.fields import MOST_SAID, Field, parse_fields
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import find_undecodable
+from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
@@ -138,12 +138,13 @@ class Reader:
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
+        images, drawn_for_all = self._cut(images, self._run.recipe.draw(planned.draws, sizes))
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=images,
-            drawn=self._run.recipe.draw(planned.draws, sizes),
+            drawn=drawn_for_all,
             mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
@@ -156,6 +157,12 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
+        """Cuts JPEGs to what is drawn for them, in place. Not for a GPU, where other decoders interpolate chroma."""
+        if self._run.decoded or self._run.device_id is not None:
+            return images, drawn
+        return cut_to_region(images, drawn)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix = self._run.recipe.mix
@@ -199,8 +206,10 @@ class Reader:
                 raise _DiscardedError from None
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
-        if sample in self._suspects and (bad := find_bad_rows(run, [image], run.recipe.draw(draws, np.array([size])))):
-            raise Refused(bad[0])
+        if sample in self._suspects:
+            files, tried = self._cut([image.copy()], run.recipe.draw(draws, np.array([size])))
+            if bad := find_bad_rows(run, files, tried):
+                raise Refused(bad[0])
         return image, size, fields
 
     def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:

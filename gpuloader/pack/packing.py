@@ -19,6 +19,7 @@ from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
+from gpuloader.pack.seekable import find_version
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, read_class_names
@@ -68,6 +69,7 @@ def pack(
     max_size: int | None = None,
     quality: int | None = None,
     decoded: int | None = None,
+    seekable: bool = False,
     classes: str | os.PathLike[str] | Sequence[str] | None = None,
     workers: int | None = None,
     part: tuple[int, int] = (0, 1),
@@ -95,6 +97,8 @@ def pack(
         quality: of those JPEGs; 90 unless given.
         decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has
             more pixels than this.
+        seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
+            that they need. This takes `jpegtran` of libjpeg-turbo. A JPEG that could lose anything stays as it is.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None uses the
             destination's classes.json, or, if there is none, the sorted names that occur.
         workers: the number of processes; None for one per core.
@@ -115,7 +119,7 @@ def pack(
     """
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
     layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
-    rendering = Rendering(max_size, quality, decoded)
+    rendering = Rendering(max_size, quality, decoded, find_version() if seekable else None)
     index, parts = part
     if not 0 <= index < parts:
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
@@ -207,7 +211,7 @@ def _claim(
         "samples": len(source.records),
         "classes": source.classes and len(source.classes),
         **asdict(layout),
-        **asdict(rendering),
+        **{name: value for name, value in asdict(rendering).items() if name != "seekable" or value is not None},
         "shards": len(shards),
     }
     text = json.dumps(content, indent=1).encode() + b"\n"

@@ -19,6 +19,7 @@ from gpuloader.images.limits import MAX_PIXELS, Refused, check_size
 from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
+from gpuloader.pack.seekable import make_seekable, restart_option
 from gpuloader.shards.index import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
@@ -36,11 +37,13 @@ class Rendering:
         max_size: the most pixels of the shorter side; None for any.
         quality: of the JPEGs that downsizing makes.
         decoded: the most pixels of the shorter side of a picture that is stored decoded; None stores it encoded.
+        seekable: the version of the program that rewrites JPEGs with restart intervals; None copies them.
     """
 
     max_size: int | None = None
     quality: int | None = None
     decoded: int | None = None
+    seekable: str | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -52,6 +55,8 @@ class Rendering:
                 raise ConfigError(f"{name}={value}: allowed is an integer from 1 to {most}")
         if self.max_size is not None and self.decoded is not None:
             raise ConfigError("max_size and decoded were both given: decoded downsizes, too; leave max_size out")
+        if self.seekable is not None and self.decoded is not None:
+            raise ConfigError("seekable and decoded were both given: decoded pictures are no JPEGs; leave one out")
         if self.quality is not None and self.max_size is None:
             raise ConfigError(
                 "quality was given without max_size: pictures that are not downsized are copied unchanged"
@@ -84,8 +89,11 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
             return ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB")))
         if small is not plain:
             quality = DEFAULT_QUALITY if rendering.quality is None else rendering.quality
-            return "jpg", _encode(small, "JPEG", quality=quality, **_orientation_option(image))
+            intervals = {} if rendering.seekable is None else restart_option(small)
+            return "jpg", _encode(small, "JPEG", quality=quality, **intervals, **_orientation_option(image))
         if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
+            if file_format == "jpeg" and rendering.seekable is not None:
+                image = make_seekable(image, picture)
             return extension or _EXTENSIONS[file_format], image
         return "png", _encode(plain, "PNG", **_orientation_option(image))
 

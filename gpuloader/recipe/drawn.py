@@ -54,17 +54,20 @@ class Drawn:
     Attributes:
         views: one for each view of the recipe.
         region: (n, 4) int64 top, left, bottom, right of the pixels that any view needs: the part to decode.
+        origin: (n, 2) int64 top, left of what the files have of the images; 0, 0 unless they were cut.
     """
 
     views: tuple[DrawnView, ...]
     region: Ints
+    origin: Ints
 
     @classmethod
     def of(cls, views: Sequence[DrawnView]) -> Drawn:
         """Joins what is drawn for each view of the same samples."""
         needed = np.stack([view.placement.needed() for view in views])
-        return cls(tuple(views), np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1))
+        region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
+        return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
 
     def take(self, rows: Rows) -> Drawn:
         """Takes what is drawn for some of the samples, in that order."""
-        return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows])
+        return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])

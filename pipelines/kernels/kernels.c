@@ -5,6 +5,7 @@
 #define _GNU_SOURCE // for preadv2
 
 #include "augment.h"
+#include "cutting.h"
 #include "reading.h"
 #include "resample.h"
 
@@ -47,5 +48,9 @@ EXPORTED(setup_hwc)(int64_t *const *out_shapes, const void *out_dims, int32_t ou
   set_shapes(out_shapes, in_shapes + (in_count - 1) * samples, samples, 0);
 }
 
-// Not DALI's but Python's: see pipelines/kernels/reading.py.
+// Not DALI's but Python's: see pipelines/kernels/reading.py and cutting.py.
 EXPORTED(read_cached)(struct row *rows, int64_t count) { read_rows(rows, count); }
+
+EXPORTED(cut_jpegs)(struct cut *cuts, int64_t count) {
+  for (struct cut *cut = cuts; cut < cuts + count; cut++) cut_jpeg(cut);
+}

@@ -1,0 +1,86 @@
+"""Rewrites JPEGs losslessly with restart intervals, so that the loader can cut out the part that it needs.
+
+`jpegtran` of libjpeg-turbo does it, which keeps every coefficient and all metadata.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import subprocess
+from functools import cache
+
+import numpy as np
+from PIL import Image
+
+from gpuloader.errors import ConfigError
+from gpuloader.images.jpeg import ends_with_its_image
+
+PROGRAM = "jpegtran"
+HOW_TO_INSTALL = "install libjpeg-turbo's programs: apt install libjpeg-turbo-progs, or conda install libjpeg-turbo"
+_VERSION = re.compile(r"libjpeg-turbo version (\S+)")
+_LEAST_MCUS, _MOST_MCUS = 6, 16  # of an interval: shorter ones make files larger, longer ones are cut less exactly
+_INTERVALS_IN_ROW = 14
+
+
+@cache
+def find_version() -> str:
+    """Finds the version of `jpegtran`, by which results differ.
+
+    Raises:
+        ConfigError: there is none, or it is not that of libjpeg-turbo.
+    """
+    try:
+        done = subprocess.run([PROGRAM, "-version"], check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise ConfigError(f"seekable: {PROGRAM} cannot be run ({error.strerror}): {HOW_TO_INSTALL}") from None
+    if not (version := _VERSION.search(done.stderr)):
+        raise ConfigError(f"seekable: {PROGRAM} says {done.stderr[:100]!r}, not libjpeg-turbo's: {HOW_TO_INSTALL}")
+    return version[1]
+
+
+def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
+    """Returns the JPEG with restart intervals and optimal Huffman tables, or as it is if that could lose anything.
+
+    It stays as it is if `jpegtran` refuses it or warns about it, if it has bytes behind its end (a motion photo's film
+    or another image), or if the result does not decode to the same pixels. Progressive and arithmetic JPEGs become
+    baseline JPEGs.
+
+    Args:
+        jpeg: the file.
+        picture: the same, decoded by Pillow.
+    """
+    if not ends_with_its_image(jpeg):
+        return jpeg
+    interval = choose_interval(picture.width, _horizontal_factor(picture))
+    command = [PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
+    done = subprocess.run(command, check=False, input=jpeg, capture_output=True)
+    if done.returncode or done.stderr:
+        return jpeg
+    with Image.open(io.BytesIO(done.stdout), formats=("JPEG",)) as other:
+        same = picture.mode == other.mode and np.array_equal(np.asarray(picture), np.asarray(other))
+    return done.stdout if same else jpeg
+
+
+def choose_interval(width: int, horizontal_factor: int) -> int:
+    """The MCUs of a restart interval: 6 to 16, more for wide images, in a number that divides those of a row.
+
+    Args:
+        width: of the image, in pixels.
+        horizontal_factor: the largest of its components; 1 if there is one component.
+    """
+    in_row = math.ceil(width / (8 * horizontal_factor))
+    wanted = min(max(in_row / _INTERVALS_IN_ROW, _LEAST_MCUS), _MOST_MCUS)
+    return min((n for n in range(1, in_row + 1) if in_row % n == 0), key=lambda n: abs(math.log(n / wanted)))
+
+
+def _horizontal_factor(picture: Image.Image) -> int:
+    """Returns the largest of the components; 1 if there is one component, whose MCUs are single blocks."""
+    layers = picture.layer  # type: ignore[attr-defined]  # of Pillow's JPEGs
+    return max(layer[1] for layer in layers) if len(layers) > 1 else 1
+
+
+def restart_option(picture: Image.Image) -> dict[str, int]:
+    """Returns the option of Pillow that writes a picture, gray or RGB, as such a JPEG; its colours are 4:2:0."""
+    return {"restart_marker_blocks": choose_interval(picture.width, 1 if picture.mode == "L" else 2)}

@@ -1,0 +1,160 @@
+"""`pack --seekable`: the same pictures as JPEGs that can be cut, and the same batches from them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from making import encoded, picture
+from PIL import Image
+
+from gpuloader import ConfigError, GPULoader, StateError
+from gpuloader.pack import pack
+from gpuloader.pack import seekable as module
+from gpuloader.pack.seekable import choose_interval, find_version, make_seekable
+from gpuloader.pipelines.kernels.cutting import cut_jpegs
+
+needs_jpegtran = pytest.mark.skipif(
+    shutil.which("jpegtran") is None, reason="jpegtran is not installed: apt install libjpeg-turbo-progs"
+)
+
+
+def made_seekable(jpeg: bytes) -> bytes:
+    with Image.open(io.BytesIO(jpeg)) as image:
+        image.load()
+        return make_seekable(jpeg, image)
+
+
+def is_cut(jpeg: bytes) -> bool:
+    """Whether a window in the corner leaves out a part of the file."""
+    [[size, *_]] = cut_jpegs([np.frombuffer(jpeg, np.uint8).copy()], np.array([[0, 0, 1, 1]])).tolist()
+    return bool(size < len(jpeg))
+
+
+@pytest.mark.parametrize(
+    ("width", "horizontal_factor", "mcus"),
+    [
+        (500, 2, 8),  # 32 in a row
+        (500, 1, 7),  # 63
+        (640, 2, 5),  # 40
+        (3648, 2, 19),  # 228: longer ones, because more pixels are left out anyway
+        (496, 2, 31),  # a whole row, because nothing else divides it
+        (8, 2, 1),
+    ],
+)
+def test_an_interval_divides_the_row(width: int, horizontal_factor: int, mcus: int) -> None:
+    assert choose_interval(width, horizontal_factor) == mcus
+
+
+@needs_jpegtran
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("RGB", {}),
+        ("RGB", {"subsampling": "4:4:4"}),
+        ("RGB", {"subsampling": "4:2:2"}),
+        ("RGB", {"progressive": True}),
+        ("L", {}),
+        ("CMYK", {}),
+    ],
+)
+def test_the_pixels_and_the_metadata_stay(mode: str, options: dict[str, Any]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    jpeg = encoded(picture(120, 200).convert(mode), "JPEG", exif=exif, icc_profile=b"p" * 300, **options)
+    found = made_seekable(jpeg)
+    assert is_cut(found)
+    assert not is_cut(jpeg)
+    with Image.open(io.BytesIO(jpeg)) as before, Image.open(io.BytesIO(found)) as after:
+        assert (after.mode, after.info["icc_profile"], dict(after.getexif())) == (mode, b"p" * 300, {0x0112: 6})
+        assert np.array_equal(np.asarray(before), np.asarray(after))
+        assert "progressive" not in after.info
+
+
+@needs_jpegtran
+def test_what_could_lose_anything_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    jpeg = encoded(picture(120, 200), "JPEG")
+    film = jpeg + b"the film of a motion photo"
+    assert made_seekable(film) == film
+    # A program that makes another picture, one that warns, and one that fails.
+    other = tmp_path / "other.jpg"
+    other.write_bytes(encoded(picture(120, 200, seed=1), "JPEG"))
+    for command in (f"cat {other}", f"cat {other}; echo odd >&2", "exit 2"):
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\ncat > /dev/null; {command}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(module, "PROGRAM", str(program))
+        assert made_seekable(jpeg) == jpeg
+
+
+@needs_jpegtran
+def test_packed_shards_give_the_same_batches(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    for number in range(24):
+        folder = source / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image = picture(90 + 7 * number, 300 - 5 * number, seed=number)
+        image.save(folder / f"{number:02}.jpg", quality=90, subsampling=number % 3, progressive=number % 5 == 0)
+    plain = pack(source, tmp_path / "plain", workers=1)
+    cut = pack(source, tmp_path / "cut", workers=1, seekable=True)
+    again = pack(source, tmp_path / "again", workers=2, seekable=True)
+    assert [(tmp_path / "cut" / name).read_bytes() for name in cut.shards] == [
+        (tmp_path / "again" / name).read_bytes() for name in again.shards
+    ]
+    for preset in ("imagenet_train", "imagenet_eval", "imagenet_randaugment", "dino"):
+        options: dict[str, Any] = {"preset": preset, "seed": 3, "last_batch": "partial"}
+        with (
+            GPULoader(plain.destination, 8, "cpu", **options) as expected,
+            GPULoader(cut.destination, 8, "cpu", **options) as found,
+        ):
+            state = expected.state_dict()
+            for (images, labels), (cut_images, cut_labels) in zip(expected, found, strict=True):
+                views = zip(images, cut_images) if isinstance(images, (list, tuple)) else [(images, cut_images)]
+                assert all(bool((view == cut_view).all()) for view, cut_view in views)
+                assert labels.tolist() == cut_labels.tolist()
+            found.load_state_dict(state)  # it is the same data
+
+
+@needs_jpegtran
+def test_another_version_does_not_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = [(picture(40, 60, seed=number), number % 2) for number in range(4)]
+    pack(pictures, tmp_path, seekable=True)
+    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "0.0.1")
+    with pytest.raises(StateError, match=rf"seekable was {find_version()}, is 0\.0\.1"):
+        pack(pictures, tmp_path, seekable=True)
+
+
+def test_a_downsized_picture_has_intervals_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "not asked for anything else")
+    source = tmp_path / "photos" / "a"
+    source.mkdir(parents=True)
+    for number, mode in enumerate(("RGB", "L")):
+        picture(300, 400).convert(mode).save(source / f"{number}.jpg")
+    packed = pack(tmp_path / "photos", tmp_path / "packed", max_size=200, seekable=True, workers=1)
+    data = (packed.destination / packed.shards[0]).read_bytes()
+    assert data.count(b"\xff\xdd\x00\x04") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/no/such/program", "No such file or directory"), ("/bin/true", "says '', not libjpeg-turbo's")],
+)
+def test_without_the_program_it_says_how_to_install_it(
+    program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROGRAM", program)
+    find_version.cache_clear()
+    with pytest.raises(ConfigError, match=said) as caught:
+        pack([(picture(8, 8), 0)], tmp_path, seekable=True)
+    find_version.cache_clear()
+    assert "apt install libjpeg-turbo-progs" in str(caught.value)
+
+
+def test_decoded_pictures_are_no_jpegs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "3")
+    with pytest.raises(ConfigError, match="seekable and decoded were both given"):
+        pack([(picture(8, 8), 0)], tmp_path, seekable=True, decoded=8)
