@@ -70,9 +70,10 @@ def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
     # The same settings as DALI's, which converts any depth to 8 bits itself.
     params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
+    in_files = (drawn.region - np.tile(drawn.origin, 2)).tolist()
     windows = [
         CodeStream(image).get_sub_code_stream(region=Region(region[:2], region[2:]))
-        for image, region in zip(images, drawn.region.tolist(), strict=True)
+        for image, region in zip(images, in_files, strict=True)
     ]
     causes: dict[int, str] = {}
     for first in range(0, len(windows), num_threads):  # decoding the whole batch at once would double its memory

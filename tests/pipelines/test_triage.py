@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from bad_images import TIFF, zoo
-from making import damaged_jpeg, jpeg
+from making import damaged_jpeg, encoded, jpeg, picture
 from running import as_arrays, draw
 from verdicts import verdict
 
 from gpuloader.errors import DeviceError
 from gpuloader.images.gate import admit
-from gpuloader.pipelines import find_undecodable, recipe_pipeline
+from gpuloader.pipelines import cut_to_region, find_undecodable, recipe_pipeline
 from gpuloader.recipe import Recipe, load_preset
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
@@ -64,6 +64,17 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
         asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
+
+
+def test_the_windows_of_files_that_were_cut_are_those_in_the_cuts(asked: list[dict[str, Any]]) -> None:
+    seekable = [encoded(picture(160, 240, row), "JPEG", restart_marker_blocks=3) for row in range(4)]
+    preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
+    images = [*seekable, damaged_jpeg()]
+    files, drawn = cut_to_region([file.copy() for file in as_arrays(images)], draw(preset, images))
+    assert drawn.origin.any(axis=1)[:4].any()
+    assert list(find_undecodable(preset, files, drawn, None)) == [4]
+    assert asked == []  # the decoder alone was asked
+    assert list(find_undecodable(preset, files, drawn, device_id=0)) == [4]
 
 
 @pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
