@@ -158,8 +158,9 @@ class ShardSet:
         return range(self._starts[shard].item(), self._starts[shard + 1].item())
 
     def column(self, name: str) -> NDArray[Any]:
-        """Returns a column of the index, (N,), read-only: image_offset, image_size, height, width, orientation, label.
+        """Returns a column of the samples, (N,), read-only.
 
+        These are image_offset, image_size, height, width, orientation, seekable and label.
         `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
         `gpuloader.shards.index_format`.
         """
