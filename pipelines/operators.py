@@ -42,9 +42,9 @@ def decode_region(
 ) -> DataNode:
     """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
 
-    Either the decoder decodes only the region, or it decodes the whole image. Then a CPU's kernels, which are told where
-    the region is, take the whole image. On a GPU it is cropped: DALI's filter would also use pixels beyond the region's
-    border, so pixels would differ.
+    Either the decoder decodes only the region, or it decodes the whole image. The CPU's kernels take the whole image and
+    know where the region is. A GPU crops it first: DALI's filter would also use pixels beyond the region's border, so
+    pixels would differ.
     """
     options = {
         "device": "cpu" if device == "cpu" else "mixed",
