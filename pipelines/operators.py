@@ -42,9 +42,8 @@ def decode_region(
 ) -> DataNode:
     """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
 
-    Either the decoder decodes only the region, or it decodes the whole image. The CPU's kernels take the whole image and
-    know where the region is. A GPU crops it first: DALI's filter would also use pixels beyond the region's border, so
-    pixels would differ.
+    Either the decoder decodes only the region, or the whole image. The CPU's kernels take the whole image, and know where
+    the region is. On a GPU it is cropped first: DALI's filter would also use pixels beyond the region's border.
     """
     options = {
         "device": "cpu" if device == "cpu" else "mixed",

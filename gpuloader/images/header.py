@@ -79,7 +79,8 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
 def _jpeg(read: Read) -> tuple[int, int, bool]:
     """Reads the frame header, if it comes after few segments, and on to the scan if it is sequential."""
     left = MAX_SEGMENTS
-    walk, others = segments(read), []
+    walk = segments(read)
+    others: list[tuple[int, int, int]] = []
     for segment in walk:
         marker, start, end = segment
         if marker in FRAMES:
