@@ -15,8 +15,7 @@ from PIL import Image
 from gpuloader.images import jpegtran
 from gpuloader.images.jpeg import ends_with_its_image
 
-_LEAST_MCUS, _MOST_MCUS = 6, 16  # of an interval: shorter ones make files larger, longer ones are cut less exactly
-_INTERVALS_IN_ROW = 14
+_WANTED_MCUS = 5  # of an interval: shorter ones make files larger, longer ones are cut less exactly
 
 
 def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
@@ -43,15 +42,15 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
 
 
 def choose_interval(width: int, horizontal_factor: int) -> int:
-    """The MCUs of a restart interval: 6 to 16, more for wide images, in a number that divides those of a row.
+    """The MCUs of a restart interval: about 5, a number that divides those of a row; all of them if only 1 does.
 
     Args:
         width: of the image, in pixels.
         horizontal_factor: the largest of its components; 1 if there is one component.
     """
     in_row = math.ceil(width / (8 * horizontal_factor))
-    wanted = min(max(in_row / _INTERVALS_IN_ROW, _LEAST_MCUS), _MOST_MCUS)
-    return min((n for n in range(1, in_row + 1) if in_row % n == 0), key=lambda n: abs(math.log(n / wanted)))
+    divisors = (mcus for mcus in range(2, in_row + 1) if in_row % mcus == 0)
+    return min(divisors, key=lambda mcus: abs(math.log(mcus / _WANTED_MCUS)), default=1)
 
 
 def _horizontal_factor(picture: Image.Image) -> int:

@@ -46,6 +46,7 @@ ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
 """Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
 
 _MOST_OPEN_FILES = 256
+_SEEKABLE_SHARE = 0.9
 
 
 class Arena:
@@ -213,6 +214,11 @@ class ShardSet:
                 f"MixedLoader of them"
             )
         return bool(is_decoded[0])
+
+    @cached_property
+    def seekable(self) -> bool:
+        """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
+        return bool(self.column("seekable").mean() >= _SEEKABLE_SHARE)
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""

@@ -86,9 +86,9 @@ def test_the_pixels_of_the_window_are_the_same(mode: str, sampling: str, mcus: i
 
 def test_what_is_left_is_what_the_window_touches_with_a_margin() -> None:
     data = restarting(160, 320, 2)  # intervals of 32 x 16 pixels
-    smaller, top, left = cut(data, (50, 100, 60, 120))
+    smaller, top, left = cut(data, (52, 100, 60, 124))
     assert (top, left, pixels(smaller).shape) == (48, 96, (16, 32, 3))
-    smaller, top, left = cut(data, (49, 97, 63, 127))  # the margin of two pixels is in the next ones
+    smaller, top, left = cut(data, (51, 99, 61, 125))  # the margin of four pixels is in the next ones
     assert (top, left, pixels(smaller).shape) == (32, 64, (48, 96, 3))
     assert cut(data, (0, 0, 160, 320)) == (data, 0, 0)  # all is needed
 
