@@ -92,8 +92,9 @@ def decode(
     def source() -> tuple[Any, ...]:
         batch = batches.next()
         in_flight.append(batch)
-        start, end = np.split(batch.drawn.region.astype(np.int32), 2, axis=1)
-        return (batch.images,) if whole else (batch.images, np.ascontiguousarray(start), end - start)
+        start, end = np.split(batch.drawn.region, 2, axis=1)
+        window = ((start - batch.drawn.origin).astype(np.int32), (end - start).astype(np.int32))
+        return (batch.images,) if whole else (batch.images, *window)
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=task.batch,
