@@ -20,7 +20,7 @@ from gpuloader.pack.seekable import find_version
 def repack(shards: Sequence[Path], work: Path) -> tuple[list[Path], dict[str, Any]]:
     """A seekable shard for each shard, with the same samples in the same order; and what it took to make them.
 
-    They are made in the folder `work`, where they are not there yet.
+    They are made in the folder `work` if they are not there yet.
 
     Raises:
         ConfigError: `jpegtran` is missing; it says how to install it.

@@ -64,10 +64,13 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: where it was measured, a table for each recipe, and what could not be measured."""
     machine, data = result["machine"], result["data"]
     columns = {**_COLUMNS, **(_GPU_COLUMNS if result["device"] == "cuda" else {})}
+    size = f"{data['bytes'] / data['images'] / 1000:,.0f} kB"
+    if "pixels" in data:  # since 2026-11-23
+        size += f" and {data['pixels'] / data['images'] / 1e6:.1f} megapixels"
     lines = [
-        f"{result['title'] or 'Images'}: {data['images']:,} of {data['bytes'] / data['images'] / 1000:,.0f} kB on the "
-        f"average. {machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}, batch {result['batch']}, "
-        f"{result['date']}. Medians over rounds, in brackets the lowest and highest."
+        f"{result['title'] or 'Images'}: {data['images']:,} of {size} on the average. {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['gpu'] or 'no GPU'}, batch {result['batch']}, {result['date']}. Medians "
+        "over rounds, in brackets the lowest and highest."
     ]
     if "seekable" in result:
         lines += ["", _packing(result["seekable"])]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import encoded, picture, write_samples, write_shard
+from making import SIZES, encoded, picture, write_samples, write_shard
 from PIL import Image
 
 from gpuloader.pack import seekable
@@ -56,6 +56,7 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     text = (tmp_path / "out/results.json").read_text()
     result = json.loads(text)
 
+    assert result["data"]["pixels"] == 2 * 4 * sum(height * width for height, width in SIZES)
     assert result["data"]["images"] == 2 * IMAGES == sum(result["data"]["pixels_histogram"].values())
     assert result["machine"]["cores"] > 0
     [run] = result["rounds"]
@@ -71,6 +72,7 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     assert "nothing" in result["systems"]["nothing"]["reason"]
     table = (tmp_path / "out/table.md").read_text()
     assert "Nothing: not installed: " in table
+    assert re.match(r"Images: 40 of \d+ kB and 0.0 megapixels on the average", table)
     assert re.search(r"\| gpuloader \| \d+\.\d{3} ", table)
     assert not re.search(r"/nowhere|" + re.escape(str(tmp_path)), text + table)  # no machine's paths in results
 
