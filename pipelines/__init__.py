@@ -7,7 +7,7 @@ from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
 from gpuloader.pipelines.steps import check_for_gpu
-from gpuloader.pipelines.triage import find_undecodable
+from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "find_undecodable",
     "read_cached",
     "recipe_pipeline",
+    "taken_by_engines",
 ]

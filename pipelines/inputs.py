@@ -92,7 +92,7 @@ def make_inputs(
         drawn: for the same views.
         device: where pixels are changed.
         last_step: as in `recipe_pipeline`.
-        whole: whether the images are not cut to the region first; on the CPU only.
+        whole: whether the kernels get whole images instead of regions; on the CPU only.
     """
     start, end = drawn.region[:, :2], drawn.region[:, 2:]
     region = {
@@ -100,7 +100,7 @@ def make_inputs(
         "region_shape": (end - start).astype(np.int32),
     }
     if whole:
-        region, start = {}, np.zeros_like(start)
+        region, start = {}, drawn.origin
     each = zip(views, drawn.views, strict=True)
     if last_step == "decode":
         return Inputs(region, [ViewInputs() for _ in each])

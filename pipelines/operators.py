@@ -42,8 +42,8 @@ def decode_region(
 ) -> DataNode:
     """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
 
-    Either the decoder decodes only the region, or it decodes the whole image, which is then cropped. The resize cannot
-    select the region instead: DALI's filter would also use pixels beyond the region's border, so pixels would differ.
+    Either the decoder decodes only the region, or the whole image. The CPU's kernels take the whole image and know where
+    the region is. On a GPU it is cropped first: DALI's filter would also use pixels beyond the region's border.
     """
     options = {
         "device": "cpu" if device == "cpu" else "mixed",
@@ -55,7 +55,8 @@ def decode_region(
         **(knobs or {}),
     }
     if not by_decoder:
-        return cut_region(fn.decoders.image(encoded, **options), drawn)
+        image = fn.decoders.image(encoded, **options)
+        return cut_region(image, drawn) if drawn else image
     return fn.decoders.image_slice(
         encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
     )

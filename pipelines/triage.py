@@ -65,6 +65,12 @@ def find_undecodable(
     )
 
 
+def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
+    """Says which images a GPU's JPEG engines decode, if nothing else may."""
+    decoder = Decoder(device_id, backends=[Backend(BackendKind.HW_GPU_ONLY)])
+    return [image is not None for image in decoder.decode([CodeStream(image) for image in images])]
+
+
 def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_threads: int) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])

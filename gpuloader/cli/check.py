@@ -51,6 +51,8 @@ def _print(result: CheckResult) -> None:
         saved = counted(repaired.samples, "sample")
         copy = f"{repaired.copy} has {saved}" if repaired.copy else "no sample is left to copy"
         say(f"{repaired.shard}: {copy}")
+    if result.jpegs:
+        say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}")
     counts = {
         "bad samples": len(result.bad),
         "broken shards": len(result.broken),

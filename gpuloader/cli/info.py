@@ -43,6 +43,8 @@ def _print(info: Info) -> None:
     say(f"{held}, {format_bytes(info.shard_bytes)}{left_out}")
     say(f"formats     {_counts(info.formats)}")
     say(f"components  {_counts(info.components)}")
+    if info.jpegs:
+        say(f"seekable    {info.seekable:,} of {counted(info.jpegs, 'JPEG')}")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)

@@ -11,6 +11,8 @@ from gpuloader.cli.options import AsJson
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 from gpuloader.helpers.text import counted
 
+_STAYS = "jpegtran refused them or warned, something follows their end, or their pixels would change"
+
 
 def _part(text: str) -> tuple[int, int]:
     index, slash, parts = text.partition("/")
@@ -101,6 +103,9 @@ def pack(
         total = len(result.shards) + len(result.missing)
         shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
         say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")
+        if result.jpegs and result.seekable is not None:
+            others = f"; the others stay as they were: {_STAYS}" if result.seekable < result.jpegs else ""
+            say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}{others}")
         if result.missing:
             say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")
     if result.left_out:

@@ -26,7 +26,8 @@ def verify(
     check: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run machine, recipes, operations, repeats, formats, bad-images, memory or speed only; repeatable."
+            help="Run machine, recipes, operations, repeats, formats, cuts, bad-images, memory or speed only; "
+            "repeatable."
         ),
     ] = None,
     device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,

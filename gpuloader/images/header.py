@@ -1,9 +1,10 @@
-"""Reads height and width from an image's first bytes, for the index; later, the decoder reads the whole image."""
+"""Reads what the index says of an image from its first bytes; later, the decoder reads the whole image."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from gpuloader.helpers.regular_file import Read
 
@@ -11,34 +12,42 @@ MAX_SEGMENTS = 4096  # a photograph has about twenty; a file of nothing but segm
 SCAN, FILL = 0xDA, 0xFF
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
+_SEQUENTIAL, _RESTART_INTERVAL = frozenset((0xC0, 0xC1)), 0xDD
+_BESIDE_FRAME = frozenset((0xC4, 0xDB, _RESTART_INTERVAL, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, metadata
+_SAMPLE_BITS, _MOST_COMPONENTS, _LARGEST_FACTOR = 8, 4, 4
+_MOST_FRAME_BYTES = 6 + 3 * _MOST_COMPONENTS + 1  # one more shows that it is longer
+_ALL_COEFFICIENTS = b"\0\x3f\0"  # at the end of a scan's header: not one of several passes
 _END_OF_HEADER = frozenset((0xD9, SCAN))
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
 _FILL_BYTES = re.compile(rb"\xff{2,}")
 _READ_BYTES = 1024
 
 
-def image_size(read: Read) -> tuple[int, int]:
-    """Returns (height, width) in pixels as stored, without EXIF rotation; (0, 0) if this reader cannot tell.
+def image_header(read: Read) -> tuple[int, int, bool]:
+    """Reads the header of a JPEG, PNG, WebP or BMP.
 
-    Reads JPEG, PNG, WebP and BMP.
+    Returns:
+        Height and width in pixels as stored, without EXIF rotation; (0, 0) if this reader cannot tell. And whether it
+        is a JPEG of which parts can be cut, see `pipelines/kernels/cutting.h`: a single, sequential, interleaved scan
+        of 8 bits, with restart intervals that divide the rows of MCUs. The coded bytes are not read.
     """
-    height, width = _stored_size(read)
-    return (height, width) if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0)
+    found = height, width, _ = _stored(read)
+    return found if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0, False)
 
 
-def _stored_size(read: Read) -> tuple[int, int]:
+def _stored(read: Read) -> tuple[int, int, bool]:
     head = read(32, 0)
     if len(head) < 32:
-        return 0, 0
+        return 0, 0, False
     if head.startswith(b"\xff\xd8"):
         return _jpeg(read)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
-        return _big(head[20:24]), _big(head[16:20])
+        return _big(head[20:24]), _big(head[16:20]), False
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _webp(head)
+        return *_webp(head), False
     if head.startswith(b"BM"):
-        return _bmp(head)
-    return 0, 0
+        return *_bmp(head), False
+    return 0, 0, False
 
 
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
@@ -67,17 +76,52 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
         yield marker, start, position
 
 
-def _jpeg(read: Read) -> tuple[int, int]:
-    """Reads the size in the frame header, if it comes after few segments."""
+def _jpeg(read: Read) -> tuple[int, int, bool]:
+    """Reads the frame header, if it comes after few segments, and on to the scan if it is sequential."""
     left = MAX_SEGMENTS
-    for marker, start, end in segments(read):
+    walk = segments(read)
+    others: list[tuple[int, int, int]] = []
+    for segment in walk:
+        marker, start, end = segment
         if marker in FRAMES:
-            sides = read(4, start + 1)
-            return (_big(sides[:2]), _big(sides[2:])) if len(sides) == 4 else (0, 0)
+            frame = read(_MOST_FRAME_BYTES, start)
+            if len(frame) < 5:
+                break
+            if marker in _SEQUENTIAL:
+                others += islice(walk, MAX_SEGMENTS)
+            is_restarting = _RESTART_INTERVAL in [marker for marker, _, _ in others]
+            seekable = is_restarting and _is_seekable(read, frame[: max(0, end - start)], others)
+            return _big(frame[1:3]), _big(frame[3:5]), seekable
+        others.append(segment)
         left -= end - start if marker == FILL else 1
         if marker in _END_OF_HEADER or left <= 0:
             break
-    return 0, 0
+    return 0, 0, False
+
+
+def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether `cutting.h` cuts a JPEG with this frame header, between these other segments."""
+    markers = [marker for marker, _, _ in others]
+    if _RESTART_INTERVAL not in markers or markers[-1] != SCAN or not _BESIDE_FRAME.issuperset(markers[:-1]):
+        return False
+    restarts = [start for marker, start, end in others if marker == _RESTART_INTERVAL and end - start == 2]
+    if len(restarts) < markers.count(_RESTART_INTERVAL) or any(end < start for _, start, end in others):
+        return False
+    _, start, end = others[-1]
+    interval, scan = _big(read(2, restarts[-1])), read(end - start, start)
+    count = frame[5] if len(frame) > 5 else 0
+    factors = [divmod(each, 16) for each in frame[7::3]]  # horizontal, vertical
+    across = max(factors, default=(1, 1))[0] if count != 1 else 1  # an MCU of a single component is one block
+    height, width = _big(frame[1:3]), _big(frame[3:5])
+    return (
+        1 <= count <= _MOST_COMPONENTS
+        and (frame[0], len(frame)) == (_SAMPLE_BITS, 6 + 3 * count)
+        and all(1 <= factor <= _LARGEST_FACTOR for each in factors for factor in each)
+        and (len(scan), scan[:1], scan[1:-3:2], scan[-3:])
+        == (4 + 2 * count, frame[5:6], frame[6::3], _ALL_COEFFICIENTS)
+        and min(height, width, interval) > 0
+        and -(-width // (8 * across)) % interval == 0
+    )
 
 
 def _webp(head: bytes) -> tuple[int, int]:

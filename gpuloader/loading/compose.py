@@ -20,7 +20,14 @@ from gpuloader.images.gate import admit_all
 from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.pipelines import FilledSource, Running, UndecodableError, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import (
+    FilledSource,
+    Running,
+    UndecodableError,
+    cut_to_region,
+    find_undecodable,
+    recipe_pipeline,
+)
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
 
@@ -129,6 +136,8 @@ class Compose(Recipe):
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         # The graph has a copy of the recipe, so that it is freed with this one.
         graph = graphs.get(key) or graphs.setdefault(key, _Graph(copy(self), *key))
+        if encoded:  # in copies, as the bytes are the caller's
+            arrays, drawn = cut_to_region([array.copy() for array in arrays], drawn)
         try:
             views = graph.run(arrays, drawn)
         except UndecodableError as error:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
@@ -27,11 +28,13 @@ from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
-from gpuloader.plan import Cursor
+from gpuloader.plan import Cursor, Draws
 from gpuloader.recipe import Drawn
 from gpuloader.shards import Arena, EncodedImage
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
+_DRAWN = 1000  # windows, of which the largest counts
+_ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
 
 
 def make_running(run: Run, source: Source, last_step: LastStep = "all", views: Sequence[str] = ()) -> Running:
@@ -48,11 +51,21 @@ def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipe
         num_threads=run.num_threads,
         device_id=run.device_id,
         prefetch_queue_depth=run.decoder.prefetch,
-        largest_image=run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS)),
+        largest_image=_largest_decoded(run),
         decoded=run.decoded,
         last_step=last_step,
         **run.decoder.graph_options,
     )
+
+
+def _largest_decoded(run: Run) -> tuple[int, int]:
+    """Returns about the height and width of the largest image that the decoder gets; (0, 0) if no size is known."""
+    height, width = run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
+    if not (run.shards.seekable and height):
+        return height, width
+    regions = run.recipe.draw(Draws(0, 0, np.arange(_DRAWN)), np.tile([height, width], (_DRAWN, 1))).region
+    rows, columns = ((regions[:, 2:] - regions[:, :2]).max(0) + _ROUNDED_UP_PIXELS).tolist()
+    return min(height, rows), min(width, columns)
 
 
 class DecodedBatches:

@@ -160,6 +160,7 @@ def describe_bottleneck(
     stronger: str = "more cores (Decoder(num_threads=...)) or a GPU (device_id)",
     block: bool = True,
     decoded: bool = False,
+    not_seekable: bool = False,
     on_gpu: bool = False,
 ) -> str:
     """Says in one sentence what limits, and what to change.
@@ -169,10 +170,12 @@ def describe_bottleneck(
         stronger: what makes decoding faster.
         block: whether `shuffle="block"` would help.
         decoded: whether the shards hold decoded images.
+        not_seekable: whether most of the images are JPEGs that are not seekable.
         on_gpu: whether a GPU decodes.
     """
     share = f" ({share})" if share else ""
     smaller = "smaller images (`gpuloader pack --max-size`)"
+    seekable = ", or seekable ones, of which only the part around a crop is decoded (`gpuloader pack --seekable`)"
     disk = f"put the shards on a faster disk{_BLOCK if block else ''}"
     return {
         "disk": f"Reading from the disk is the bottleneck{share}: {disk}.",
@@ -181,7 +184,7 @@ def describe_bottleneck(
         "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck{share}: "
         f"use labels from .cls and fewer `fields`, or spread the work over more processes.",
         "decode": f"Decoding is the bottleneck{share}: give it {stronger}, or store {smaller} or decoded ones "
-        f"(`gpuloader pack --decoded`).",
+        f"(`gpuloader pack --decoded`){seekable if not_seekable else ''}.",
         "resize": f"Resizing and normalising are the bottleneck{share}: give them {stronger}, or store {smaller}.",
         "pixels": f"The recipe's operations on pixels are the bottleneck{share}: give them {stronger}, "
         f"or use fewer of them.",

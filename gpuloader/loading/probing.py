@@ -19,12 +19,19 @@ from gpuloader.pipelines.probe import TRIALS, Found, probe
 _log = logging.getLogger("gpuloader")
 
 
-def resolve_decoder(decoder: Decoder, device_id: int | None) -> Decoder:
-    """Fills in a decoder's settings that are None, as `find_decoding` found them; on the CPU nothing is needed.
+def resolve_decoder(decoder: Decoder, device_id: int | None, seekable: bool = False) -> Decoder:
+    """Fills in a decoder's settings that are None, on a GPU as `find_decoding` found them.
+
+    Args:
+        decoder: the settings as given.
+        device_id: a GPU; None for the CPU.
+        seekable: whether the images are cut to their regions before they are decoded, so that all of them is needed.
 
     Raises:
         DeviceError: the GPU cannot decode.
     """
+    if seekable and decoder.region is None:
+        decoder = replace(decoder, region=False)
     if device_id is None or None not in (decoder.region, decoder.hw_load):
         return decoder
     found = find_decoding(device_id)

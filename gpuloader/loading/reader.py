@@ -159,10 +159,8 @@ class Reader:
         )
 
     def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
-        """Cuts JPEGs to what is drawn for them, in place. Not for a GPU, where other decoders interpolate chroma."""
-        if self._run.decoded or self._run.device_id is not None:
-            return images, drawn
-        return cut_to_region(images, drawn)
+        """Cuts JPEGs to what is drawn for them, in place."""
+        return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix = self._run.recipe.mix

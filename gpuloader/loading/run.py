@@ -223,7 +223,7 @@ def resolve_run(
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
-        decoding = resolve_decoder(decoding, device)
+        decoding = resolve_decoder(decoding, device, shards.seekable)
     return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
 
 

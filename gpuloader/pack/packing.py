@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,21 +13,23 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.atomic_files import remove_leftovers, write_once
-from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.progress import follow, progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
+from gpuloader.images.jpegtran import find_version
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
-from gpuloader.pack.seekable import find_version
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, read_class_names
 from gpuloader.shards.paths import user_path
+from gpuloader.shards.scan import scan
 
 MANIFEST = "pack-{prefix}.json"
 LEFT_OUT = "left_out"
+_COUNTING_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class PackResult:
         left_out: the bad pictures, which are in no finished shard.
         passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None if labels are bare numbers.
+        jpegs, seekable: with `seekable`, how many JPEGs are in the finished shards, and how many of them are seekable;
+            the others stayed as they are, because they could lose anything. Otherwise None.
     """
 
     destination: Path
@@ -54,6 +59,8 @@ class PackResult:
     left_out: tuple[LeftOutPicture, ...]
     passed_over: int
     classes: tuple[str, ...] | None
+    jpegs: int | None
+    seekable: int | None
 
 
 def pack(
@@ -147,10 +154,12 @@ def pack(
         shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
         for count in run(write_shard, tasks, workers, ray):
             bar.advance(shown, count)
-    return _result(folder, opened, shards, len(tasks))
+    return _result(folder, opened, shards, len(tasks), seekable, progress)
 
 
-def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
+def _result(
+    folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int, seekable: bool, progress: bool
+) -> PackResult:
     done = [shard for shard in shards if (folder / shard.name).exists()]
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
@@ -159,6 +168,7 @@ def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], 
             f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
         )
     finished = {shard.name for shard in done}
+    counts = _count_jpegs([folder / shard.name for shard in done], progress) if seekable else (None, None)
     return PackResult(
         destination=folder,
         shards=tuple(shard.name for shard in done),
@@ -169,7 +179,17 @@ def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], 
         left_out=tuple(left_out),
         passed_over=source.left_out_count,
         classes=source.classes,
+        jpegs=counts[0],
+        seekable=counts[1],
     )
+
+
+def _count_jpegs(shards: Sequence[Path], progress: bool) -> tuple[int, int]:
+    """Counts the JPEGs in shards, and the seekable ones, by their headers: others may have written the shards."""
+    with ThreadPoolExecutor(_COUNTING_THREADS) as threads:
+        counting = [threads.submit(lambda shard: scan(shard).count_jpegs(), shard) for shard in shards]
+        counts = [each.result() for each in follow(counting, "counting seekable JPEGs", progress)]
+    return sum(jpegs for jpegs, _ in counts), sum(seekable for _, seekable in counts)
 
 
 def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:

@@ -7,37 +7,15 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import subprocess
-from functools import cache
 
 import numpy as np
 from PIL import Image
 
-from gpuloader.errors import ConfigError
+from gpuloader.images import jpegtran
 from gpuloader.images.jpeg import ends_with_its_image
 
-PROGRAM = "jpegtran"
-HOW_TO_INSTALL = "install libjpeg-turbo's programs: apt install libjpeg-turbo-progs, or conda install libjpeg-turbo"
-_VERSION = re.compile(r"libjpeg-turbo version (\S+)")
-_LEAST_MCUS, _MOST_MCUS = 6, 16  # of an interval: shorter ones make files larger, longer ones are cut less exactly
-_INTERVALS_IN_ROW = 14
-
-
-@cache
-def find_version() -> str:
-    """Finds the version of `jpegtran`, by which results differ.
-
-    Raises:
-        ConfigError: there is none, or it is not that of libjpeg-turbo.
-    """
-    try:
-        done = subprocess.run([PROGRAM, "-version"], check=False, capture_output=True, text=True)
-    except OSError as error:
-        raise ConfigError(f"seekable: {PROGRAM} cannot be run ({error.strerror}): {HOW_TO_INSTALL}") from None
-    if not (version := _VERSION.search(done.stderr)):
-        raise ConfigError(f"seekable: {PROGRAM} says {done.stderr[:100]!r}, not libjpeg-turbo's: {HOW_TO_INSTALL}")
-    return version[1]
+_WANTED_MCUS = 5  # of an interval: shorter ones make files larger, longer ones are cut less exactly
 
 
 def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
@@ -54,7 +32,7 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
     if not ends_with_its_image(jpeg):
         return jpeg
     interval = choose_interval(picture.width, _horizontal_factor(picture))
-    command = [PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
+    command = [jpegtran.PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
     done = subprocess.run(command, check=False, input=jpeg, capture_output=True)
     if done.returncode or done.stderr:
         return jpeg
@@ -64,15 +42,15 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
 
 
 def choose_interval(width: int, horizontal_factor: int) -> int:
-    """The MCUs of a restart interval: 6 to 16, more for wide images, in a number that divides those of a row.
+    """The MCUs of a restart interval: about 5, a number that divides those of a row; all of them if only 1 does.
 
     Args:
         width: of the image, in pixels.
         horizontal_factor: the largest of its components; 1 if there is one component.
     """
     in_row = math.ceil(width / (8 * horizontal_factor))
-    wanted = min(max(in_row / _INTERVALS_IN_ROW, _LEAST_MCUS), _MOST_MCUS)
-    return min((n for n in range(1, in_row + 1) if in_row % n == 0), key=lambda n: abs(math.log(n / wanted)))
+    divisors = (mcus for mcus in range(2, in_row + 1) if in_row % mcus == 0)
+    return min(divisors, key=lambda mcus: abs(math.log(mcus / _WANTED_MCUS)), default=1)
 
 
 def _horizontal_factor(picture: Image.Image) -> int:

@@ -15,6 +15,7 @@ same format; that of many has the samples of all shards, in order. Its JSON has,
     samples     image_offset i8, image_size i8: in the tar, in bytes
                 height i4, width i4: in pixels as stored; 0 if the header did not say
                 orientation u1: EXIF's, 1 to 8; 0 if it is not known
+                seekable u1: 1 if parts of the image can be cut, by its header (`gpuloader.images.header`); 0 if not
                 label i8: from `.cls`, or NO_LABEL, or BAD_LABEL
                 key_end i8, component_end i8: where the sample's key and components end in the columns below
     components  component_extension i4: the number of its extension; component_offset i8, component_size i8
@@ -53,7 +54,8 @@ from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, writ
 ARRAY_EXTENSION = "npy"
 """The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
+JPEG_EXTENSIONS = ("jpg", "jpeg")
+IMAGE_EXTENSIONS = (*JPEG_EXTENSIONS, "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
 """The extensions of images. If a sample has several, the first in this order is used. Other arrays do not count."""
 
 NO_LABEL = -(2**63)
@@ -75,6 +77,7 @@ COLUMNS = {
     "height": ("<i4", "samples"),
     "width": ("<i4", "samples"),
     "orientation": ("|u1", "samples"),
+    "seekable": ("|u1", "samples"),
     "label": ("<i8", "samples"),
     "key_end": ("<i8", "samples"),
     "component_end": ("<i8", "samples"),
@@ -181,6 +184,12 @@ class Index(ABC):
             return np.zeros(len(self), np.bool_)
         return np.asarray(self.image_extensions() == self.extensions.index(ARRAY_EXTENSION))
 
+    def count_jpegs(self) -> tuple[int, int]:
+        """Counts the images that are JPEGs, by their extensions and headers; and those of them that are seekable."""
+        seekable = self.column("seekable") == 1
+        named = [number for number, extension in enumerate(self.extensions) if extension in JPEG_EXTENSIONS]
+        return int((seekable | np.isin(self.image_extensions(), named)).sum()), int(seekable.sum())
+
     def data_digest_of(self, start: int, stop: int) -> DataDigest:
         """Returns the `DataDigest` of samples [start, stop), from their keys and sizes."""
         ends = self.column("key_end", start, stop).tolist()
@@ -193,7 +202,8 @@ class Index(ABC):
     def _digest(self, shards: str) -> bytes:
         identity = hashlib.blake2b(f"{shards} {self.extensions}".encode(), digest_size=32)
         for name in COLUMNS:
-            identity.update(np.ascontiguousarray(self.column(name)))
+            if name != "seekable":  # so that packs of tars that were begun without it can be resumed
+                identity.update(np.ascontiguousarray(self.column(name)))
         return identity.digest()
 
     def _part(self, ends: str, row: int) -> tuple[int, int]:
@@ -218,7 +228,7 @@ class ShardIndex(ShardFacts, Index):
         return self.columns[name][start:stop]
 
     def digest(self) -> bytes:
-        """Identifies the indexed content: everything except the tar's time and the members left out."""
+        """Identifies the indexed content: everything except the tar's time, the members left out and `seekable`."""
         return self._digest(f"{self.shard_bytes}")
 
     def save(self, path: Path) -> None:
@@ -325,7 +335,7 @@ class SetIndex(Index):
         return _data_digests(self.head)
 
     def digest(self) -> bytes:
-        """Identifies the indexed content: everything except the tars' times and the members left out."""
+        """Identifies the indexed content: everything except the tars' times, the members left out and `seekable`."""
         return self._digest(f"{self.shard_bytes.tolist()} {self.sample_end.tolist()}")
 
 
@@ -472,6 +482,8 @@ def _check_values(head: Head, raw: Arrays, name: str, start: int, stop: int) -> 
             raise ValueError("an image has no possible height and width")
     elif name == "orientation" and values.max() > _LARGEST_ORIENTATION:
         raise ValueError("an image has no possible orientation")
+    elif name == "seekable" and values.max() > 1:
+        raise ValueError("an image is neither seekable nor not")
     elif name == "component_extension" and (values.min() < 0 or values.max() >= len(head.facts["extensions"])):
         raise ValueError("a component has an unknown extension")
 

@@ -1,4 +1,4 @@
-"""Makes the index of a tar: reads headers, labels and image sizes once, in the tar's order."""
+"""Makes the index of a tar: reads headers, labels and the images' headers once, in the tar's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, T
 from gpuloader.helpers.regular_file import Read, open_regular
 from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
-from gpuloader.images.header import image_size
+from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index import (
@@ -105,7 +105,7 @@ class _Gathered:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        # For each: key, extension, offset, size, and height, width, orientation (or a label).
+        # For each: key, extension, offset, size, and height, width, orientation, seekable (or a label).
         self._components = array("q")
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[LeftOut] = []
@@ -126,19 +126,19 @@ class _Gathered:
     def _add_component(self, key: str, extension: str, as_written: bool, member: Member) -> None:
         if not as_written:
             self._as_written[member.offset] = member.name
-        facts = (0, 0, 0)
+        facts = (0, 0, 0, 0)
         if extension == ARRAY_EXTENSION:
-            facts = (*array_size(member.head, member.size), 0)
+            facts = (*array_size(member.head, member.size), 0, 0)
         elif extension in _IMAGE_RANKS:
             facts = self._look_at(member)
         elif extension == "cls":
-            facts = (_label(member), 0, 0)
+            facts = (_label(member), 0, 0, 0)
         sample = self._keys.setdefault(key, len(self._keys))
         number = self._extensions.setdefault(extension, len(self._extensions))
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
-    def _look_at(self, image: Member) -> tuple[int, int, int]:
-        """Returns the height, the width and the orientation in an image's header."""
+    def _look_at(self, image: Member) -> tuple[int, int, int, int]:
+        """Returns the height, the width, the orientation and `seekable` of an image's header."""
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
@@ -146,7 +146,8 @@ class _Gathered:
                 return image.head[offset : offset + count]
             return self._read(count, image.offset + offset)
 
-        return (*image_size(read), image_orientation(read))
+        height, width, seekable = image_header(read)
+        return height, width, image_orientation(read), seekable
 
     def _leave_out(self, name: str, offset: int, why: str) -> None:
         self._left_out_count += 1
@@ -163,7 +164,7 @@ class _Gathered:
         self._left_out_count += len(rows[room:])
 
     def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:
-        table = np.frombuffer(self._components, np.int64).reshape(-1, 7)
+        table = np.frombuffer(self._components, np.int64).reshape(-1, 8)
         keys, extensions = list(self._keys), list(self._extensions)
         _, first = np.unique(table[:, 0] * len(extensions) + table[:, 1], return_index=True)
         repeated = np.ones(len(table), np.bool_)
@@ -201,6 +202,7 @@ class _Gathered:
                 "height": images[:, 4].astype(np.int32),
                 "width": images[:, 5].astype(np.int32),
                 "orientation": images[:, 6].astype(np.uint8),
+                "seekable": images[:, 7].astype(np.uint8),
                 "label": labels[has_image],
                 "key_end": np.cumsum([len(key) for key in encoded], dtype=np.int64),
                 "component_end": np.searchsorted(components[:, 0], images[:, 0], side="right"),

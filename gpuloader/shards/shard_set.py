@@ -46,6 +46,7 @@ ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
 """Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
 
 _MOST_OPEN_FILES = 256
+_SEEKABLE_SHARE = 0.9
 
 
 class Arena:
@@ -157,8 +158,9 @@ class ShardSet:
         return range(self._starts[shard].item(), self._starts[shard + 1].item())
 
     def column(self, name: str) -> NDArray[Any]:
-        """Returns a column of the index, (N,), read-only: image_offset, image_size, height, width, orientation, label.
+        """Returns a column of the samples, (N,), read-only.
 
+        These are image_offset, image_size, height, width, orientation, seekable and label.
         `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
         `gpuloader.shards.index_format`.
         """
@@ -212,6 +214,11 @@ class ShardSet:
                 f"MixedLoader of them"
             )
         return bool(is_decoded[0])
+
+    @cached_property
+    def seekable(self) -> bool:
+        """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
+        return bool(self.column("seekable").mean() >= _SEEKABLE_SHARE)
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""

@@ -136,7 +136,15 @@ def _measure_device(
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
-    setup = Setup(on_gpu, data.fits_in_memory, data.decoded, run.plan.positions.shuffle, run.num_threads, machine.cores)
+    setup = Setup(
+        on_gpu,
+        data.fits_in_memory,
+        data.decoded,
+        data.not_seekable,
+        run.plan.positions.shuffle,
+        run.num_threads,
+        machine.cores,
+    )
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,
@@ -207,11 +215,14 @@ def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
 def _data(run: Run, machine: Machine) -> DataFacts:
     shard_bytes = int(run.shards.index.shard_bytes.sum())
     images = len(run.shards)
+    jpegs, seekable = run.shards.index.count_jpegs()
     return DataFacts(
         shards=len(run.shards.shards),
         images=images,
         shard_bytes=shard_bytes,
         image_bytes=int(run.shards.column("image_size").sum()) // images,
         decoded=run.decoded,
+        jpegs=jpegs,
+        seekable=seekable,
         fits_in_memory=shard_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
     )

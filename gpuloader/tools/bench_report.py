@@ -47,6 +47,7 @@ def report_page(result: BenchResult) -> str:
             [
                 ("shards", f"{data.shards:,}, {format_bytes(data.shard_bytes)}"),
                 ("images", f"{data.images:,} of {format_bytes(data.image_bytes)} on average"),
+                ("seekable", f"{data.seekable:,} of {counted(data.jpegs, 'JPEG')}"),
                 ("decoded already", "yes" if data.decoded else "no"),
             ]
         ),

@@ -56,6 +56,7 @@ class DataFacts:
         shard_bytes: of all shards together.
         image_bytes: of an image, on average.
         decoded: whether the images are decoded already.
+        jpegs, seekable: how many images are JPEGs, and how many of these are seekable.
         fits_in_memory: whether the page cache can hold all of it.
     """
 
@@ -64,7 +65,14 @@ class DataFacts:
     shard_bytes: int
     image_bytes: int
     decoded: bool
+    jpegs: int
+    seekable: int
     fits_in_memory: bool
+
+    @property
+    def not_seekable(self) -> bool:
+        """Whether most of the images are JPEGs that are not seekable."""
+        return self.jpegs - self.seekable > self.images / 2
 
 
 @dataclass(frozen=True)

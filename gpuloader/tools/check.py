@@ -114,6 +114,7 @@ class CheckResult:
 
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
+        jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
         broken: the shards that are damaged tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
@@ -123,6 +124,8 @@ class CheckResult:
 
     shards: int
     samples: int
+    jpegs: int
+    seekable: int
     bad: tuple[BadSample, ...]
     broken: tuple[BrokenShard, ...]
     stray: tuple[LeftOutMember, ...]
@@ -191,9 +194,12 @@ def check_shards(
         for shard, rows in zip(shards, bad_rows)
         if copies and (rows or shard.damage or shard.index.left_out_count)
     ]
+    jpegs, seekable = map(sum, zip(*(shard.index.count_jpegs() for shard in shards)))
     return CheckResult(
         shards=len(shards),
         samples=shards[-1].samples.stop,
+        jpegs=jpegs,
+        seekable=seekable,
         bad=tuple(
             BadSample(str(shard.path), index.key(row), int(index.column("image_offset")[row]), bad[shard.samples[row]])
             for shard, rows in zip(shards, bad_rows)

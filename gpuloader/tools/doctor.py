@@ -26,6 +26,7 @@ from gpuloader.errors import ConfigError, DeviceError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
+from gpuloader.images.jpegtran import HOW_TO_INSTALL, find_version
 from gpuloader.loading.world import World
 from gpuloader.shards import Tar, resolve_local
 from gpuloader.shards.index_files import index_file
@@ -98,6 +99,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         _shared_memory(),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         _kernels(),
+        _jpegtran(),
         _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
         _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that is"),
         processes(os.environ),
@@ -324,6 +326,14 @@ def _kernels() -> Finding:
         return Finding("kernels", found, "failure", advice)
     variants = ", ".join(library.runnable_variants())
     return Finding("kernels", f"compiled for {platform.machine()}; this processor runs {variants}")
+
+
+def _jpegtran() -> Finding:
+    try:
+        return Finding("jpegtran", f"libjpeg-turbo {find_version()}")
+    except ConfigError:
+        found = f"none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: {HOW_TO_INSTALL}"
+        return Finding("jpegtran", found)
 
 
 def _writable(name: str, folder: Path, advice: str) -> Finding:

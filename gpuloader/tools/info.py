@@ -59,6 +59,7 @@ class Info:
         classes: the labels that occur, by label.
         without_label: the number of samples without a label; a `.cls` that is not an integer counts, too.
         formats: samples by their image's extension, the most frequent first.
+        jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         components: how many samples have each component, including the image, the most frequent first.
         height, width: pixels; None if no image's size is known.
         megapixels: millions of pixels.
@@ -76,6 +77,8 @@ class Info:
     classes: tuple[ClassCount, ...]
     without_label: int
     formats: dict[str, int]
+    jpegs: int
+    seekable: int
     components: dict[str, int]
     height: Spread | None
     width: Spread | None
@@ -116,6 +119,7 @@ def describe_shards(
     source = find_labels(shards) if label_from == "auto" else label_from
     classes = _classes(shards, source)
     memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
+    jpegs, seekable = index.count_jpegs()
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
@@ -125,6 +129,8 @@ def describe_shards(
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
         formats=_by_name(index.image_extensions(), index.extensions),
+        jpegs=jpegs,
+        seekable=seekable,
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),

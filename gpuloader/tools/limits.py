@@ -44,6 +44,7 @@ class Setup:
         on_gpu: whether a GPU decodes.
         fits_in_memory: whether the page cache can hold the shards, so that the disk is read in the first epoch only.
         decoded: whether the shards hold decoded images.
+        not_seekable: whether most of the images are JPEGs that are not seekable.
         shuffle: the order.
         threads, cores: the number of threads that decode, and the number of cores.
     """
@@ -51,6 +52,7 @@ class Setup:
     on_gpu: bool
     fits_in_memory: bool
     decoded: bool
+    not_seekable: bool
     shuffle: str
     threads: int
     cores: int
@@ -119,6 +121,7 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
         stronger=stronger,
         block=setup.shuffle == "full" and limit == "disk",
         decoded=setup.decoded,
+        not_seekable=setup.not_seekable,
         on_gpu=setup.on_gpu,
     )
 

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Pixels around the window. Decoders interpolate chroma from the neighbouring sample, which is at most two pixels away.
-#define MARGIN 2
+// Pixels around the window. Decoders interpolate chroma from the neighbouring sample, which is at most four pixels
+// away.
+#define MARGIN 4
 
 struct cut {
   uint8_t *file;                    // the JPEG, which is overwritten from the beginning

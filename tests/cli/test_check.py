@@ -22,9 +22,10 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> 
         assert bad["cause"]
     assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == len(bad_kinds())
     again = run("check", tmp_path / "clean", "--cpu")
+    samples = len(zoo()) - len(bad_kinds())  # all of them are named .jpg
     assert (again.returncode, again.stdout) == (
         0,
-        f"{len(zoo()) - len(bad_kinds())} samples in 1 shard: all is well\n",
+        f"seekable: {printed['seekable']} of {samples} JPEGs\n{samples} samples in 1 shard: all is well\n",
     )
 
 
@@ -47,5 +48,6 @@ def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:
         f"{shard}: lacks .json, which others have: 'bad'",
         f"{shard}: no sample is left to copy",
         f"{tmp_path}/train-0003.tar: no sample is left to copy",
+        "seekable: 0 of 7 JPEGs",
         "7 samples in 4 shards: bad samples 1, broken shards 1, members left out 1, samples without .json 1",
     ]

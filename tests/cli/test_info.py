@@ -11,7 +11,7 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (120, 160)])
     lines = run("info", tmp_path).stdout.splitlines()
     assert lines[0].startswith("40 samples in 2 shards, ")
-    assert lines[1:3] == ["formats     jpg 40", "components  cls 40, jpg 40, json 40"]
+    assert lines[1:4] == ["formats     jpg 40", "components  cls 40, jpg 40, json 40", "seekable    0 of 40 JPEGs"]
     assert "10 classes of 4 to 4 samples" in lines
     start = lines.index("image height, pixels: 60 to 120, median 60, mean 75")
     assert [lines[start + 1].split("█")[0].strip(), lines[start + 1].count("█")] == ["60 - 65", 30]

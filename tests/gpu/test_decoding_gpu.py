@@ -93,6 +93,28 @@ def test_whole_images_give_the_pixels_of_their_regions(shard: Path, gpu: int, fo
     assert off(whole, regions) == []
 
 
+@pytest.mark.parametrize("hw_load", [1.0, 0.0])
+def test_cut_images_have_the_pixels_of_those_that_cannot_be_cut(tmp_path: Path, gpu: int, hw_load: float) -> None:
+    pictures = [(picture(*SIZES[n % len(SIZES)], n), SAMPLINGS[n // 6 % 3]) for n in range(COUNT)]
+    plain, cut = (
+        write_shard(
+            tmp_path / f"{mcus}.tar",
+            [
+                {
+                    "__key__": f"{n:06d}",
+                    "jpg": encoded(image, "JPEG", subsampling=kind, restart_marker_blocks=mcus),
+                    "cls": b"0",
+                }
+                for n, (image, kind) in enumerate(pictures)
+            ],
+        )
+        for mcus in (0, 1)
+    )
+    found = levels(cut, gpu, hw_load=hw_load)
+    assert off(found, levels(plain, gpu, hw_load=hw_load, region=False)) == []
+    assert off(found, levels(cut, None)) == []
+
+
 @pytest.mark.parametrize(("batch_size", "delivered"), [(16, 0), (5, 0), (1, 0), (66, 0), (16, 64), (7, 20)])
 def test_pixels_depend_on_no_batch_and_on_no_resume(shard: Path, gpu: int, batch_size: int, delivered: int) -> None:
     """Bit for bit, with what was found."""

@@ -1,4 +1,4 @@
-"""Sizes from image headers, against Pillow."""
+"""Sizes from image headers, against Pillow. tests/pipelines/kernels/test_cutting.py compares which are seekable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from making import encoded, jpeg, picture
 from PIL import Image
 
-from gpuloader.images.header import image_size
+from gpuloader.images.header import image_header
 
 EXIF = Image.Exif()
 EXIF[0x010E] = "x" * 60_000  # one APP1 segment, nearly as long as one can be
@@ -21,7 +21,7 @@ FRAME = b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 41, 67)
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    return image_size(lambda count, offset: data[offset : offset + count])
+    return image_header(lambda count, offset: data[offset : offset + count])[:2]
 
 
 def pillow_size(data: bytes) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def test_what_is_no_image_has_no_size_and_little_of_it_is_read(data: bytes) -> N
         read.append(count)
         return data[offset : offset + count]
 
-    assert image_size(reading) == (0, 0)
+    assert image_header(reading) == (0, 0, False)
     assert sum(read) < 1_000_000
 
 
@@ -142,13 +142,24 @@ def test_random_bytes_behind_a_right_start_never_raise() -> None:
             assert max(height, width) < 2**31
 
 
-def test_little_is_read_of_a_large_image() -> None:
-    data = IMAGES["JPEG with the longest segments"] + bytes(10_000_000)
+FRAME_ENDS = jpeg(41, 67).index(b"\xff\xc0") + 19
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        IMAGES["JPEG with the longest segments"] + bytes(10_000_000),
+        jpeg(41, 67)[:FRAME_ENDS] + b"\xff\xfe\x00\x02" * 1_000_000,  # comments and no scan behind the frame
+        jpeg(41, 67)[:FRAME_ENDS] + b"\xff\xfe\xff\xff" + bytes(65_533) + jpeg(41, 67)[FRAME_ENDS:],
+    ],
+    ids=["long segments", "comments", "a long comment behind the frame"],
+)
+def test_little_is_read_of_a_large_image(data: bytes) -> None:
     read = []
 
     def reading(count: int, offset: int) -> bytes:
         read.append(count)
         return data[offset : offset + count]
 
-    assert image_size(reading) == (41, 67)
+    assert image_header(reading) == (41, 67, False)
     assert sum(read) < 20_000

@@ -53,6 +53,19 @@ def test_what_is_given_overrules_what_is_found(
     assert tried == tries
 
 
+@pytest.mark.parametrize(
+    ("given", "on_cpu", "on_gpu"),
+    [
+        (Decoder(), Decoder(region=False), Decoder(region=False, hw_load=1.0)),
+        (Decoder(region=True), Decoder(region=True), Decoder(region=True, hw_load=1.0)),
+    ],
+)
+@pytest.mark.usefixtures("tried")
+def test_of_seekable_images_all_that_is_left_is_decoded(given: Decoder, on_cpu: Decoder, on_gpu: Decoder) -> None:
+    assert resolve_decoder(given, None, seekable=True) == on_cpu
+    assert resolve_decoder(given, 0, seekable=True) == on_gpu
+
+
 def test_it_is_found_out_once_for_a_kind_of_gpu_and_its_versions(
     tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

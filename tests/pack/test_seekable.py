@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import run
 from making import encoded, picture
 from PIL import Image
 
 from gpuloader import ConfigError, GPULoader, StateError
+from gpuloader.images import jpegtran
+from gpuloader.images.jpegtran import find_version
 from gpuloader.pack import pack
-from gpuloader.pack import seekable as module
-from gpuloader.pack.seekable import choose_interval, find_version, make_seekable
+from gpuloader.pack.seekable import choose_interval, make_seekable
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 needs_jpegtran = pytest.mark.skipif(
@@ -38,10 +40,10 @@ def is_cut(jpeg: bytes) -> bool:
 @pytest.mark.parametrize(
     ("width", "horizontal_factor", "mcus"),
     [
-        (500, 2, 8),  # 32 in a row
-        (500, 1, 7),  # 63
+        (500, 2, 4),  # 32 in a row
+        (500, 1, 7),  # 63: 3, 7 and 9 divide it
         (640, 2, 5),  # 40
-        (3648, 2, 19),  # 228: longer ones, because more pixels are left out anyway
+        (3648, 2, 6),  # 228
         (496, 2, 31),  # a whole row, because nothing else divides it
         (8, 2, 1),
     ],
@@ -87,7 +89,7 @@ def test_what_could_lose_anything_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
         program = tmp_path / "program"
         program.write_text(f"#!/bin/sh\ncat > /dev/null; {command}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(module, "PROGRAM", str(program))
+        monkeypatch.setattr(jpegtran, "PROGRAM", str(program))
         assert made_seekable(jpeg) == jpeg
 
 
@@ -102,6 +104,7 @@ def test_packed_shards_give_the_same_batches(tmp_path: Path) -> None:
     plain = pack(source, tmp_path / "plain", workers=1)
     cut = pack(source, tmp_path / "cut", workers=1, seekable=True)
     again = pack(source, tmp_path / "again", workers=2, seekable=True)
+    assert [(each.jpegs, each.seekable) for each in (plain, cut, again)] == [(None, None), (24, 24), (24, 24)]
     assert [(tmp_path / "cut" / name).read_bytes() for name in cut.shards] == [
         (tmp_path / "again" / name).read_bytes() for name in again.shards
     ]
@@ -117,6 +120,32 @@ def test_packed_shards_give_the_same_batches(tmp_path: Path) -> None:
                 assert all(bool((view == cut_view).all()) for view, cut_view in views)
                 assert labels.tolist() == cut_labels.tolist()
             found.load_state_dict(state)  # it is the same data
+
+
+@needs_jpegtran
+def test_all_finished_shards_are_counted_whoever_wrote_them(tmp_path: Path) -> None:
+    source = tmp_path / "photos" / "a"
+    source.mkdir(parents=True)
+    for number in range(8):
+        picture(40, 60, seed=number).save(source / f"{number}.{'png' if number == 3 else 'jpg'}")
+    with (source / "5.jpg").open("ab") as file:
+        file.write(b"the film of a motion photo")
+
+    def packed(**options: Any) -> tuple[int, int | None, int | None]:  # noqa: ANN401
+        folder = tmp_path / "packed"
+        result = pack(source.parent, folder, samples_per_shard=2, shuffle=False, workers=1, seekable=True, **options)
+        assert not list(folder.glob("*.gpuidx"))
+        return result.written, result.jpegs, result.seekable
+
+    assert packed(part=(0, 2)) == (2, 4, 3)  # 0, 1, 4 and 5
+    assert packed(part=(1, 2)) == (2, 7, 6)
+    assert packed() == (0, 7, 6)
+    options = ("--samples-per-shard", 2, "--no-shuffle", "--seekable")
+    printed = run("pack", source.parent, tmp_path / "packed", *options)
+    assert printed.stdout.splitlines()[1:] == [
+        "seekable: 6 of 7 JPEGs; the others stay as they were: jpegtran refused them or warned, something follows "
+        "their end, or their pixels would change"
+    ]
 
 
 @needs_jpegtran
@@ -146,7 +175,7 @@ def test_a_downsized_picture_has_intervals_at_once(tmp_path: Path, monkeypatch: 
 def test_without_the_program_it_says_how_to_install_it(
     program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROGRAM", program)
+    monkeypatch.setattr(jpegtran, "PROGRAM", program)
     find_version.cache_clear()
     with pytest.raises(ConfigError, match=said) as caught:
         pack([(picture(8, 8), 0)], tmp_path, seekable=True)

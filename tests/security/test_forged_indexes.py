@@ -129,6 +129,7 @@ def test_bytes_changed_at_random(shard: Path, parts: Parts) -> None:
         ({"height": lambda heights: -heights}, "an image has no possible height and width"),
         ({"width": lambda widths: widths * 0}, "an image has no possible height and width"),
         ({"orientation": lambda orientations: orientations + 9}, "an image has no possible orientation"),
+        ({"seekable": lambda seekable: seekable + 2}, "an image is neither seekable nor not"),
     ],
 )
 def test_columns_that_contradict_each_other(
@@ -148,7 +149,7 @@ def use_of_many(index: SetIndex) -> None:
     places = [place for row in range(len(index)) for place in index.components(row)]
     assert all(0 <= offset <= offset + size <= largest for _, offset, size in places)
     rows = np.arange(len(index))
-    for name in ("image_offset", "image_size", "height", "width", "orientation", "label"):
+    for name in ("image_offset", "image_size", "height", "width", "orientation", "seekable", "label"):
         assert index.at(name, rows).tolist() == index.column(name).tolist()
     assert index.decoded().shape == index.image_extensions().shape == (len(keys),)
     assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import Parts, digest, parts_of, sealed
-from making import SIZES, jpeg, tar_by_command, write_samples, write_shard
+from making import SIZES, encoded, jpeg, picture, tar_by_command, write_samples, write_shard
 from synthetic import with_columns
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from gpuloader.errors import IndexFileError, ShardChangedError, TarError
-from gpuloader.shards import ShardIndex
+from gpuloader.shards import ShardIndex, ShardSet
 from gpuloader.shards.index import BAD_LABEL, COLUMNS, NO_LABEL
 from gpuloader.shards.scan import scan
 
@@ -445,8 +445,9 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     columns = {}
     for area, start, names in (
         (head, json_bytes, "shard_bytes:<i8 shard_mtime_ns:<i8 sample_end:<i8 left_out_count:<i8 data_digest:|V16"),
-        (blocks, 0, "image_offset:<i8 image_size:<i8 height:<i4 width:<i4 orientation:|u1 label:<i8 key_end:<i8 "
-            "component_end:<i8 component_extension:<i4 component_offset:<i8 component_size:<i8 key_bytes:|u1"),
+        (blocks, 0, "image_offset:<i8 image_size:<i8 height:<i4 width:<i4 orientation:|u1 seekable:|u1 label:<i8 "
+            "key_end:<i8 component_end:<i8 component_extension:<i4 component_offset:<i8 component_size:<i8 "
+            "key_bytes:|u1"),
     ):  # fmt: skip
         position = start
         listed = [tuple(entry) for entry in header["table" if area is head else "columns"]]
@@ -499,3 +500,23 @@ def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.tar", ns=(5, 5))
     assert scan(tmp_path / "a.tar").digest() == same == digest()
     assert len({same, digest(cls=b"3"), digest(__key__="c"), digest(jpg=jpeg(30, 20)), digest(txt=b"")}) == 5
+    # Which JPEGs are seekable is no part of it: the manifests of packs of tars have the digests of their indexes.
+    index = scan(tmp_path / "a.tar")
+    assert with_columns(index, seekable=1 - index.column("seekable")).digest() == index.digest()
+
+
+def test_it_says_which_images_are_seekable_jpegs(tmp_path: Path) -> None:
+    seekable = encoded(picture(32, 64), "JPEG", restart_marker_blocks=2)
+    images = {
+        "plain": {"jpg": JPEG},
+        "seekable": {"jpg": seekable},
+        "across rows": {"jpeg": encoded(picture(32, 64), "JPEG", restart_marker_blocks=3)},
+        "another name": {"png": seekable},
+        "PNG": {"png": encoded(picture(32, 64), "PNG")},
+    }
+    shard = write_shard(tmp_path / "a.tar", [{"__key__": key, **image} for key, image in images.items()])
+    shards = ShardSet.open([shard, shard])
+    assert shards.column("seekable").tolist() == 2 * [0, 1, 0, 1, 0]
+    assert (scan(shard).count_jpegs(), shards.index.count_jpegs()) == ((4, 2), (8, 4))
+    (tmp_path / "none").mkdir()
+    assert scan(write_shard(tmp_path / "none" / "b.tar", [])).count_jpegs() == (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -12,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forging import parts_of, sealed
 from making import write_samples, write_shard
 from synthetic import with_columns
 from warm import Program, warm
 
-from gpuloader.errors import TarError
+from gpuloader.errors import IndexFileError, TarError
 from gpuloader.shards import ShardIndex, index_file, open_index, open_indexes, open_set
 from gpuloader.shards.scan import scan
 
@@ -92,7 +94,20 @@ def rewrite(path: Path) -> None:
     write_samples(path.parent, 7, shards=1)
 
 
-@pytest.mark.parametrize("change", [damage, empty, make_older, rewrite])
+def leave_out_a_column(path: Path) -> None:
+    """As files of this version were before there was `seekable`."""
+    parts = parts_of(path.read_bytes())
+    header = json.loads(parts.header)
+    names = [name for name, *_ in header["columns"]]
+    columns = [open_index(path.with_suffix("")).column(name).tobytes() for name in names if name != "seekable"]
+    del header["columns"][names.index("seekable")]
+    padded = b"".join(column + bytes(-len(column) % 8) for column in columns)
+    path.write_bytes(sealed(parts._replace(header=json.dumps(header).encode(), columns=padded)))
+    with pytest.raises(IndexFileError, match="needs the columns seekable"):
+        ShardIndex.load(path, path.with_suffix(""))
+
+
+@pytest.mark.parametrize("change", [damage, empty, make_older, rewrite, leave_out_a_column])
 def test_an_index_file_that_is_wrong_is_made_again(shard: Path, change: Callable[[Path], None]) -> None:
     open_index(shard)
     change(index_file(shard))

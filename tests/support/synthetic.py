@@ -43,6 +43,7 @@ def synthetic_index(keys: Sequence[bytes], shards: int) -> bytes:
             "height": 4 * ones,
             "width": 5 * ones,
             "orientation": ones.astype(np.uint8),
+            "seekable": 0 * ones.astype(np.uint8),
             "label": rows,
             "key_end": KEY_BYTES * (rows + 1),
             "component_end": rows + 1,

@@ -11,6 +11,7 @@ import torch
 from making import write_samples
 
 from gpuloader.errors import DeviceError, ShardNotFoundError
+from gpuloader.images import jpegtran
 from gpuloader.pipelines.probe import Found
 from gpuloader.tools.doctor import (
     Nvidia,
@@ -190,6 +191,30 @@ def test_where_there_is_a_gpu_how_it_decodes_is_looked_at(
     assert said in finding.found
 
 
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("echo 'libjpeg-turbo version 9.8.7 (build 20300101)' >&2", "libjpeg-turbo 9.8.7"),
+        ("echo \xff >&2; exit 1", "none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: apt install"),
+        (None, "none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: apt install"),
+    ],
+    ids=["is there", "another program", "missing"],
+)
+def test_jpegtran_is_named_and_none_is_no_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, found: str
+) -> None:
+    program = tmp_path / "jpegtran"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script}\n", encoding="latin-1")
+        program.chmod(0o755)
+    monkeypatch.setattr(jpegtran, "PROGRAM", str(program))
+    jpegtran.find_version.cache_clear()
+    [finding] = [each for each in examine() if each.name == "jpegtran"]
+    jpegtran.find_version.cache_clear()
+    assert (finding.status, finding.advice) == ("ok", "")
+    assert finding.found.startswith(found)
+
+
 NVIDIA_SMI = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
 <nvidia_smi_log>
@@ -212,7 +237,7 @@ def test_the_driver_says_what_it_runs() -> None:
 def test_all_is_looked_at_and_what_is_not_ok_has_advice(tmp_path: Path) -> None:
     findings = examine(write_samples(tmp_path, 10))
     names = [finding.name for finding in findings]
-    for name in ("torch", "DALI", "cores", "memory", "kernels", "processes", "index folder", "disk"):
+    for name in ("torch", "DALI", "cores", "memory", "kernels", "jpegtran", "processes", "index folder", "disk"):
         assert names.count(name) == 1, name
     assert all(finding.found for finding in findings)
     assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)

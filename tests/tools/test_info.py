@@ -26,14 +26,16 @@ def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
     rows = [
         {"__key__": "a", "png": png, "txt": b"a text"},
         {"__key__": "b", "png": png, "jpg": jpeg(8, 8)},  # of two images, jpg is the sample's
+        {"__key__": "c", "jpeg": encoded(picture(32, 64), "JPEG", restart_marker_blocks=2)},
         {"__key__": "stray", "txt": b"no image"},
     ]
     tars.append(write_shard(tmp_path / "train-0002.tar", rows))
     info = describe_shards(tars)
-    assert (info.shards, info.samples, info.stray_count) == (3, 42, 1)
+    assert (info.shards, info.samples, info.stray_count) == (3, 43, 1)
     assert info.shard_bytes == sum(tar.stat().st_size for tar in tars)
-    assert info.formats == {"jpg": 41, "png": 1}
-    assert info.components == {"jpg": 41, "cls": 40, "json": 40, "png": 2, "txt": 1}
+    assert info.formats == {"jpg": 41, "png": 1, "jpeg": 1}
+    assert (info.jpegs, info.seekable) == (42, 1)
+    assert info.components == {"jpg": 41, "cls": 40, "json": 40, "png": 2, "txt": 1, "jpeg": 1}
 
 
 def test_sizes_are_spread_as_the_images_are(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuloader.tools.limits import Cost, Setup, Stage, advice, cpu_shares, limit_of, what_limits
 
-CPU = Setup(on_gpu=False, fits_in_memory=True, decoded=False, shuffle="full", threads=2, cores=2)
+CPU = Setup(on_gpu=False, fits_in_memory=True, decoded=False, not_seekable=True, shuffle="full", threads=2, cores=2)
 GPU = replace(CPU, on_gpu=True, threads=8, cores=16)
 TOO_LARGE = replace(CPU, fits_in_memory=False)
 STAGES: tuple[Stage, ...] = ("disk", "read", "gate", "decode", "resize", "pixels", "loader")
@@ -100,6 +100,9 @@ ADVICE = [
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
     ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
     ("decode", GPU, "give it larger batches and other thread counts (`gpuloader tune`), or store smaller images"),
+    ("decode", CPU, "only the part around a crop is decoded (`gpuloader pack --seekable`)."),
+    ("decode", GPU, "only the part around a crop is decoded (`gpuloader pack --seekable`)."),
+    ("decode", replace(CPU, not_seekable=False), "or decoded ones (`gpuloader pack --decoded`)."),
     ("delivery", GPU, "use larger batches."),
 ]
 

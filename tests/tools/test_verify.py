@@ -66,6 +66,22 @@ def test_all_is_well(shards: list[Path], device_id: int | None, check: str, name
     assert check != "repeats" or (on_streams <= rows.keys()) == (device_id == GPU)
 
 
+@pytest.mark.parametrize(
+    ("device_id", "names"),
+    [(None, ["cut"]), (GPU, ["cut, by engines", "cut, without engines", "taken by engines"])],
+    indirect=["device_id"],
+)
+def test_cuts_have_the_pixels_of_what_is_not_cut(
+    shards: list[Path], device_id: int | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "taken_by_engines", lambda images, _: [b"\xff\xdd" not in image for image in images])
+    rows = rows_of(shards, "cuts", device_id)
+    assert [row for row in rows.values() if not row.ok] == []
+    assert list(rows) == names
+    assert all(row.found.startswith("mean 0,") for name, row in rows.items() if name.startswith("cut"))
+    assert device_id is None or rows["taken by engines"].found == "plain JPEGs: yes, with restart intervals: no"
+
+
 def test_on_the_cpu_pixels_must_be_equal_and_on_a_gpu_within_bounds(shards: list[Path]) -> None:
     allowed = rows_of(shards, "recipes")["cifar10"].allowed
     with gpu_graph():

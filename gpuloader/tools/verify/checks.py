@@ -20,6 +20,7 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted, format_bytes
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
+from gpuloader.pipelines import taken_by_engines
 from gpuloader.recipe import load_preset, preset_names
 from gpuloader.tools.doctor import examine
 from gpuloader.tools.measuring import fitting_batch_size, load_epochs, measure
@@ -139,6 +140,31 @@ def _format(subject: Subject, image: bytes) -> Outcome:
     return compare(subject, ours, theirs, WIDER)
 
 
+def cuts(subject: Subject) -> Looks:
+    """Compares JPEGs that are cut before they are decoded with the same pictures in JPEGs that cannot be cut."""
+    kinds = ("4:2:0", "4:2:2", "4:4:4")
+    intervals, none = (
+        [jpeg(each, subsampling=kinds[each % 3], restart_marker_blocks=mcus) for each in range(BATCH_SIZE)]
+        for mcus in (2, 0)
+    )
+    loads = {"cut": None} if subject.device_id is None else {"cut, by engines": 1.0, "cut, without engines": 0.0}
+    with tar_of(intervals) as seekable, tar_of(none) as plain:
+        for name, hw_load in loads.items():
+            yield name, partial(_cut, subject, seekable, plain, Decoder(hw_load=hw_load))
+    if subject.device_id is not None:
+        yield "taken by engines", partial(_engines, subject.device_id, none[0], intervals[0])
+
+
+def _cut(subject: Subject, seekable: Path, plain: Path, decoder: Decoder) -> Outcome:
+    (ours, _), (theirs, _) = (load(tar, subject.device_id, preset=PLAIN, decoder=decoder) for tar in (seekable, plain))
+    return compare(subject, ours, theirs, 1.0)
+
+
+def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
+    taken = ["yes" if by_engine else "no" for by_engine in taken_by_engines([plain, intervals], device_id)]
+    return Outcome(f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}")
+
+
 def _sixteen_bits(picture: Image.Image) -> Image.Image:
     return Image.fromarray(np.asarray(picture.convert("L"), np.uint16) * 257)
 
@@ -251,6 +277,7 @@ CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "operations": operations,
     "repeats": repeats,
     "formats": formats,
+    "cuts": cuts,
     "bad-images": bad_images,
     "memory": memory,
     "speed": speed,

@@ -11,6 +11,7 @@ import pytest
 from making import encoded, picture
 from PIL import Image
 
+from gpuloader.images.header import image_header
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 SAMPLINGS = {"4:4:4": 0x11, "4:2:2": 0x21, "4:2:0": 0x22, "4:4:0": 0x12, "4:1:1": 0x41}
@@ -41,6 +42,11 @@ def cut(data: bytes, window: tuple[int, int, int, int]) -> tuple[bytes, int, int
     return file[:size].tobytes(), top, left
 
 
+def is_seekable(data: bytes) -> bool:
+    """What the index says."""
+    return image_header(lambda count, offset: data[offset : offset + count])[2]
+
+
 def pixels(data: bytes) -> np.ndarray[Any, Any]:
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image)
@@ -69,6 +75,7 @@ def test_the_pixels_of_the_window_are_the_same(mode: str, sampling: str, mcus: i
         height, width = 2 * down + 6, across * (3 * mcus - 1) + (last + last % 2 if even else last)
         data = restarting(height, width, mcus, mode, sampling)
         expected = pixels(data)
+        assert is_seekable(data)
         for top, left, bottom, right in windows(height, width, rng):
             smaller, y, x = cut(data, (top, left, bottom, right))
             found = pixels(smaller)[top - y : bottom - y, left - x : right - x]
@@ -79,9 +86,9 @@ def test_the_pixels_of_the_window_are_the_same(mode: str, sampling: str, mcus: i
 
 def test_what_is_left_is_what_the_window_touches_with_a_margin() -> None:
     data = restarting(160, 320, 2)  # intervals of 32 x 16 pixels
-    smaller, top, left = cut(data, (50, 100, 60, 120))
+    smaller, top, left = cut(data, (52, 100, 60, 124))
     assert (top, left, pixels(smaller).shape) == (48, 96, (16, 32, 3))
-    smaller, top, left = cut(data, (49, 97, 63, 127))  # the margin of two pixels is in the next ones
+    smaller, top, left = cut(data, (51, 99, 61, 125))  # the margin of four pixels is in the next ones
     assert (top, left, pixels(smaller).shape) == (32, 64, (48, 96, 3))
     assert cut(data, (0, 0, 160, 320)) == (data, 0, 0)  # all is needed
 
@@ -98,6 +105,7 @@ def test_metadata_goes_except_what_decides_colours() -> None:
 
 
 GOOD = restarting(64, 96, 2)
+HEADER = GOOD[: GOOD.index(SCAN) + 14]
 MARKERS = [at for at in range(len(GOOD)) if GOOD[at] == 0xFF and 0xD0 <= GOOD[at + 1] <= 0xD7 and at > GOOD.index(SCAN)]
 
 
@@ -131,6 +139,22 @@ def changed(at: int, *values: int) -> bytes:
 )
 def test_what_is_irregular_stays_as_it_is(data: bytes) -> None:
     assert cut(data, (17, 0, 24, 8)) == (data, 0, 0)
+    assert is_seekable(data) == data.startswith(HEADER)  # the index does not see the coded bytes
+
+
+def test_the_index_and_the_cut_have_the_same_rule_for_headers() -> None:
+    rng, found = random.Random(0), []
+    sides = range(GOOD.index(FRAME) + 5, GOOD.index(FRAME) + 9)  # a smaller image may need all of its intervals
+    places = [at for at in range(2, len(HEADER)) if at not in sides]
+    starts = [at for at in places if at < len(HEADER) - 1 and HEADER[at] == 0xFF]  # of segments, and some in tables
+    for _ in range(4000):
+        data = bytearray(GOOD)
+        at = rng.choice(starts) + rng.randrange(6) if rng.random() < 0.5 else rng.choice(places)
+        if at in places:
+            data[at] = rng.choice((0, 1, 2, 3, 0x11, 0x44, 0xFF, 0xC1, 0xDD, 0xDA, 0xE5, rng.randrange(256)))
+        found.append(is_seekable(bytes(data)))
+        assert found[-1] == (cut(bytes(data), (0, 0, 1, 1))[0] != data), (at, data[at])
+    assert 1000 < sum(found) < 3500
 
 
 @pytest.mark.parametrize("window", [(0, 0, 0, 8), (-1, 0, 8, 8), (0, 0, 65, 8), (0, 90, 8, 97), (9, 9, 8, 8)])

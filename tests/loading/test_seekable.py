@@ -1,0 +1,119 @@
+"""Loaders and `Compose` on seekable JPEGs: the pixels of the same pictures in JPEGs that cannot be cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpu_graph import GPU, load_on
+from making import damaged_jpeg, encoded, picture, write_shard
+from nvidia.dali import fn
+
+from gpuloader import BadImages, Compose, GPULoader
+from gpuloader.loading.loader import run_of
+from gpuloader.pipelines import cut_to_region
+from gpuloader.transforms import CenterCrop, RandomResizedCrop, Resize, View
+
+COUNT = 20
+TRAIN = Compose([RandomResizedCrop(32)])
+VIEWS = Compose(views=[View([RandomResizedCrop(32, scale=(0.1, 0.3))], 2), View([RandomResizedCrop(16)])])
+EVAL = Compose([Resize(40), CenterCrop(32)])
+KINDS = ("4:2:0", "4:4:4", "4:2:2", "gray")
+
+
+def file(number: int, mcus: int) -> bytes:
+    """A picture as a JPEG with restart intervals of that many MCUs; of none with 0."""
+    kind, image = KINDS[number % 4], picture(96 + 8 * (number % 3), 160, number)
+    if kind == "gray":
+        return encoded(image.convert("L"), "JPEG", restart_marker_blocks=mcus)
+    return encoded(image, "JPEG", subsampling=kind, restart_marker_blocks=mcus)
+
+
+def shard(path: Path, seekable: int) -> Path:
+    """The first `seekable` of the pictures can be cut."""
+    files = [file(number, 2 if number < seekable else 0) for number in range(COUNT)]
+    return write_shard(path, [{"__key__": f"{n:03}", "jpg": data, "cls": b"0"} for n, data in enumerate(files)])
+
+
+@pytest.mark.parametrize("device_id", [None, GPU])
+@pytest.mark.parametrize("recipe", [TRAIN, VIEWS, EVAL], ids=["train", "views", "eval"])
+@pytest.mark.parametrize(
+    ("seekable", "whole"),
+    [
+        (COUNT, True),
+        (COUNT - 2, True),
+        (COUNT - 3, False),  # less than 9 of 10: regions are decoded, also of what was cut
+        (1, False),
+    ],
+)
+def test_images_are_those_of_plain_jpegs(
+    tmp_path: Path, device_id: int | None, recipe: Compose, seekable: int, whole: bool
+) -> None:
+    found, expected = (_load(shard(tmp_path / f"{count}.tar", count), device_id, recipe) for count in (seekable, 0))
+    assert (found[0], expected[0]) == (whole, False)
+    assert all(torch.equal(one, other) for one, other in zip(found[1], expected[1], strict=True))
+
+
+def _load(tar: Path, device_id: int | None, recipe: Compose) -> tuple[bool, list[torch.Tensor]]:
+    """Whether whole images are decoded, and the images of two epochs."""
+    with load_on(device_id, tar, preset=recipe) as loader:
+        batches = [batch["image"] for _ in range(2) for batch in loader]
+        views = [view for each in batches for view in (each if isinstance(each, list) else [each])]
+        return run_of(loader).decoder.region is False, views
+
+
+def test_what_is_asked_for_overrules(tmp_path: Path) -> None:
+    with GPULoader(shard(tmp_path / "a.tar", COUNT), 4, "cpu", decoder={"region": True}) as loader:
+        assert run_of(loader).decoder.region is True
+
+
+@pytest.mark.parametrize("region", [True, False, None])
+def test_a_bad_image_does_not_make_cut_ones_bad(tmp_path: Path, region: bool | None) -> None:
+    files = [damaged_jpeg() if number == 5 else file(number, 2) for number in range(COUNT)]
+    samples = [{"__key__": f"{n:03}", "jpg": data, "cls": b"0"} for n, data in enumerate(files)]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    options: dict[str, Any] = {"preset": TRAIN, "on_error": BadImages(True, 1.0), "decoder": {"region": region}}
+    with load_on(None, tar, 10, **options) as loader:
+        assert sum(len(batch["image"]) for batch in loader) == COUNT
+        assert list(loader.stats().bad) == [5]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hint"),
+    [
+        # 120 pixels, 13 more at each side for the filter, and whole intervals.
+        (Compose([Resize(40), CenterCrop(10)]), (402, 404)),
+        (TRAIN, (480, 640)),
+    ],
+)
+def test_the_decoder_is_told_the_size_of_the_largest_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Compose, hint: tuple[int, int]
+) -> None:
+    asked, image = [], fn.decoders.image
+    monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
+    data = encoded(picture(480, 640), "JPEG", restart_marker_blocks=4)
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": data}])
+    with GPULoader(tar, 1, "cpu", preset=recipe, label_from=None) as loader:
+        next(iter(loader))
+    [options] = asked
+    assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == hint
+
+
+def test_compose_cuts_copies_of_the_bytes_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    def cut_and_note(*given: Any) -> Any:  # noqa: ANN401
+        files, drawn = cut_to_region(*given)
+        left.extend(map(len, files))
+        return files, drawn
+
+    monkeypatch.setattr("gpuloader.loading.compose.cut_to_region", cut_and_note)
+    for recipe in (TRAIN, VIEWS, EVAL):
+        files, plain = ([bytearray(file(number, mcus)) for number in range(4)] for mcus in (2, 0))
+        found, expected = recipe(files), recipe(plain)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert files == [file(number, 2) for number in range(4)]
+        assert sum(left[-8:-4]) < sum(map(len, files))
+        assert sum(left[-4:]) == sum(map(len, plain))
