@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from making import SIZES, encoded, picture, write_samples, write_shard
 from PIL import Image
 
-from gpuloader.pack import seekable
+from gpuloader.images import jpegtran
 from gpuloader.tools.verify import CHECKS
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
@@ -144,7 +144,7 @@ def test_seekable_shards_are_read_beside_plain_ones(
         assert Image.open(io.BytesIO(jpeg)).tobytes() == Image.open(io.BytesIO(plain[key])).tobytes()
 
     facts = result["seekable"]
-    assert (facts["images"], facts["rewritten"], facts["jpegtran"]) == (IMAGES, IMAGES, seekable.find_version())
+    assert (facts["images"], facts["rewritten"], facts["jpegtran"]) == (IMAGES, IMAGES, jpegtran.find_version())
     assert facts["bytes"] == {"plain": sum(map(len, plain.values())), "seekable": sum(map(len, repacked.values()))}
     assert min(facts["packing_cpu_seconds_per_1000"].values()) > 0
     text = module("report").table(result)
@@ -164,10 +164,10 @@ def test_seekable_shards_are_read_beside_plain_ones(
 def test_without_jpegtran_only_the_seekable_shards_are_left_out(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seekable, "PROGRAM", "/no/such/jpegtran")
-    seekable.find_version.cache_clear()
+    monkeypatch.setattr(jpegtran, "PROGRAM", "/no/such/jpegtran")
+    jpegtran.find_version.cache_clear()
     result, read = measure_without_running(monkeypatch, tmp_path, few_shards, ["gpuloader", "gpuloader-seekable"])
-    seekable.find_version.cache_clear()
+    jpegtran.find_version.cache_clear()
     assert list(read) == ["gpuloader"]
     assert "seekable" not in result
     assert re.search(
@@ -188,18 +188,20 @@ def test_a_sample_that_packing_leaves_out_is_no_comparison(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("recipe", ["train", "eval"])
-def test_the_floor_decodes_the_same_region_of_seekable_shards(recipe: str, tmp_path: Path) -> None:
-    def decoded(name: str, **options: int) -> Iterator[float]:
+def test_the_floors_decode_the_same_regions_of_seekable_shards(recipe: str, tmp_path: Path) -> None:
+    def decoded(name: str, variant: str, **options: int) -> list[float]:
         pictures = [encoded(picture(200, 500, seed), "JPEG", **options) for seed in range(BATCH)]
         samples = [{"__key__": str(number), "jpg": jpeg, "cls": b"0"} for number, jpeg in enumerate(pictures)]
         shard = write_shard(tmp_path / f"{name}.tar", samples)
-        task = common.Task([shard], recipe=recipe, batch=1, threads=1, variant="decode", work=tmp_path)
-        return map(common.consume, module("systems.floors").make(task).epoch(0))
+        task = common.Task([shard], recipe=recipe, batch=1, threads=1, variant=variant, work=tmp_path)
+        return list(map(common.consume, module("systems.floors").make(task).epoch(0)))
 
     common = module("systems.common")
-    plain = list(decoded("plain"))
-    assert list(decoded("seekable", restart_marker_blocks=4)) == plain
-    assert len(set(plain)) > 1
+    plain = decoded("plain", "decode-resize")
+    assert len(set(plain)) == BATCH
+    assert decoded("seekable", "decode-resize", restart_marker_blocks=4) == plain
+    # Without resizing, what the reader leaves is decoded, which is a little more.
+    assert len(decoded("seekable", "decode", restart_marker_blocks=4)) == BATCH
 
 
 def test_large_photographs_are_mosaics_of_those_that_are_large_enough(tmp_path: Path) -> None:
