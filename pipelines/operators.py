@@ -42,8 +42,8 @@ def decode_region(
 ) -> DataNode:
     """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
 
-    Either the decoder decodes only the region, or the whole image. The CPU's kernels take the whole image and know where
-    the region is. On a GPU it is cropped first: DALI's filter would also use pixels beyond the region's border.
+    Either the decoder decodes only the region, or the whole image. The CPU's kernels know where the region is in it. On
+    a GPU it is cropped first: DALI's filter would also use pixels beyond the region's border.
     """
     options = {
         "device": "cpu" if device == "cpu" else "mixed",
