@@ -48,6 +48,7 @@ def images(shards: Sequence[Path]) -> dict[str, Any]:
         "shards": len(shards),
         "images": len(sizes),
         "bytes": int(sizes.sum()),
+        "pixels": int(pixels.sum()),
         "pixels_histogram": _histogram(pixels, _PIXEL_BOUNDS),
         "bytes_histogram": _histogram(sizes, _BYTE_BOUNDS),
     }

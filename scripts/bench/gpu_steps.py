@@ -22,7 +22,15 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 _VERIFY = ("python3", "-c", "from gpuloader.cli import main; main()", "verify")
-_SYSTEMS = ["gpuloader", "stock-dali", "floors-read", "floors-decode", "floors-decode-resize", "floors-resident"]
+_SYSTEMS = [
+    "gpuloader",
+    "gpuloader-seekable",
+    "stock-dali",
+    "floors-read",
+    "floors-decode",
+    "floors-decode-resize",
+    "floors-resident",
+]
 _LEAST_SECONDS = 20.0  # a process needs as much to import torch and DALI, and to start a GPU
 _KILL_AFTER_SECONDS = 10
 _SHOWN_LINES = 25
@@ -97,7 +105,7 @@ def all_steps(results: Path, shards: Sequence[str]) -> list[Step]:
     return [
         *map(verify, ["machine", "formats", "repeats", "recipes"]),
         *map(test, first),
-        *map(verify, ["operations", "bad-images", "memory", "speed"]),
+        *map(verify, ["cuts", "operations", "bad-images", "memory", "speed"]),
         *map(test, others),
         Step("benchmark.txt", 1800, ["python3", f"{bench}/orchestrator.py", "--shards", *shards, *settings, *work]),
         Step("training.txt", 1800, ["python3", f"{bench}/training.py", "--shards", *shards]),

@@ -17,7 +17,10 @@ import facts
 from gpu import Gauges
 from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
+from repacking import repack
 from report import summary, table
+
+from gpuloader import GPULoaderError
 
 _HERE = Path(__file__).resolve().parent
 RECIPES = {
@@ -80,19 +83,28 @@ def parse(command_line: Sequence[str] | None = None) -> Arguments:
 def measure(arguments: Arguments) -> dict[str, Any]:
     """All that was measured, as it is written to the JSON file."""
     work = arguments.work.resolve()
-    shards = _shards(arguments, work)
+    given = [shard.resolve() for shard in arguments.shards] or _pictures(work / "pictures")
+    shards = _repeat(given, work / "shards", arguments.repeat)
     device = "cuda" if facts.gpu_name() else "cpu"
     systems: dict[str, dict[str, Any]] = {}
     runners: dict[str, list[str]] = {}
+    about_seekable: dict[str, Any] = {}
     for name in arguments.systems:
         system = SYSTEMS[name]
         systems[name] = {"title": system.title, "note": system.note, "status": "measured"}
+        read = shards
         try:
-            runners[name] = _ready(system, shards, arguments, work, device)
+            if system.plain:
+                systems[name]["plain"] = system.plain
+                packed, about_seekable = repack(given, work)
+                read = _repeat(packed, work / "seekable", arguments.repeat)
+            runners[name] = _ready(system, read, arguments, work, device)
         except NotInstalledError as why:
             systems[name] |= {"status": "not installed", "reason": str(why)}
         except RunError as why:
             systems[name] |= {"status": "not available", "reason": str(why)}
+        except GPULoaderError as why:
+            systems[name] |= {"status": "not available", "reason": reason(str(why))}
         _say(f"{name}: {systems[name]['status']} {systems[name].get('reason', '')}")
     rounds = []
     for recipe in arguments.recipes:
@@ -114,6 +126,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         "title": arguments.title,
         "machine": facts.machine(),
         "data": facts.images(shards),
+        **({"seekable": about_seekable} if about_seekable else {}),
         "batch": arguments.batch,
         "device": device,
         "systems": systems,
@@ -122,14 +135,12 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     return result | {"summary": summary(result)}
 
 
-def _shards(arguments: Arguments, work: Path) -> list[Path]:
-    """The shards that are measured on: by other names, so that one can be there several times."""
-    given = [shard.resolve() for shard in arguments.shards] or _pictures(work / "pictures")
-    folder = work / "shards"
+def _repeat(shards: Sequence[Path], folder: Path, times: int) -> list[Path]:
+    """The shards by other names, links in the folder, so that one can be there several times."""
     folder.mkdir(parents=True, exist_ok=True)
     links = []
-    for repetition in range(arguments.repeat):
-        for number, shard in enumerate(given):
+    for repetition in range(times):
+        for number, shard in enumerate(shards):
             link = folder / f"{repetition:03d}-{number:06d}-{shard.name}"
             link.unlink(missing_ok=True)
             link.symlink_to(shard)

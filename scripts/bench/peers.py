@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PLAIN = ("train", "train-antialias", "eval")
@@ -54,6 +54,7 @@ class System:
         gpu: whether it needs one.
         recipes: those that its runner has.
         note: where it departs from the recipe.
+        plain: of a system that reads seekable shards, the name of the same one on the shards as they are.
     """
 
     title: str
@@ -63,11 +64,18 @@ class System:
     gpu: bool = False
     recipes: tuple[str, ...] = PLAIN
     note: str = ""
+    plain: str = ""
 
     @property
     def name(self) -> str:
         """What the command line calls it."""
-        return "-".join(part for part in (self.module.strip("_").replace("_", "-"), self.variant) if part)
+        module = self.module.strip("_").replace("_", "-")
+        return "-".join(filter(None, (module, self.variant, "seekable" if self.plain else "")))
+
+    @property
+    def on_seekable(self) -> System:
+        """The same system on seekable shards."""
+        return replace(self, title=f"{self.title}, seekable shards", recipes=PLAIN, note="", plain=self.name)
 
 
 _torchvision = Environment("torchvision", _TRANSFORMS, _TORCHVISION)
@@ -83,51 +91,55 @@ _streaming = Environment("streaming", (*_OLDER, *_TORCHVISION, "mosaicml-streami
 PLOT = Environment("plot", ("matplotlib==3.11.2",))
 """For drawing the plots."""
 
+_SYSTEMS = (
+    System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED)),
+    System("stock DALI", "stock_dali"),
+    System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
+    System(
+        "turboloader, TBL",
+        "turboloader_",
+        "tbl",
+        _turboloader,
+        recipes=DECODED,
+    ),
+    System(
+        "torch + torchvision, Pillow",
+        "torchvision_",
+        "pil",
+        _torchvision,
+        recipes=(*PLAIN, *AUGMENTED),
+        note="always antialiases",
+    ),
+    System(
+        "torch + torchvision, decode_jpeg",
+        "torchvision_",
+        "decode_jpeg",
+        _torchvision,
+        recipes=(*PLAIN, *AUGMENTED),
+    ),
+    System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)),
+    System("torch + torchvision, TorchCodec", "torchvision_", "torchcodec", _torchcodec),
+    System("DALI's dynamic mode", "dali_dynamic"),
+    System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
+    System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
+    System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
+    System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
+    System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),
+    System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
+    System("floor: read only", "floors", "read"),
+    System("floor: decode the region only", "floors", "decode"),
+    System("floor: decode the region at a smaller scale", "scaled_floor", environment=_turbojpeg),
+    System("floor: decode the region, resize", "floors", "decode-resize"),
+    System("floor: resident synthetic batch", "floors", "resident"),
+)
+
+_ON_SEEKABLE = ("gpuloader", "stock-dali", "turboloader", "floors-decode")
+"""Those that are measured on seekable shards, too: each right after itself on plain ones."""
+
 SYSTEMS: dict[str, System] = {
     system.name: system
-    for system in (
-        System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED)),
-        System("stock DALI", "stock_dali"),
-        System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
-        System(
-            "turboloader, TBL",
-            "turboloader_",
-            "tbl",
-            _turboloader,
-            recipes=DECODED,
-        ),
-        System(
-            "torch + torchvision, Pillow",
-            "torchvision_",
-            "pil",
-            _torchvision,
-            recipes=(*PLAIN, *AUGMENTED),
-            note="always antialiases",
-        ),
-        System(
-            "torch + torchvision, decode_jpeg",
-            "torchvision_",
-            "decode_jpeg",
-            _torchvision,
-            recipes=(*PLAIN, *AUGMENTED),
-        ),
-        System(
-            "torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)
-        ),
-        System("torch + torchvision, TorchCodec", "torchvision_", "torchcodec", _torchcodec),
-        System("DALI's dynamic mode", "dali_dynamic"),
-        System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
-        System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
-        System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
-        System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
-        System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),
-        System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
-        System("floor: read only", "floors", "read"),
-        System("floor: decode the region only", "floors", "decode"),
-        System("floor: decode the region at a smaller scale", "scaled_floor", environment=_turbojpeg),
-        System("floor: decode the region, resize", "floors", "decode-resize"),
-        System("floor: resident synthetic batch", "floors", "resident"),
-    )
+    for plain in _SYSTEMS
+    for system in (plain, *([plain.on_seekable] if plain.name in _ON_SEEKABLE else []))
 }
 
 

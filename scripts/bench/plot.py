@@ -30,7 +30,7 @@ def plot(result: dict[str, Any]) -> Figure:
                 line = axis.plot([costs[name]] * 2, [row, len(names) - 0.5], ":", color="dimgray", linewidth=1)
                 line[0].set(marker="|", markersize=14, markevery=[0], label=titles[name])
             else:
-                axis.barh(row, costs[name], color="tab:green" if name == "gpuloader" else "silver")
+                axis.barh(row, costs[name], color="tab:green" if name.partition("-")[0] == "gpuloader" else "silver")
             runs = [run for run in result["rounds"] if (run["recipe"], run["system"]) == (recipe, name)]
             dots = [figures(run)["cpu_seconds_per_1000"] for run in runs]
             axis.plot(dots, [row] * len(dots), "k.", markersize=3)

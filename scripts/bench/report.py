@@ -12,11 +12,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+_CPU = "cpu_seconds_per_1000"
 _COLUMNS = {
-    "cpu_seconds_per_1000": "CPU core-s per 1,000 images",
+    _CPU: "CPU core-s per 1,000 images",
     "images_per_second": "images/s",
     "peak_rss_bytes": "peak memory",
 }
+_SEEKABLE_COLUMNS = (
+    "plain shards",
+    "seekable shards",
+    "seekable over plain",
+    "gpuloader's over its, on seekable shards",
+)
 _GPU_COLUMNS = {
     "gpu_memory_peak_bytes": "GPU memory",
     "gpu_busy_percent": "GPU busy",
@@ -57,20 +64,40 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: where it was measured, a table for each recipe, and what could not be measured."""
     machine, data = result["machine"], result["data"]
     columns = {**_COLUMNS, **(_GPU_COLUMNS if result["device"] == "cuda" else {})}
+    size = f"{data['bytes'] / data['images'] / 1000:,.0f} kB"
+    if "pixels" in data:  # since 2026-11-23
+        size += f" and {data['pixels'] / data['images'] / 1e6:.1f} megapixels"
     lines = [
-        f"{result['title'] or 'Images'}: {data['images']:,} of {data['bytes'] / data['images'] / 1000:,.0f} kB on the "
-        f"average. {machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}, batch {result['batch']}, "
-        f"{result['date']}. Medians over rounds, in brackets the lowest and highest."
+        f"{result['title'] or 'Images'}: {data['images']:,} of {size} on the average. {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['gpu'] or 'no GPU'}, batch {result['batch']}, {result['date']}. Medians "
+        "over rounds, in brackets the lowest and highest."
     ]
+    if "seekable" in result:
+        lines += ["", _packing(result["seekable"])]
     for recipe, systems in result["summary"].items():
+        on_plain = {
+            facts["plain"]: name for name, facts in result["systems"].items() if name in systems and "plain" in facts
+        }
         lines += ["", f"**{recipe}**", "", f"| system | {' | '.join(columns.values())} | gpuloader's CPU over its |"]
         lines += ["|---" * (len(columns) + 2) + "|"]
-        own = systems.get("gpuloader", {}).get("cpu_seconds_per_1000", {}).get("median")
         for name, figures in systems.items():
-            cells = [_cell(key, figures[key]) if key in figures else "" for key in columns]
-            cost = figures["cpu_seconds_per_1000"]["median"]
-            cells.append(f"{own / cost:.2f}" if own and name != "gpuloader" and cost > 0.01 else "")
-            lines.append(f"| {result['systems'][name]['title']} | {' | '.join(cells)} |")
+            if name not in on_plain.values():
+                cells = [_cell(key, figures[key]) if key in figures else "" for key in columns]
+                cells.append(_ratio(systems, "gpuloader", name))
+                lines.append(f"| {result['systems'][name]['title']} | {' | '.join(cells)} |")
+        if on_plain:
+            lines += [
+                "",
+                f"**{recipe}, plain and seekable shards: {_COLUMNS[_CPU]}**",
+                "",
+                f"| system | {' | '.join(_SEEKABLE_COLUMNS)} |",
+            ]
+            lines += ["|---" * (len(_SEEKABLE_COLUMNS) + 1) + "|"]
+        for name, seekable in on_plain.items():
+            cells = [_cell(_CPU, systems[each][_CPU]) if each in systems else "" for each in (name, seekable)]
+            cells += [_ratio(systems, seekable, name), _ratio(systems, "gpuloader-seekable", seekable)]
+            title = result["systems"].get(name, result["systems"][seekable])["title"]
+            lines.append(f"| {title} | {' | '.join(cells)} |")
     lines += [""]
     for facts in result["systems"].values():
         if facts["status"] != "measured":
@@ -78,6 +105,22 @@ def table(result: dict[str, Any]) -> str:
         elif facts["note"]:
             lines.append(f"- {facts['title']}: {facts['note']}")
     return "\n".join(lines) + "\n"
+
+
+def _packing(facts: dict[str, Any]) -> str:
+    """What `gpuloader pack --seekable` made of the shards, and its time."""
+    seconds, size_bytes = facts["packing_cpu_seconds_per_1000"], facts["bytes"]
+    return (
+        f"Seekable shards: jpegtran {facts['jpegtran']} rewrote {facts['rewritten']:,} of {facts['images']:,} JPEGs, "
+        f"which have {size_bytes['seekable'] / size_bytes['plain']:.3f} of the bytes. Packing takes "
+        f"{seconds['seekable']:.1f} core-s per 1,000 images with `--seekable`, {seconds['plain']:.1f} without."
+    )
+
+
+def _ratio(systems: dict[str, dict[str, Any]], name: str, other: str) -> str:
+    """CPU time of a system over another's; empty if one of them has none, or they are the same."""
+    costs = [systems[each][_CPU]["median"] if each in systems else 0 for each in (name, other)]
+    return f"{costs[0] / costs[1]:.2f}" if name != other and costs[0] and costs[1] > 0.01 else ""
 
 
 def _cell(key: str, spread: dict[str, float]) -> str:

@@ -54,9 +54,11 @@ def main(command_line: Sequence[str] | None = None) -> None:
 
 
 def _peers() -> list[str]:
-    """The systems that train on this machine, without the floors."""
-    able = [name for name, system in SYSTEMS.items() if "train" in system.recipes and (gpu_name() or not system.gpu)]
-    return [name for name in able if not SYSTEMS[name].title.startswith("floor: ")]
+    """The systems that train on this machine, without the floors, on shards as they are."""
+    able = {
+        name: system for name, system in SYSTEMS.items() if "train" in system.recipes and (gpu_name() or not system.gpu)
+    }
+    return [name for name, system in able.items() if not (system.plain or system.title.startswith("floor: "))]
 
 
 def _of_system(name: str, work: Path) -> dict[str, Any]:

@@ -1,21 +1,32 @@
 import importlib
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
-from making import write_samples
+from making import SIZES, encoded, picture, write_samples, write_shard
+from PIL import Image
 
+from gpuloader.images import jpegtran
 from gpuloader.tools.verify import CHECKS
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 IMAGES = 20
 BATCH = 8
+
+needs_jpegtran = pytest.mark.skipif(
+    shutil.which("jpegtran") is None, reason="jpegtran is not installed: apt install libjpeg-turbo-progs"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +56,7 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     text = (tmp_path / "out/results.json").read_text()
     result = json.loads(text)
 
+    assert result["data"]["pixels"] == 2 * 4 * sum(height * width for height, width in SIZES)
     assert result["data"]["images"] == 2 * IMAGES == sum(result["data"]["pixels_histogram"].values())
     assert result["machine"]["cores"] > 0
     [run] = result["rounds"]
@@ -60,6 +72,7 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     assert "nothing" in result["systems"]["nothing"]["reason"]
     table = (tmp_path / "out/table.md").read_text()
     assert "Nothing: not installed: " in table
+    assert re.match(r"Images: 40 of \d+ kB and 0.0 megapixels on the average", table)
     assert re.search(r"\| gpuloader \| \d+\.\d{3} ", table)
     assert not re.search(r"/nowhere|" + re.escape(str(tmp_path)), text + table)  # no machine's paths in results
 
@@ -86,6 +99,125 @@ def test_the_systems_take_turns_and_one_that_fails_is_left_out(
     assert turns == [*2 * ["gpuloader_", "stock_dali", "floors"], "gpuloader_", "stock_dali"]
     assert result["systems"]["floors-read"]["status"] == "failed"
     assert result["systems"]["floors-read"]["reason"] == "train, round 0: it broke"
+
+
+def measure_without_running(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, shards: Sequence[Path], systems: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, list[Path]]]:
+    """The result of a run where a system costs as many CPU seconds as its name has letters; and the shards of each."""
+    orchestrator, read = module("orchestrator"), {}
+
+    def run(command: list[str], device: str) -> dict[str, Any]:
+        folder = Path(command[command.index("--work") + 1])
+        read[folder.name] = [Path(name) for name in command if name.endswith(".tar")]
+        epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": len(folder.name)}
+        return {"loader": {"settings": {}, "versions": {}}, "peak_rss_bytes": 1, "epochs": [epoch, epoch]}
+
+    monkeypatch.setattr(orchestrator, "_run", run)
+    options = ["--systems", *systems, "--recipes", "eval", "--rounds", "1", "--repeat", "2", "--work", str(folder)]
+    return orchestrator.measure(orchestrator.parse([*options, "--shards", *map(str, shards)])), read
+
+
+def images(shards: Sequence[Path]) -> dict[str, bytes]:
+    found = {}
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            members = ((entry.name, tar.extractfile(entry)) for entry in tar)
+            found |= {name: file.read() for name, file in members if file and name.endswith(".jpg")}
+    return found
+
+
+@needs_jpegtran
+def test_seekable_shards_are_read_beside_plain_ones(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systems = ["gpuloader", "gpuloader-seekable", "stock-dali-seekable", "floors-decode", "floors-decode-seekable"]
+    result, read = measure_without_running(monkeypatch, tmp_path, few_shards, systems)
+    plain, repacked = images(read["gpuloader"]), images(read["gpuloader-seekable"])
+    assert [shard.resolve() for shard in read["gpuloader"]] == 2 * few_shards
+    assert len(set(read["gpuloader-seekable"])) == 4
+    assert images(read["floors-decode"]) == plain == images(few_shards)
+    assert images(read["stock-dali-seekable"]) == images(read["floors-decode-seekable"]) == repacked
+    assert list(repacked) == list(plain)  # the same keys in the same order
+    for key, jpeg in repacked.items():
+        assert jpeg != plain[key]
+        assert Image.open(io.BytesIO(jpeg)).tobytes() == Image.open(io.BytesIO(plain[key])).tobytes()
+
+    facts = result["seekable"]
+    assert (facts["images"], facts["rewritten"], facts["jpegtran"]) == (IMAGES, IMAGES, jpegtran.find_version())
+    assert facts["bytes"] == {"plain": sum(map(len, plain.values())), "seekable": sum(map(len, repacked.values()))}
+    assert min(facts["packing_cpu_seconds_per_1000"].values()) > 0
+    text = module("report").table(result)
+    assert f"rewrote {IMAGES} of {IMAGES} JPEGs" in text
+    cost = "{0}.000 ({0}.000-{0}.000)".format
+    assert f"| gpuloader | {cost(9000)} | 1 (1-1) | 0 MB |  |" in text
+    assert f"| gpuloader | {cost(9000)} | {cost(18000)} | 2.00 |  |" in text
+    assert f"| stock DALI, seekable shards |  | {cost(19000)} |  | 0.95 |" in text  # nobody measured it on plain ones
+    assert f"| floor: decode the region only | {cost(13000)} | {cost(22000)} | 1.69 | 0.82 |" in text
+
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.seekable/**/*")}
+    again, _ = measure_without_running(monkeypatch, tmp_path, few_shards, systems)
+    assert again["seekable"] == facts
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.seekable/**/*")} == made != {}
+
+
+def test_without_jpegtran_only_the_seekable_shards_are_left_out(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpegtran, "PROGRAM", "/no/such/jpegtran")
+    jpegtran.find_version.cache_clear()
+    result, read = measure_without_running(monkeypatch, tmp_path, few_shards, ["gpuloader", "gpuloader-seekable"])
+    jpegtran.find_version.cache_clear()
+    assert list(read) == ["gpuloader"]
+    assert "seekable" not in result
+    assert re.search(
+        r"\n- gpuloader, seekable shards: not available: .*apt install libjpeg-turbo-progs.*\n",
+        module("report").table(result),
+    )
+
+
+def test_a_sample_that_packing_leaves_out_is_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = encoded(picture(40, 40), "JPEG")
+    samples = [{"__key__": key, "jpg": jpeg, "cls": b"0"} for key, jpeg in (("a", good), ("b", good[:300]))]
+    shard = write_shard(tmp_path / "a.tar", samples)
+    repacking = module("repacking")
+    monkeypatch.setattr(repacking, "find_version", lambda: "3")
+    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "3")
+    with pytest.raises(repacking.DataError, match="other samples"):
+        repacking.repack([shard], tmp_path / "work")
+
+
+@pytest.mark.parametrize("recipe", ["train", "eval"])
+def test_the_floors_decode_the_same_regions_of_seekable_shards(recipe: str, tmp_path: Path) -> None:
+    def decoded(name: str, variant: str, **options: int) -> list[float]:
+        pictures = [encoded(picture(200, 500, seed), "JPEG", **options) for seed in range(BATCH)]
+        samples = [{"__key__": str(number), "jpg": jpeg, "cls": b"0"} for number, jpeg in enumerate(pictures)]
+        shard = write_shard(tmp_path / f"{name}.tar", samples)
+        task = common.Task([shard], recipe=recipe, batch=1, threads=1, variant=variant, work=tmp_path)
+        return list(map(common.consume, module("systems.floors").make(task).epoch(0)))
+
+    common = module("systems.common")
+    plain = decoded("plain", "decode-resize")
+    assert len(set(plain)) == BATCH
+    assert decoded("seekable", "decode-resize", restart_marker_blocks=4) == plain
+    # Without resizing, what the reader leaves is decoded, which is a little more.
+    assert len(decoded("seekable", "decode", restart_marker_blocks=4)) == BATCH
+
+
+def test_large_photographs_are_mosaics_of_those_that_are_large_enough(tmp_path: Path) -> None:
+    colours = [(250, 10, 10), (10, 250, 10), (10, 10, 250)]
+    sizes = [(456, 342), (500, 400), (455, 342)]  # the last one is too small
+    pictures = [encoded(Image.new("RGB", *both), "JPEG", quality=95) for both in zip(sizes, colours, strict=True)]
+    samples = [{"__key__": str(number), "jpg": jpeg, "cls": b"0"} for number, jpeg in enumerate(pictures)]
+    shard = write_shard(tmp_path / "small.tar", samples)
+    module("large").main([str(tmp_path / "large"), "--count", "1", "--from", str(shard)])
+    [large] = images([tmp_path / "large/large-0000.tar"]).values()
+    pixels = np.asarray(Image.open(io.BytesIO(large)))
+    assert pixels.shape == (2736, 3648, 3)
+    tiles = pixels[342 // 2 :: 342, 456 // 2 :: 456].reshape(-1, 3)
+    near = [np.abs(tiles.astype(int) - colour).max(1) < 8 for colour in colours]
+    assert (len(tiles), sum(near[0]) + sum(near[1]), sum(near[2])) == (64, 64, 0)
+    assert min(sum(near[0]), sum(near[1])) > 0
 
 
 @pytest.mark.parametrize("recipe", ["train", "eval"])
