@@ -9,8 +9,8 @@ from pathlib import Path
 from gpuloader.errors import ConfigError, NoSamplesError, PackError
 from gpuloader.pack.records import OpenedSource, labelled_files
 from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.paths import SPLITS
 
-_SPLITS = {"train", "val", "valid", "validation", "test"}
 _ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
 
@@ -30,7 +30,7 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
             f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures give FILE.csv "
             "or FILE.jsonl, with the columns path and label"
         )
-    if set(names) <= _SPLITS:
+    if set(names) <= SPLITS:
         raise ConfigError(
             f"{folder} has the splits {', '.join(names)} instead of classes: pack one at a time, {folder / names[0]}"
         )

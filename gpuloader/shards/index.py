@@ -49,6 +49,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import Read, read_regular
 from gpuloader.helpers.values import is_integer
 from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.folder import Folder, FolderStat
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
 
 ARRAY_EXTENSION = "npy"
@@ -243,7 +244,7 @@ class ShardIndex(ShardFacts, Index):
         return file.getvalue()
 
     @classmethod
-    def load(cls, path: Path, shard: Path) -> ShardIndex:
+    def load(cls, path: Path, shard: Path | Folder) -> ShardIndex:
         """Reads an index file, and checks it against itself and against the shard as it is now.
 
         Raises:
@@ -418,7 +419,7 @@ def facts_of_one(head: Head, path: str) -> ShardFacts:
     )
 
 
-def check_fresh(facts: ShardFacts, path: Path, shard: Path, stat: os.stat_result) -> None:
+def check_fresh(facts: ShardFacts, path: Path, shard: Path | Folder, stat: os.stat_result | FolderStat) -> None:
     """Raises IndexFileError if the shard, with this stat, is not the one that was indexed."""
     now, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
     if now != expected:

@@ -1,7 +1,8 @@
 """Finds index files, and makes missing ones; makes one index of those of many shards.
 
 The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it if that folder is writable, otherwise a file in the
-user's cache folder, named by a hash of the shard's path. DALI's index files (`.idx`) are something else.
+user's cache folder, named by a hash of the shard's path. That of a folder of files is in the user's cache folder, or
+beside the folder if `gpuloader index` was asked to put it there. DALI's index files (`.idx`) are something else.
 
 The index of many shards is in memory if it is small. A larger one is a file in the user's cache folder, named by the
 digests of the shards' indexes, so it is never out of date; all processes of a machine map it. It is removed once no
@@ -30,6 +31,8 @@ from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import follow
 from gpuloader.helpers.regular_file import open_regular
+from gpuloader.helpers.text import counted
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import (
     SetIndex,
     ShardFacts,
@@ -41,14 +44,17 @@ from gpuloader.shards.index import (
     write_index,
 )
 from gpuloader.shards.index_format import Head
-from gpuloader.shards.scan import scan
+from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
 
 _THREADS = 8
 _MOST_COPIED_BYTES = 4 << 20
+_NAMED = 3
 _KEPT_SECONDS = 90 * 24 * 3600
 _log = logging.getLogger("gpuloader")
+
+LocalShard: TypeAlias = Path | Folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +62,7 @@ class IndexFile(ShardFacts):
     """The index file of a shard, of which only the head was read: it fits the shard."""
 
     path: Path
-    shard: Path
+    shard: LocalShard
     head: Head
 
     def load(self) -> ShardIndex:
@@ -72,20 +78,23 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 """The index of a shard: in its file, or in memory."""
 
 
-def index_file(shard: Path) -> Path:
+def index_file(shard: LocalShard) -> Path:
     """Returns the path to which an index of the shard is written."""
+    if isinstance(shard, Folder):
+        return _in_cache(shard)
     folder = shard.parent
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
     writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
     return _beside(shard) if writable else _in_cache(shard)
 
 
-def _beside(shard: Path) -> Path:
-    return shard.with_name(shard.name + INDEX_SUFFIX)
+def _beside(shard: LocalShard) -> Path:
+    path = shard.path.absolute() if isinstance(shard, Folder) else shard
+    return path.with_name(path.name + INDEX_SUFFIX)
 
 
-def _in_cache(shard: Path) -> Path:
-    name = hashlib.blake2b(os.fsencode(os.path.realpath(shard)), digest_size=16).hexdigest()
+def _in_cache(shard: LocalShard) -> Path:
+    name = hashlib.blake2b(os.fsencode(os.path.realpath(str(shard))), digest_size=16).hexdigest()
     return _cache_folder() / f"{name}{INDEX_SUFFIX}"
 
 
@@ -93,12 +102,12 @@ def _cache_folder() -> Path:
     return platformdirs.user_cache_path("gpuloader")
 
 
-def open_index(shard: Path) -> ShardIndex:
+def open_index(shard: LocalShard) -> ShardIndex:
     """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
     return _loaded(_open(shard))
 
 
-def open_indexes(shards: Sequence[Path], progress: bool = False) -> list[Opened]:
+def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Opened]:
     """Opens the index files of many shards, and makes missing ones in parallel; shows a progress bar if that is long.
 
     Only those that cannot be saved are in memory.
@@ -161,7 +170,7 @@ def _loaded(opened: Opened) -> ShardIndex:
     return opened if isinstance(opened, ShardIndex) else opened.load()
 
 
-def _open(shard: Path) -> Opened:
+def _open(shard: LocalShard) -> Opened:
     file = _find(shard)
     if file is None:
         index = _make(shard)
@@ -169,7 +178,7 @@ def _open(shard: Path) -> Opened:
     return index if file is None else file
 
 
-def _find(shard: Path) -> IndexFile | None:
+def _find(shard: LocalShard) -> IndexFile | None:
     """Opens the index file, also beside a shard in a read-only folder; None if no file is valid."""
     for path in (_beside(shard), _in_cache(shard)):
         try:
@@ -181,7 +190,7 @@ def _find(shard: Path) -> IndexFile | None:
     return None
 
 
-def _open_file(path: Path, shard: Path) -> IndexFile:
+def _open_file(path: Path, shard: LocalShard) -> IndexFile:
     stat = shard.stat()
     fd = open_regular(path)
     try:
@@ -196,12 +205,45 @@ def _open_file(path: Path, shard: Path) -> IndexFile:
     return IndexFile(**vars(facts), path=path, shard=shard, head=head)
 
 
-def _make(shard: Path) -> ShardIndex:
-    index = scan(shard)
+def _make(shard: LocalShard) -> ShardIndex:
     path = index_file(shard)
+    if isinstance(shard, Folder):
+        index = scan_folder(shard)
+        _say_what_changed(shard, path, index)
+    else:
+        index = scan(shard)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         index.save(path)
     except OSError as error:
         _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", shard, error)
     return index
+
+
+def _say_what_changed(folder: Folder, path: Path, index: ShardIndex) -> None:
+    """Says how a folder's files differ from those of its last index, if there is one."""
+    try:
+        before = _sizes_of_files(ShardIndex.read(path, max(folder.stat().st_size, path.stat().st_size)))
+    except (IndexFileError, OSError):
+        return
+    now = _sizes_of_files(index)
+    differences = {
+        "added": sorted(now.keys() - before.keys()),
+        "removed": sorted(before.keys() - now.keys()),
+        "of another size": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
+    }
+    said = [
+        f"{counted(len(names), 'file')} {how} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"
+        for how, names in differences.items()
+        if names
+    ]
+    what = ", ".join(said) or "other times, inodes, or files in no sample"
+    _log.warning("%s changed since it was indexed: %s; it is indexed again", folder, what)
+
+
+def _sizes_of_files(index: ShardIndex) -> dict[str, int]:
+    return {
+        f"{index.key(row)}.{extension}": size
+        for row in range(len(index))
+        for extension, _, size in index.components(row)
+    }

@@ -13,15 +13,22 @@ from typing import Any, TypeAlias
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
 Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
-"""A file, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these; or URLs."""
+"""A file, a folder of `*.tar` or of pictures, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
+Or URLs."""
 
-Shard: TypeAlias = Path | RemoteShard
+SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
+"""Names of folders that are parts of a data set instead of classes."""
+
+_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
+
+Shard: TypeAlias = Path | Folder | RemoteShard
 
 
 def resolve_shards(tar: Tar) -> list[Shard]:
@@ -111,11 +118,7 @@ def _expand(source: str, braces: bool = True) -> list[Shard]:
     except (OSError, ValueError) as error:  # a brace pattern may be longer than any file name
         unseen = error
     if stat.S_ISDIR(mode):
-        # If the folder may not be read, this raises, while `glob` would find nothing.
-        found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
-        if not found and (advice := _advice_on_images(path)):
-            raise ShardNotFoundError(f"no *.tar in the folder {source}, but images: {advice}")
-        return _check_any(found, f"no *.tar in the folder {source}{_folders_with_tars(path)}")
+        return _expand_folder(path)
     if mode:
         return [path]
     if "{" in source and braces:
@@ -127,6 +130,35 @@ def _expand(source: str, braces: bool = True) -> list[Shard]:
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
+
+
+def _expand_folder(path: Path) -> list[Shard]:
+    """Returns the tars in a folder; or the folder, if pictures are in it."""
+    # If the folder may not be read, this raises, while `glob` would find nothing.
+    found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
+    picture = _find_picture(path, ["*/*"] if found else _DEPTHS)
+    if found and picture:
+        raise ConfigError(
+            f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: give "
+            f"{path}/*.tar, or move the tars elsewhere"
+        )
+    if not picture:
+        return _check_any(found, f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}")
+    folders = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    if folders and set(folders) <= SPLITS and picture.parent != path:
+        raise ConfigError(
+            f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "
+            f"{path / folders[0]}"
+        )
+    return [Folder(path)]
+
+
+def _find_picture(folder: Path, depths: Sequence[str]) -> Path | None:
+    """Returns a picture in a folder, which is at one of the depths, such as "*/*"; None if there is none."""
+    files = (file for depth in depths for file in folder.glob(depth))
+    return next(
+        (file for file in files if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file()), None
+    )
 
 
 def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
@@ -170,19 +202,6 @@ def _advice_on_dataset(source: object) -> str:
             "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"
         )
     return ""
-
-
-def _advice_on_images(folder: Path) -> str | None:
-    """Says how to make shards from a folder with images or class folders of images; None for another one."""
-    for depth in ("*", "*/*", "*/*/*"):
-        for file in folder.glob(depth):
-            if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file():
-                if depth == "*":
-                    command = f"tar -cf images.tar -C {shlex.quote(str(folder))} ."
-                    return f"`{command}` makes a shard of them; then use tar='images.tar' and label_from=None"
-                classes = shlex.quote(str(file.parent.parent))
-                return f"`gpuloader pack {classes} shards` makes shards of its class folders; then use tar='shards'"
-    return None
 
 
 def _hint_for_glob(path: Path) -> str:

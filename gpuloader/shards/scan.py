@@ -7,6 +7,7 @@ import os
 import re
 from array import array
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gpuloader.images.arrays import array_size
 from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import (
     ARRAY_EXTENSION,
     BAD_LABEL,
@@ -29,11 +31,14 @@ from gpuloader.shards.index import (
     LeftOut,
     ShardIndex,
 )
-from gpuloader.shards.tar import MISSING_END, Member, members
+from gpuloader.shards.tar import HEAD_BYTES, MISSING_END, Member, members
 
 _LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
 _LABEL_BYTES = 64
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
+_WITH_HEAD = frozenset((*IMAGE_EXTENSIONS, "cls"))
+_THREADS = 8
+_FILES_AT_ONCE = 4096
 _IMAGE_RANKS = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 _NO_IMAGE = len(IMAGE_EXTENSIONS)
 _log = logging.getLogger("gpuloader")
@@ -69,6 +74,37 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ShardChangedError(f"{shard} was written to while it was being indexed: wait until it is complete")
     return found
+
+
+def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
+    """Does the same as `scan`, for the tar that would be made of a folder: files that cannot be read are left out.
+
+    Raises:
+        DataError: the folder cannot be listed.
+        ShardChangedError: a file changed meanwhile.
+    """
+    listing, gathered = folder.listing, _Gathered(folder.read)
+    for name, why in listing.others:
+        gathered.leave_out(f"./{name}", 0, why)
+    names = list(map(listing.name, range(len(listing))))
+
+    def look_at(number: int) -> Member | OSError:
+        name, offset, size = f"./{names[number]}", int(listing.start[number]), int(listing.size[number])
+        has_head = name.rpartition(".")[2].lower() in _WITH_HEAD
+        try:
+            return Member(name, "file", offset, size, folder.read(HEAD_BYTES, offset) if has_head else b"")
+        except OSError as error:
+            return error
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for first in range(0, len(names), _FILES_AT_ONCE):
+            numbers = range(first, min(first + _FILES_AT_ONCE, len(names)))
+            for number, found in zip(numbers, threads.map(look_at, numbers)):
+                if isinstance(found, OSError):
+                    gathered.leave_out(f"./{names[number]}", 0, found.strerror or "it cannot be read")
+                else:
+                    gathered.add(found)
+    return _undamaged(str(folder), gathered.index(*folder.stat()), None)
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
@@ -111,15 +147,22 @@ class _Gathered:
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0
 
+    def leave_out(self, name: str, offset: int, why: str) -> None:
+        """Notes a member that is in no sample."""
+        self._left_out_count += 1
+        if len(self._left_out) < LEFT_OUT_KEPT:
+            name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
+            self._left_out.append(LeftOut(name, offset, why))
+
     def add(self, member: Member) -> None:
         if member.kind == "directory":
             return
         if member.kind == MISSING_END:
-            self._leave_out(member.name, member.offset, "the archive has no end marker: it may have been cut")
+            self.leave_out(member.name, member.offset, "the archive has no end marker: it may have been cut")
         elif member.kind != "file":
-            self._leave_out(member.name, member.offset, f"a {member.kind}, not a file")
+            self.leave_out(member.name, member.offset, f"a {member.kind}, not a file")
         elif (parts := _split(member.name)) is None:
-            self._leave_out(member.name, member.offset, "its file name begins with a dot or has no extension")
+            self.leave_out(member.name, member.offset, "its file name begins with a dot or has no extension")
         else:
             self._add_component(*parts, member)
 
@@ -149,18 +192,12 @@ class _Gathered:
         height, width, seekable = image_header(read)
         return height, width, image_orientation(read), seekable
 
-    def _leave_out(self, name: str, offset: int, why: str) -> None:
-        self._left_out_count += 1
-        if len(self._left_out) < LEFT_OUT_KEPT:
-            name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
-            self._left_out.append(LeftOut(name, offset, why))
-
     def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str) -> None:
         extensions = list(self._extensions)
         room = LEFT_OUT_KEPT - len(self._left_out)
         for sample, number, offset, *_ in rows[:room].tolist():
             name = self._as_written.get(offset) or f"{keys[sample]}.{extensions[number]}"
-            self._leave_out(name, offset, why.format(extensions[number]))
+            self.leave_out(name, offset, why.format(extensions[number]))
         self._left_out_count += len(rows[room:])
 
     def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:

@@ -22,6 +22,7 @@ from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex
 from gpuloader.shards.index_files import Opened, open_indexes, open_set
 from gpuloader.shards.paths import Shard
@@ -136,7 +137,7 @@ class ShardSet:
             cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
             read_cached: as for `ShardSet`.
         """
-        local = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Path)}
+        local = {number: shard for number, shard in enumerate(shards) if not isinstance(shard, RemoteShard)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
         indexes: dict[int, Opened] = {}
         if local:
@@ -239,7 +240,11 @@ class ShardSet:
     def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
         offset = self.index.at("image_offset", np.array([sample]))
-        return Location(str(self.shards[self._shard_of(sample)]), self.index.key(sample), int(offset[0]))
+        shard = self.shards[self._shard_of(sample)]
+        if isinstance(shard, Folder):
+            path = shard.path / shard.listing.name(int(shard.files_at(offset)[0]))
+            return Location(str(path), self.index.key(sample), 0)
+        return Location(str(shard), self.index.key(sample), int(offset[0]))
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:
@@ -264,11 +269,14 @@ class ShardSet:
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
-        local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries]
+        folders = {shard: each for shard in set(shards) if isinstance(each := self.shards[shard], Folder)}
+        local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries and shard not in folders]
         with self._lock:
             for shard in sorted(self._entries.keys() & shards):  # one after the other: the cache may not hold two
                 with self._open_stored(shard, wanted) as file:
                     self._read_rows(rows, views, {shard: file}, wanted)
+            for shard, folder in folders.items():
+                self._read_files(rows, views, shard, folder, wanted)
             for first in range(0, len(local), self._most_open):
                 files = {shard: self._file(shard) for shard in local[first : first + self._most_open]}
                 self._read_rows(rows, views, files, wanted)
@@ -295,6 +303,9 @@ class ShardSet:
             if shard in self._entries:
                 with self._open_stored(shard, wanted) as file:
                     self._read_into(view, shard, file, *offset_and_size)
+            elif isinstance(folder := self.shards[shard], Folder):
+                row = np.array([[shard, *offset_and_size, view.ctypes.data]])
+                self._read_files(row, [view], shard, folder, wanted)
             else:
                 self._read_into(view, shard, file := self._file(shard), *offset_and_size)
                 self._check_local(shard, file)
@@ -368,6 +379,38 @@ class ShardSet:
             check_wanted(wanted)
             shard, offset, size, _ = rows[number].tolist()
             self._read_into(views[number], shard, files[shard], offset, size)
+
+    def _read_files(
+        self,
+        rows: NDArray[np.int64],
+        views: Sequence[EncodedImage],
+        shard: int,
+        folder: Folder,
+        wanted: Wanted,
+    ) -> None:
+        """Reads those of the rows (shard, offset, size, address) that are in a folder, some files at once."""
+        chosen = np.flatnonzero((rows[:, 0] == shard) & (rows[:, 2] > 0))
+        numbers = folder.files_at(rows[chosen, 1])
+        for first in range(0, len(chosen), self._most_open):
+            some = slice(first, first + self._most_open)
+            to_read = rows[chosen[some]]
+            to_read[:, 1] -= folder.listing.start[numbers[some]]
+            files: list[int] = []
+            try:
+                for number in numbers[some].tolist():
+                    check_wanted(wanted)
+                    files.append(folder.open(number))
+                to_read[:, 0] = files
+                self._read_cached(to_read)
+                for row in np.flatnonzero(to_read[:, 2]).tolist():
+                    check_wanted(wanted)
+                    os.preadv(int(to_read[row, 0]), [views[chosen[first + row]]], int(to_read[row, 1]))
+                touched = [folder.check(number, file) for number, file in zip(numbers[some].tolist(), files)]
+                if any(touched):
+                    self.accepted.forget(shard)
+            finally:
+                for file in files:
+                    os.close(file)
 
     def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:

@@ -47,7 +47,7 @@ _OTHERS = {
 }
 _SPARSE = "GNU.sparse"
 _MOST_DIGITS = 20
-_HEAD_BYTES = 1536
+HEAD_BYTES = 1536
 _READ_BYTES = 8192  # a header and the first bytes of a large member, or several small ones
 _EMPTY_BYTES = 10_240  # the size of a tar without members, as tar writes it
 
@@ -85,7 +85,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
     long_name: bytes | None = None
     start, chunk = 0, b""
     while position < total:
-        if position - start + BLOCK_BYTES + _HEAD_BYTES > len(chunk):
+        if position - start + BLOCK_BYTES + HEAD_BYTES > len(chunk):
             start, chunk = position, read(_READ_BYTES, position)
         header = chunk[position - start : position - start + BLOCK_BYTES]
         if len(header) < BLOCK_BYTES:
@@ -125,7 +125,7 @@ def members(read: Read, total: int, shard: str) -> Iterator[Member]:
             merged = {**records_for_all, **records}
             name = merged["path"] if "path" in merged else _decode(long_name or _short_name(header))
             data_start = position + BLOCK_BYTES - start
-            head = chunk[data_start : data_start + min(size, _HEAD_BYTES)]
+            head = chunk[data_start : data_start + min(size, HEAD_BYTES)]
             yield Member(name, _kind(kind_byte, name, merged), offset, size, head)
             records, long_name = {}, None
         position = position_of_next

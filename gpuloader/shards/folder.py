@@ -1,0 +1,253 @@
+"""A folder of files, read as the tar that `tar -h --hard-dereference --sort=name -cf FOLDER.tar -C FOLDER .` makes.
+
+It is a shard whose bytes nobody wrote: its files, in the tar's order, each behind a header of 512 bytes and its name.
+So an offset in the folder is an offset in one of its files, and the index of a folder has the form of a tar's index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import DataError, ShardChangedError
+
+_COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
+_HEADER_BYTES = 512
+_KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
+_MOST_VISITS = 1000  # of a folder, over links; n folders with two links each to the next could be visited 2^n times
+_SILENT_SECONDS, _SAID_AGAIN_SECONDS = 2, 30
+_log = logging.getLogger("gpuloader")
+
+
+class FolderStat(NamedTuple):
+    """What identifies the files of a folder, in the fields of `os.stat_result` that identify a tar.
+
+    Attributes:
+        st_size: their bytes.
+        st_mtime_ns: a digest of their names, sizes, times and inodes.
+    """
+
+    st_size: int
+    st_mtime_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The regular files of a folder, in the order of the tar.
+
+    Attributes:
+        names: (bytes,) uint8, the paths below the folder, one after the other.
+        name_end: (n,) int64, where each of them ends.
+        start: (n,) int64, the offset of each file's content.
+        size, mtime_ns, inode: (n,) int64, as when it was listed.
+        ctime_ns: (n,) int64, as when it was last read.
+        others: what is no regular file or cannot be looked at: the path and why.
+    """
+
+    names: NDArray[np.uint8]
+    name_end: NDArray[np.int64]
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    mtime_ns: NDArray[np.int64]
+    inode: NDArray[np.int64]
+    ctime_ns: NDArray[np.int64]
+    others: Sequence[tuple[str, str]]
+
+    def __len__(self) -> int:
+        return len(self.name_end)
+
+    def name(self, number: int) -> str:
+        """Returns the path of a file below the folder."""
+        first = self.name_end[number - 1] if number else 0
+        return os.fsdecode(self.names[first : self.name_end[number]].tobytes())
+
+    def stat(self) -> FolderStat:
+        """Returns what identifies the files."""
+        digest = hashlib.blake2b(digest_size=8)
+        for column in (self.names, self.name_end, self.size, self.mtime_ns, self.inode):
+            digest.update(np.ascontiguousarray(column))
+        end = int(self.start[-1] + self.size[-1]) if len(self) else 0
+        return FolderStat(end, int.from_bytes(digest.digest(), "big") >> 1)
+
+
+class Folder:
+    """A folder of files, as one shard.
+
+    Args:
+        path: the folder. It is listed once, when that is first needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Folder({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Folder) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    @cached_property
+    def listing(self) -> Listing:
+        """Its files.
+
+        Raises:
+            DataError: the folder, or one in it, cannot be read, or contains itself by a link.
+        """
+        return list_files(self.path)
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.absolute().name
+
+    def stat(self) -> FolderStat:
+        """Returns what identifies its files."""
+        return self.listing.stat()
+
+    def files_at(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the numbers of the files whose contents these offsets are in."""
+        return np.searchsorted(self.listing.start, offsets, side="right") - 1
+
+    def open(self, number: int) -> int:
+        """Opens a file for reading; returns its descriptor. Raises OSError."""
+        path = self.path / self.listing.name(number)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a pipe
+
+    def check(self, number: int, fd: int) -> bool:
+        """Checks that what was read of a file is what was listed; says whether it was touched since the last check.
+
+        Raises:
+            ShardChangedError: it is another file, or has another size or time.
+        """
+        listing, now = self.listing, os.fstat(fd)
+        found = now.st_size, now.st_mtime_ns, _as_int64(now.st_ino)
+        expected = tuple(column[number].item() for column in (listing.size, listing.mtime_ns, listing.inode))
+        if found != expected:
+            raise ShardChangedError(
+                f"{self.path / listing.name(number)} has (size, mtime_ns, inode) {found}, but it was listed with "
+                f"{expected}: {CHANGED}"
+            )
+        touched = bool(now.st_ctime_ns != listing.ctime_ns[number])
+        listing.ctime_ns[number] = now.st_ctime_ns
+        return touched
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Reads like `os.pread`, within one file. Raises OSError if it cannot be opened, and what `check` raises."""
+        number = int(self.files_at(np.array(offset)))
+        fd = self.open(number)
+        try:
+            data = os.pread(fd, count, offset - int(self.listing.start[number]))
+            self.check(number, fd)
+        finally:
+            os.close(fd)
+        return data
+
+
+def list_files(folder: Path) -> Listing:
+    """Lists the files of a folder in the order of GNU tar's `--sort=name`; links are followed.
+
+    Raises:
+        DataError: the folder, or one in it, cannot be read, or contains itself by a link.
+    """
+    gathered, begun = _Gathered(), time.monotonic()
+    says = begun + _SILENT_SECONDS
+    try:
+        for _ in gathered.walk(os.fspath(folder)):
+            if time.monotonic() > says:
+                _log.warning("listing the files of %s: %d so far", folder, len(gathered))
+                says = time.monotonic() + _SAID_AGAIN_SECONDS
+    except OSError as error:
+        raise DataError(
+            f"{error.filename} cannot be read ({error.strerror}): check your permissions, or leave the folder out"
+        ) from None
+    return gathered.listing()
+
+
+@dataclass
+class _Gathered:
+    """The files that were found so far."""
+
+    names: bytearray = field(default_factory=bytearray)
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    others: list[tuple[str, str]] = field(default_factory=list)
+    visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self.numbers) // len(_COLUMNS)
+
+    def walk(self, root: str) -> Iterator[None]:
+        """Lists all below a folder; yields for each folder that was listed."""
+        begun = Path(root).stat()
+        above = [(begun.st_dev, begun.st_ino)]
+        waiting = [("", _sorted_names(root))]
+        while waiting:
+            prefix, names = waiting[-1]
+            for name in names:
+                below = f"{prefix}{name}"
+                found = self._look_at(root, below)
+                if found is None:
+                    continue
+                identity = found.st_dev, found.st_ino
+                self.visits[identity] += 1
+                if identity in above or self.visits[identity] > _MOST_VISITS:
+                    how = "a folder that contains it" if identity in above else "one that over 1,000 links lead to"
+                    raise DataError(f"{root}/{below} is a link to {how}: remove the link")
+                above.append(identity)
+                waiting.append((f"{below}/", _sorted_names(f"{root}/{below}")))
+                break
+            else:
+                waiting.pop()
+                above.pop()
+                yield
+
+    def _look_at(self, root: str, below: str) -> os.stat_result | None:
+        """Adds what is no folder; returns the stat of a folder."""
+        try:
+            found = os.stat(f"{root}/{below}")  # noqa: PTH116 - a Path would take three times as long
+        except OSError as error:
+            self.others.append((below, error.strerror or "it cannot be looked at"))
+            return None
+        if stat.S_ISDIR(found.st_mode):
+            return found
+        if not stat.S_ISREG(found.st_mode):
+            self.others.append((below, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
+            return None
+        self.names += os.fsencode(below)
+        times = found.st_mtime_ns, found.st_ctime_ns
+        self.numbers.extend((len(self.names), found.st_size, _as_int64(found.st_ino), *times))
+        return None
+
+    def listing(self) -> Listing:
+        columns = dict(zip(_COLUMNS, np.frombuffer(self.numbers, np.int64).reshape(-1, len(_COLUMNS)).T.copy()))
+        before = np.arange(len(self)) * _HEADER_BYTES + np.cumsum(columns["size"]) - columns["size"]
+        start = before + _HEADER_BYTES + columns["name_end"]
+        return Listing(np.frombuffer(bytes(self.names), np.uint8), start=start, others=self.others, **columns)
+
+
+def _sorted_names(folder: str) -> Iterator[str]:
+    return iter(sorted(os.listdir(folder), key=os.fsencode))  # noqa: PTH208 - the names alone
+
+
+def _as_int64(inode: int) -> int:
+    """Returns an inode, which may have 64 bits, as a signed number."""
+    return inode - (1 << 64) if inode >> 63 else inode
