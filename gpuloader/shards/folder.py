@@ -56,6 +56,7 @@ class Listing:
         size, mtime_ns, inode: (n,) int64, as when it was listed.
         ctime_ns: (n,) int64, as when it was last read.
         others: what is no regular file or cannot be looked at: the path and why.
+        unread: the files that could not be read when the folder was indexed.
     """
 
     names: NDArray[np.uint8]
@@ -66,6 +67,7 @@ class Listing:
     inode: NDArray[np.int64]
     ctime_ns: NDArray[np.int64]
     others: Sequence[tuple[str, str]]
+    unread: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.name_end)
@@ -128,10 +130,25 @@ class Folder:
         """Returns the numbers of the files whose contents these offsets are in."""
         return np.searchsorted(self.listing.start, offsets, side="right") - 1
 
+    def path_of(self, number: int) -> Path:
+        """Returns the path of a file."""
+        return self.path / self.listing.name(number)
+
     def open(self, number: int) -> int:
-        """Opens a file for reading; returns its descriptor. Raises OSError."""
-        path = self.path / self.listing.name(number)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a pipe
+        """Opens a file for reading; returns its descriptor.
+
+        Raises:
+            ShardChangedError: it cannot be opened, or is no file any more.
+        """
+        path = self.path_of(number)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a pipe
+        except OSError as error:
+            raise ShardChangedError(f"{path} cannot be opened ({error.strerror}): {CHANGED}") from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise ShardChangedError(f"{path} is no file any more: {CHANGED}")
+        return fd
 
     def check(self, number: int, fd: int) -> bool:
         """Checks that what was read of a file is what was listed; says whether it was touched since the last check.
@@ -144,7 +161,7 @@ class Folder:
         expected = tuple(column[number].item() for column in (listing.size, listing.mtime_ns, listing.inode))
         if found != expected:
             raise ShardChangedError(
-                f"{self.path / listing.name(number)} has (size, mtime_ns, inode) {found}, but it was listed with "
+                f"{self.path_of(number)} has (size, mtime_ns, inode) {found}, but it was listed with "
                 f"{expected}: {CHANGED}"
             )
         touched = bool(now.st_ctime_ns != listing.ctime_ns[number])
@@ -152,7 +169,7 @@ class Folder:
         return touched
 
     def read(self, count: int, offset: int) -> bytes:
-        """Reads like `os.pread`, within one file. Raises OSError if it cannot be opened, and what `check` raises."""
+        """Reads like `os.pread`, within one file. Raises OSError, and what `open` and `check` raise."""
         number = int(self.files_at(np.array(offset)))
         fd = self.open(number)
         try:
@@ -210,8 +227,8 @@ class _Gathered:
                 identity = found.st_dev, found.st_ino
                 self.visits[identity] += 1
                 if identity in above or self.visits[identity] > _MOST_VISITS:
-                    how = "a folder that contains it" if identity in above else "one that over 1,000 links lead to"
-                    raise DataError(f"{root}/{below} is a link to {how}: remove the link")
+                    how = "again within itself" if identity in above else "there on more than 1,000 ways"
+                    raise DataError(f"the folder {root}/{below} is {how}, because of a link: remove the link")
                 above.append(identity)
                 waiting.append((f"{below}/", _sorted_names(f"{root}/{below}")))
                 break

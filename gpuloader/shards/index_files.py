@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import logging
 import os
 import random
@@ -25,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import platformdirs
 
 from gpuloader.errors import IndexFileError
@@ -210,6 +212,9 @@ def _make(shard: LocalShard) -> ShardIndex:
     if isinstance(shard, Folder):
         index = scan_folder(shard)
         _say_what_changed(shard, path, index)
+        if shard.listing.unread:  # once they can be read, nothing else of them has changed
+            _log.warning("the index of %s is made again next time, because files of it cannot be read", shard)
+            return index
     else:
         index = scan(shard)
     try:
@@ -223,21 +228,26 @@ def _make(shard: LocalShard) -> ShardIndex:
 def _say_what_changed(folder: Folder, path: Path, index: ShardIndex) -> None:
     """Says how a folder's files differ from those of its last index, if there is one."""
     try:
+        indexed_ns = path.stat().st_mtime_ns
         before = _sizes_of_files(ShardIndex.read(path, max(folder.stat().st_size, path.stat().st_size)))
     except (IndexFileError, OSError):
         return
     now = _sizes_of_files(index)
+    listing = folder.listing
+    written = (f"./{listing.name(number)}" for number in np.flatnonzero(listing.ctime_ns > indexed_ns).tolist())
     differences = {
         "added": sorted(now.keys() - before.keys()),
         "removed": sorted(before.keys() - now.keys()),
         "of another size": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
     }
+    named = set(itertools.chain(*differences.values()))
+    differences["written or touched since"] = [name for name in written if name not in named]
     said = [
         f"{counted(len(names), 'file')} {how} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"
         for how, names in differences.items()
         if names
     ]
-    what = ", ".join(said) or "other times, inodes, or files in no sample"
+    what = ", ".join(said) or "other inodes, or files in no sample"
     _log.warning("%s changed since it was indexed: %s; it is indexed again", folder, what)
 
 

@@ -77,7 +77,9 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
 
 
 def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
-    """Does the same as `scan`, for the tar that would be made of a folder: files that cannot be read are left out.
+    """Does the same as `scan`, for the tar that would be made of a folder.
+
+    Files that cannot be read are left out, and noted as `unread` in the folder's listing.
 
     Raises:
         DataError: the folder cannot be listed.
@@ -88,22 +90,27 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
         gathered.leave_out(f"./{name}", 0, why)
     names = list(map(listing.name, range(len(listing))))
 
-    def look_at(number: int) -> Member | OSError:
+    def look_at(number: int) -> Member | str:
         name, offset, size = f"./{names[number]}", int(listing.start[number]), int(listing.size[number])
         has_head = name.rpartition(".")[2].lower() in _WITH_HEAD
         try:
             return Member(name, "file", offset, size, folder.read(HEAD_BYTES, offset) if has_head else b"")
-        except OSError as error:
-            return error
+        except ShardChangedError as error:
+            if isinstance(error.__cause__, PermissionError):
+                return error.__cause__.strerror
+            raise
+        except OSError as error:  # of the disk
+            return error.strerror
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for first in range(0, len(names), _FILES_AT_ONCE):
             numbers = range(first, min(first + _FILES_AT_ONCE, len(names)))
             for number, found in zip(numbers, threads.map(look_at, numbers)):
-                if isinstance(found, OSError):
-                    gathered.leave_out(f"./{names[number]}", 0, found.strerror or "it cannot be read")
-                else:
+                if isinstance(found, Member):
                     gathered.add(found)
+                else:
+                    gathered.leave_out(f"./{names[number]}", 0, found)
+                    listing.unread.append(number)
     return _undamaged(str(folder), gathered.index(*folder.stat()), None)
 
 

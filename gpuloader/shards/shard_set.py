@@ -242,7 +242,7 @@ class ShardSet:
         offset = self.index.at("image_offset", np.array([sample]))
         shard = self.shards[self._shard_of(sample)]
         if isinstance(shard, Folder):
-            path = shard.path / shard.listing.name(int(shard.files_at(offset)[0]))
+            path = shard.path_of(int(shard.files_at(offset)[0]))
             return Location(str(path), self.index.key(sample), 0)
         return Location(str(shard), self.index.key(sample), int(offset[0]))
 

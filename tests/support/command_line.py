@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from warm import CLI, warm
+from warm import CLI, Warm, warm
 
 _OF_ROOT = "-dac_override,-dac_read_search"
 _MODES_HOLD = ("setpriv", f"--bounding-set={_OF_ROOT}", f"--inh-caps={_OF_ROOT}")
@@ -22,6 +22,11 @@ def run(
     """
     env = {**os.environ, **environment}
     if not cold and not any(name.startswith("PYTHON") for name in environment):
-        return warm(*(_MODES_HOLD if modes_hold and os.geteuid() == 0 else ())).run(CLI, *arguments, env=env)
+        return (where_modes_hold() if modes_hold else warm()).run(CLI, *arguments, env=env)
     command = [sys.executable, "-W", "error", "-c", CLI, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
+
+
+def where_modes_hold() -> Warm:
+    """Runs programs to which what the modes of files forbid is forbidden even as root."""
+    return warm(*(_MODES_HOLD if os.geteuid() == 0 else ()))

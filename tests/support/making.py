@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +99,16 @@ def tar_by_command(folder: Path, path: Path, *options: str) -> Path:
     """What `tar -cf path -C folder .` makes of a folder."""
     subprocess.run(["tar", *options, "-cf", path, "-C", folder, "."], check=True)
     return path
+
+
+def tar_of(folder: Path, path: Path) -> Path:
+    """The tar that a folder is read as."""
+    return tar_by_command(folder, path, "-h", "--hard-dereference", "--sort=name")
+
+
+def write_tree(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Files at their paths below a folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder

@@ -1,0 +1,467 @@
+"""A folder is read as the tar that GNU tar makes of it: the same files in the same order, and the same samples."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import random
+import socket
+import subprocess
+import tarfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import where_modes_hold
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from making import encoded, jpeg, picture, saved, tar_of, write_tree
+from PIL import Image
+from warm import Program
+
+from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.shards import ShardIndex, index_file, open_index
+from gpuloader.shards.folder import Folder, list_files
+from gpuloader.shards.index import LEFT_OUT_KEPT
+from gpuloader.shards.scan import scan, scan_folder
+
+JPEG = jpeg(8, 12)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"]) / "gpuloader"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty folder, in a folder of its own."""
+    (tmp_path / "photos").mkdir()
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def photos(root: Path) -> Path:
+    """Five samples in two classes."""
+    files = {f"{name}/{i}.jpg": jpeg(20 + i, 30, seed=i) for name, i in zip("aabbb", range(5), strict=True)}
+    return write_tree(root, {**files, **{f"{Path(name).with_suffix('.cls')}": b"3" for name in files}})
+
+
+# --- the list of files
+
+
+def listed(folder: Path) -> list[tuple[str, int]]:
+    listing = list_files(folder)
+    return [(f"./{listing.name(number)}", int(listing.size[number])) for number in range(len(listing))]
+
+
+def in_tar(tar: Path) -> list[tuple[str, int]]:
+    """The files of a tar, as Python reads it."""
+    with tarfile.open(tar, errors="surrogateescape") as file:
+        return [(member.name, member.size) for member in file if member.isreg()]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["b.jpg", "a.jpg"],
+        ["a/x.jpg", "a-b/x.jpg", "a.jpg"],  # folder by folder: a/x, a-b/x, a.jpg
+        ["a/b/c/d.jpg", "a/b.jpg", "a/b/c.jpg", "a/b/c-.jpg", "a.b/c.jpg"],
+        ["A.jpg", "a.JPG", "b.JpEg", "B.jpg"],
+        [".hidden.jpg", ".hidden/x.jpg", "..more.jpg"],
+        ["with space.jpg", " .jpg", "line\nend.jpg", "tab\t.jpg", "\x1b[31m.jpg", "back\\slash.jpg", '"quoted".jpg'],
+        ["é.jpg", "e\u0301.jpg", "z.jpg", "日本.jpg", "\U0001f431.jpg"],
+        [os.fsdecode(b"latin-\xe9.jpg"), os.fsdecode(b"\xff/\xfe.jpg"), "utf-8-é.jpg"],  # by bytes, not by letters
+        ["x" * 200 + ".jpg", f"{'d' * 90}/{'e' * 90}/{'f' * 200}.jpg", "x" * 100, "x" * 99 + "/y"],
+        ["no extension", "two.dots.jpg", "-", "--sort", "@list", "*", "[a].jpg", "{a}.jpg"],
+        [],
+    ],
+    ids=lambda names: ascii(" ".join(names))[1:30],
+)
+def test_the_files_come_in_the_order_of_tar(root: Path, names: list[str]) -> None:
+    write_tree(root, {name: b"x" * number for number, name in enumerate(names)})
+    (root / "empty folder").mkdir()
+    assert listed(root) == in_tar(tar_of(root, root.with_suffix(".tar")))
+    assert len(listed(root)) == len(names)
+
+
+PARTS = st.text(st.sampled_from("aB.-_ 0é\n"), min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
+TREES = st.recursive(st.none(), lambda below: st.dictionaries(PARTS, below, max_size=4), max_leaves=12)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=st.dictionaries(PARTS, TREES, max_size=5))
+def test_any_tree_comes_in_the_order_of_tar(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, object]) -> None:
+    folder = tmp_path_factory.mktemp("trees") / "tree"
+
+    def make(path: Path, below: object) -> None:
+        if isinstance(below, dict):
+            path.mkdir()
+            for name, deeper in below.items():
+                make(path / name, deeper)
+        else:
+            path.touch()
+
+    make(folder, tree)
+    assert listed(folder) == in_tar(tar_of(folder, folder.with_name("tree.tar")))
+
+
+def test_links_are_followed_and_each_file_counts_wherever_it_is(root: Path, tmp_path: Path) -> None:
+    write_tree(root, {"a/1.jpg": b"1", "b/2.jpg": b"22", "empty.jpg": b""})
+    write_tree(tmp_path / "elsewhere", {"deep/3.jpg": b"333"})
+    (root / "c").symlink_to("a")
+    (root / "d").symlink_to(tmp_path / "elsewhere")
+    (root / "4.jpg").symlink_to("b/2.jpg")
+    (root / "5.jpg").symlink_to("4.jpg")
+    (root / "b" / "6.jpg").hardlink_to(root / "a" / "1.jpg")
+    assert listed(root) == in_tar(tar_of(root, tmp_path / "a.tar"))
+    assert [name for name, _ in listed(root)] == [
+        *("./4.jpg", "./5.jpg", "./a/1.jpg", "./b/2.jpg", "./b/6.jpg", "./c/1.jpg", "./d/deep/3.jpg", "./empty.jpg")
+    ]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../../photos"])
+def test_a_folder_that_contains_itself_is_an_error_that_names_the_link(root: Path, target: str) -> None:
+    write_tree(root, {"a/1.jpg": JPEG})
+    (root / "a" / "again").symlink_to(target)
+    with pytest.raises(DataError, match=r"photos/a/again.* is again within itself, because of a link: remove the link"):
+        list_files(root)
+
+
+def test_a_few_links_to_one_folder_are_no_loop(root: Path) -> None:
+    write_tree(root, {"a/1.jpg": JPEG})
+    for number in range(20):
+        (root / f"link-{number}").symlink_to("a")
+    assert len(list_files(root)) == 21
+
+
+def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -> None:
+    for number in range(40):
+        (root / f"{number}").mkdir()
+        for name in "ab":
+            (root / f"{number}" / name).symlink_to(f"../{number + 1}")
+    write_tree(root, {"40/1.jpg": JPEG})
+    with pytest.raises(DataError, match="is there on more than 1,000 ways, because of a link: remove the link"):
+        list_files(root)
+
+
+def test_what_is_no_file_is_named_with_the_cause(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(root, {"1.jpg": JPEG})
+    (root / "broken.jpg").symlink_to("nowhere")
+    (root / "itself.jpg").symlink_to("itself.jpg")
+    os.mkfifo(root / "pipe.jpg")
+    (root / "null.jpg").symlink_to("/dev/null")
+    monkeypatch.chdir(root)  # the address of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.jpg")
+    expected = {
+        "broken.jpg": "No such file or directory",
+        "itself.jpg": "Too many levels of symbolic links",
+        "null.jpg": "a device, not a file",
+        "pipe.jpg": "a pipe, not a file",
+        "socket.jpg": "a socket, not a file",
+    }
+    assert dict(list_files(root).others) == expected
+    index = scan_folder(Folder(root))
+    assert {item.name: item.why for item in index.left_out} == {f"./{name}": why for name, why in expected.items()}
+    assert index.left_out_count == len(expected)
+    assert [index.key(row) for row in range(len(index))] == ["./1"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from gpuloader.errors import DataError
+from gpuloader.shards import open_index
+from gpuloader.shards.folder import Folder
+try:
+    index = open_index(Folder(Path(sys.argv[1])))
+    print(len(index), *[f"{item.name} ({item.why})" for item in index.left_out])
+except DataError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(root: Path) -> None:
+    write_tree(root, {"1.jpg": JPEG, "closed/2.jpg": JPEG})
+    (root / "closed").chmod(0)
+    said = where_modes_hold().run(PROGRAM, root).stdout
+    (root / "closed").chmod(0o755)
+    assert "photos/closed cannot be read (Permission denied): check your permissions, or leave the folder out" in said
+
+
+def test_a_file_that_may_not_be_read_is_named_and_left_out_until_it_may(root: Path) -> None:
+    """Its size, times and inode stay as they are when it is allowed."""
+    write_tree(root, {"1.jpg": JPEG, "2.jpg": JPEG, "3.jpg": JPEG})
+    (root / "2.jpg").chmod(0)
+    for _ in range(2):
+        assert where_modes_hold().run(PROGRAM, root).stdout == "2 ./2.jpg (Permission denied)\n"
+    (root / "2.jpg").chmod(0o644)
+    assert where_modes_hold().run(PROGRAM, root).stdout == "3\n"
+
+
+def test_a_folder_that_is_gone_is_an_error(root: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere cannot be read \(No such file or directory\)"):
+        list_files(root / "nowhere")
+
+
+# --- its samples
+
+
+def rotated() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(picture(10, 20), "JPEG", exif=exif)
+
+
+SAMPLES = {
+    "pairs": {
+        f"{i:04d}.{ext}": data for i in range(3) for ext, data in {"jpg": jpeg(9 + i, 9), "cls": b"%d" % i}.items()
+    },
+    "classes": {"b/1.jpg": JPEG, "a/1.jpg": JPEG, "a-b/1.png": encoded(picture(5, 6), "PNG"), "a.jpg": JPEG},
+    "formats": {
+        "1.png": encoded(picture(5, 6), "PNG"),
+        "2.webp": encoded(picture(5, 6), "WEBP"),
+        "3.bmp": encoded(picture(5, 6), "BMP"),
+        "4.tiff": encoded(picture(5, 6), "TIFF"),
+        "5.npy": saved(np.zeros((4, 3, 3), np.uint8)),
+    },
+    "upper case": {"a.JPG": JPEG, "b.Jpeg": JPEG, "a.CLS": b"7"},
+    "components": {"a.jpg": JPEG, "a.json": b"{}", "a.mask.png": encoded(picture(8, 12), "PNG"), "a.txt": b""},
+    "turned": {"a.jpg": rotated()},
+    "far headers": {"a.jpg": JPEG[:2] + b"\xff\xe1\xff\xff" + bytes(65533) + JPEG[2:]},
+    "wrong": {"a.jpg": b"", "b.jpg": b"no image", "c.jpg": JPEG[:40], "d.jpg": JPEG, "d.cls": b"x", "e.cls": b"1" * 99},
+    "one key": {"a.1.jpg": JPEG, "a.2.jpg": JPEG, "b.jpg": JPEG, "b.png": encoded(picture(5, 6), "PNG")},
+    "no samples": {"a": JPEG, ".b.jpg": JPEG, "c.txt": b"", "d.cls": b"1"},
+    "names": {os.fsdecode(b"\xff/\xe9.jpg"): JPEG, "x" * 200 + ".jpg": JPEG, "line\nend.jpg": JPEG},
+}
+
+
+@pytest.mark.parametrize("files", SAMPLES.values(), ids=SAMPLES.keys())
+def test_the_index_of_a_folder_is_that_of_its_tar(root: Path, files: dict[str, bytes]) -> None:
+    write_tree(root, files)
+    folder, tar = Folder(root), tar_of(root, root.with_suffix(".tar"))
+    index, expected = scan_folder(folder), scan(tar)
+    for name in ("image_size", "height", "width", "orientation", "seekable", "label"):
+        assert index.column(name).tolist() == expected.column(name).tolist(), name
+    assert [index.key(row) for row in range(len(index))] == [expected.key(row) for row in range(len(expected))]
+    assert index.data_digest == expected.data_digest
+    assert index.extensions == expected.extensions
+    assert [(item.name, item.why) for item in index.left_out] == [(item.name, item.why) for item in expected.left_out]
+    assert index.left_out_count == expected.left_out_count
+    content = tar.read_bytes()
+    for row in range(len(index)):
+        pairs = zip(index.components(row), expected.components(row), strict=True)
+        for (extension, offset, size), (expected_extension, expected_offset, expected_size) in pairs:
+            assert (extension, size) == (expected_extension, expected_size)
+            assert folder.read(size, offset) == content[expected_offset : expected_offset + size]
+
+
+def test_the_samples_are_those_that_the_stems_make(root: Path) -> None:
+    """With no code of ours: files of one folder and stem are a sample, if one of them is an image."""
+    rng = random.Random(0)
+    names = {f"{rng.choice('ab')}/{rng.choice('cd')}/{rng.randrange(30)}" for _ in range(60)}
+    write_tree(root, {f"{name}.{end}": JPEG for name in names for end in ("jpg", "txt") if rng.random() < 0.7})
+    expected = defaultdict(set)
+    for file in sorted(root.rglob("*.*")):
+        expected[f"./{file.relative_to(root).with_suffix('')}"].add(file.suffix[1:])
+    expected = {key: ends for key, ends in expected.items() if "jpg" in ends}
+    index = scan_folder(Folder(root))
+    assert {index.key(row): {each for each, *_ in index.components(row)} for row in range(len(index))} == expected
+    widths = [Image.open(io.BytesIO((root / f"{key}.jpg").read_bytes())).size for key in expected]
+    assert list(zip(index.column("width").tolist(), index.column("height").tolist(), strict=True)) == widths
+
+
+# --- its index file
+
+
+def test_the_index_is_kept_in_the_users_cache_and_the_folder_is_not_written_to(photos: Path) -> None:
+    before = sorted(photos.parent.rglob("*"))
+    index = open_index(Folder(photos))
+    assert sorted(photos.parent.rglob("*")) == before
+    assert index_file(Folder(photos)).parent == cache_folder()
+    assert ShardIndex.load(index_file(Folder(photos)), Folder(photos)).digest() == index.digest()
+
+
+def test_a_folder_has_one_index_however_it_is_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (photos.parent / "link").symlink_to(photos)
+    monkeypatch.chdir(photos)
+    names = (photos, Path(), Path("../photos"), photos.parent / "link")
+    assert len({index_file(Folder(name)) for name in names}) == 1
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are opened."""
+    names: list[str] = []
+    opens = Folder.open
+
+    def noting(folder: Folder, number: int) -> int:
+        names.append(folder.listing.name(number))
+        return opens(folder, number)
+
+    monkeypatch.setattr(Folder, "open", noting)
+    return names
+
+
+def test_no_file_is_read_again_while_nothing_changes(
+    photos: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_index(Folder(photos))
+    assert set(opened) == {
+        f"{name}/{i}.{end}" for name, i in zip("aabbb", range(5), strict=True) for end in ("jpg", "cls")
+    }
+    opened.clear()
+    (photos / "a" / "0.jpg").chmod(0o600)
+    (photos.parent / "link").hardlink_to(photos / "a" / "1.jpg")
+    assert open_index(Folder(photos)).digest() == first.digest()
+    assert opened == []
+    assert caplog.text == ""
+
+
+def replace_by_another(file: Path) -> None:
+    """As large and as old."""
+    new, before = file.with_suffix(".new"), file.stat()
+    new.write_bytes(file.read_bytes())
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new.replace(file)
+
+
+CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("added", lambda root: (root / "a" / "9.jpg").write_bytes(JPEG), "1 file added (./a/9.jpg)"),
+    ("removed", lambda root: (root / "a" / "0.jpg").unlink(), "2 files removed (./a/0.cls, ./a/0.jpg)"),
+    ("resized", lambda root: (root / "b" / "3.jpg").write_bytes(JPEG), "1 file of another size (./b/3.jpg)"),
+    (
+        "renamed",
+        lambda root: (root / "b" / "3.cls").rename(root / "b" / "3.txt"),
+        "1 file added (./b/3.txt), 1 file re",
+    ),
+    ("touched", lambda root: os.utime(root / "b" / "4.jpg"), "1 file written or touched since (./b/4.jpg)"),
+    (
+        "made older",
+        lambda root: os.utime(root / "b" / "4.jpg", ns=(1, 1)),
+        "1 file written or touched since (./b/4.jpg)",
+    ),
+    ("replaced", lambda root: replace_by_another(root / "a" / "1.jpg"), "1 file written or touched since (./a/1.jpg)"),
+    ("no image", lambda root: (root / "notes").write_bytes(b""), "1 file written or touched since (./notes)"),
+    (
+        "many",
+        lambda root: [(root / f"{i}.jpg").write_bytes(JPEG) for i in range(5)],
+        "5 files added (./0.jpg, ./1.jpg, ./2.jpg, ...)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_what_changed_is_named_and_the_index_made_again(
+    photos: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object], says: str
+) -> None:
+    open_index(Folder(photos))
+    time.sleep(0.02)  # a file system counts in ticks of some milliseconds
+    change(photos)
+    assert open_index(Folder(photos)).digest() == scan_folder(Folder(photos)).digest()
+    messages = [record.getMessage() for record in caplog.records if "changed since" in record.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{photos} changed since it was indexed: {says}")
+    assert messages[0].endswith("; it is indexed again")
+    caplog.clear()
+    open_index(Folder(photos))
+    assert "changed since" not in caplog.text
+
+
+def test_an_index_that_is_damaged_is_not_used(photos: Path) -> None:
+    index = open_index(Folder(photos))
+    for damaged in (b"", b"x", index.to_bytes()[:-1] + b"?"):
+        index_file(Folder(photos)).write_bytes(damaged)
+        assert open_index(Folder(photos)).digest() == index.digest()
+        assert index_file(Folder(photos)).read_bytes() == index.to_bytes()
+
+
+def test_an_index_beside_the_folder_is_used(photos: Path, opened: list[str]) -> None:
+    open_index(Folder(photos))
+    index_file(Folder(photos)).rename(photos.with_name("photos.gpuidx"))
+    opened.clear()
+    assert len(open_index(Folder(photos))) == 5
+    assert opened == []
+
+
+def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path, opened: list[str]) -> None:
+    """It is larger than the folder that it is of."""
+    write_tree(root, {"1.jpg": b""})
+    for number in range(LEFT_OUT_KEPT + 1):
+        (root / f"{number:0200d}{chr(0x1F431) * 10}").symlink_to("nowhere")
+    assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
+    opened.clear()
+    assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
+    assert opened == []
+
+
+def test_two_processes_that_index_at_once_both_have_it(photos: Path) -> None:
+    work = (
+        "import sys; from pathlib import Path; from gpuloader.shards import open_index\n"
+        "from gpuloader.shards.folder import Folder\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(open_index(Folder(Path(sys.argv[1]))).digest().hex())"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [Program(work, photos, text=True, **pipes) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    said = []
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        said.append(process.communicate(timeout=300)[0].strip())
+    assert said == [scan_folder(Folder(photos)).digest().hex()] * 2
+    assert ShardIndex.load(index_file(Folder(photos)), Folder(photos)).digest().hex() == said[0]
+
+
+# --- what happens between listing and reading
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.write_bytes(b"other"),
+        lambda file: os.utime(file, ns=(1, 1)),
+        replace_by_another,
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
+        Path.unlink,
+    ],
+    ids=["written", "touched", "replaced", "pipe", "folder", "device", "removed"],
+)
+def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
+    photos: Path, change: Callable[[Path], object]
+) -> None:
+    folder = Folder(photos)
+    assert len(folder.listing) == 10
+    change(photos / "a" / "1.jpg")
+    with pytest.raises(ShardChangedError, match=r"photos/a/1\.jpg"):
+        scan_folder(folder)
+
+
+def test_listing_a_folder_says_so_when_it_takes_long(
+    photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        list_files(photos)
+        assert caplog.text == ""
+        monkeypatch.setattr("gpuloader.shards.folder._SILENT_SECONDS", -1)
+        list_files(photos)
+    assert f"listing the files of {photos}: " in caplog.text
+
+
+def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:
+    write_tree(root, {f"{number:03d}.jpg": b"x" * (number % 3) for number in range(100)})
+    folder = Folder(root)
+    starts = folder.listing.start
+    assert folder.files_at(starts).tolist() == list(range(100))
+    assert folder.files_at(starts + np.maximum(folder.listing.size - 1, 0)).tolist() == list(range(100))
