@@ -3,13 +3,13 @@
     {"shard": "train-0003.tar", "key": "n01440764_10026", "offset": 1536, "cause": "a JPEG that is cut: ..."}
 
 The shard is named without its folder, so that the file stays valid if the shards are moved. The offset is that of the
-image's bytes in the shard.
+image's bytes in the shard. For a folder of files, the shard is the file ("photos/cat/0001.jpg"), and the offset is 0.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import read_regular
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.shard_set import ShardSet
 
 _Entry: TypeAlias = tuple[str, str, int, str]
@@ -36,8 +37,8 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
     path = path.resolve()  # a link stays a link
     lines = []
     for sample, cause in sorted(bad.items()):
-        where = shards.locate(sample)
-        entry = {"shard": Path(where.shard).name, "key": where.key, "offset": where.offset, "cause": cause}
+        shard, key, offset = _place(shards, sample)
+        entry = {"shard": shard, "key": key, "offset": offset, "cause": cause}
         lines.append(json.dumps(entry) + "\n")
     with atomic_file(path) as file:
         file.write("".join(lines).encode())
@@ -87,7 +88,25 @@ def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[st
     samples: dict[tuple[str, str, int], list[int]] = {}
     for number, shard in enumerate(shards.shards):
         ids = shards.samples_of(number)
+        wanted = _starts_in(shard, offsets) if isinstance(shard, Folder) else offsets.get(shard.name, ())
         image_offsets = shards.index.column("image_offset", ids.start, ids.stop)
-        for row in np.flatnonzero(np.isin(image_offsets, list(offsets.get(shard.name, ())))).tolist():
-            samples.setdefault((shard.name, shards.index.key(ids[row]), int(image_offsets[row])), []).append(ids[row])
+        for row in np.flatnonzero(np.isin(image_offsets, list(wanted))).tolist():
+            samples.setdefault(_place(shards, ids[row]), []).append(ids[row])
     return samples
+
+
+def _place(shards: ShardSet, sample: int) -> tuple[str, str, int]:
+    """Returns the name of a sample's shard or file, its key and its offset, as the file of a quarantine has them."""
+    where = shards.locate(sample)
+    shard = shards.shards[shards.shard_of(sample)]
+    path = Path(where.shard)
+    name = f"{shard.name}/{path.relative_to(shard.path)}" if isinstance(shard, Folder) else path.name
+    return name, where.key, where.offset
+
+
+def _starts_in(folder: Folder, names: Iterable[str]) -> list[int]:
+    """Returns the offsets of those files of a folder that are named "FOLDER/FILE"."""
+    wanted = {name.removeprefix(f"{folder.name}/") for name in names if name.startswith(f"{folder.name}/")}
+    listing = folder.listing
+    numbers = range(len(listing)) if wanted else ()
+    return [int(listing.start[number]) for number in numbers if listing.name(number) in wanted]

@@ -179,7 +179,7 @@ class ShardSet:
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
-        shard = self._shard_of(samples)  # the first that is not complete; after all of them if there is none
+        shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
@@ -237,10 +237,14 @@ class ShardSet:
         )
         return {sample: cause for sample, cause in causes if cause}
 
+    def shard_of(self, sample: int) -> int:
+        """Returns the number of the shard that a sample is in."""
+        return int(np.searchsorted(self._starts, sample, side="right")) - 1
+
     def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
         offset = self.index.at("image_offset", np.array([sample]))
-        shard = self.shards[self._shard_of(sample)]
+        shard = self.shards[self.shard_of(sample)]
         if isinstance(shard, Folder):
             path = shard.path_of(int(shard.files_at(offset)[0]))
             return Location(str(path), self.index.key(sample), 0)
@@ -290,7 +294,7 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard = self._shard_of(sample)
+        shard = self.shard_of(sample)
         offset_and_size = self.index.component(sample, extension)
         if offset_and_size is None:
             return None
@@ -317,7 +321,7 @@ class ShardSet:
         It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
         that reading downloads it again; then what was read of it counts for nothing, and the result is True.
         """
-        shard = self._shard_of(sample)
+        shard = self.shard_of(sample)
         return (
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
@@ -349,9 +353,6 @@ class ShardSet:
     def __del__(self) -> None:
         if hasattr(self, "_lock"):
             self.close()
-
-    def _shard_of(self, sample: int) -> int:
-        return int(np.searchsorted(self._starts, sample, side="right")) - 1
 
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, samples, side="right") - 1
@@ -404,7 +405,10 @@ class ShardSet:
                 self._read_cached(to_read)
                 for row in np.flatnonzero(to_read[:, 2]).tolist():
                     check_wanted(wanted)
-                    os.preadv(int(to_read[row, 0]), [views[chosen[first + row]]], int(to_read[row, 1]))
+                    file, offset, size, _ = to_read[row].tolist()
+                    if os.preadv(file, [views[chosen[first + row]]], offset) != size:
+                        folder.check(int(numbers[first + row]), file)
+                        raise DataError(f"{folder.path_of(int(numbers[first + row]))} cannot be read whole")
                 touched = [folder.check(number, file) for number, file in zip(numbers[some].tolist(), files)]
                 if any(touched):
                     self.accepted.forget(shard)

@@ -17,7 +17,7 @@ from loaders import CUT, evaluation, loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 from PIL import Image
 
-from gpuloader import BadImageError, Field, GPULoader, BadImages, Sampling, ShardChangedError, World
+from gpuloader import BadImageError, BadImages, Field, GPULoader, Sampling, ShardChangedError, World
 from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
@@ -69,6 +69,12 @@ def named(folder: Path, number: int) -> Path:
 
 def opened(source: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     return loader(source, batch_size, **{"label_from": "auto", "output": "dict", **kwargs})
+
+
+def three_epochs(loader: GPULoader) -> None:
+    """More than what was read ahead."""
+    for _ in range(3):
+        list(loader)
 
 
 def assert_equal(ours: Any, theirs: Any) -> None:  # noqa: ANN401
@@ -195,19 +201,20 @@ def test_bad_images_are_replaced_as_in_the_tar_and_their_files_are_named(tmp_pat
         for number, each in enumerate((ours, theirs)):
             each.write_quarantine(tmp_path / f"{number}.jsonl")
             records.append([json.loads(line) for line in (tmp_path / f"{number}.jsonl").read_text().splitlines()])
-    assert {record["shard"] for record in records[0]} == {str(named(folder, number)) for number in (4, 9, 17)}
+    assert {record["shard"] for record in records[0]} == {
+        *("photos/ant-eater/004.jpg", "photos/ant/009.jpg", "photos/Bee/017.jpg")
+    }
     assert [(record["key"], record["cause"]) for record in records[0]] == [
         (record["key"], record["cause"]) for record in records[1]
     ]
-    for file, other in (("0", tar), ("1", folder)):  # what one found, the other leaves out
-        with (
-            opened(other, on_error=BadImages(known=tmp_path / f"{file}.jsonl")) as third,
-            opened(folder, on_error=BadImages(known=tmp_path / "0.jsonl")) as ours,
-        ):
-            assert_equal_batches(third, ours)
+    with (
+        opened(folder, on_error=BadImages(known=tmp_path / "0.jsonl")) as ours,
+        opened(tar, on_error=BadImages(known=tmp_path / "1.jsonl")) as theirs,
+    ):
+        assert_equal_batches(ours, theirs)
     with opened(folder, shuffle=False) as ours, pytest.raises(BadImageError) as caught:
         list(ours)
-    assert str(named(folder, 9)) in str(caught.value)
+    assert str(named(folder, 17)) in str(caught.value)  # the first: tar sorts capital letters first
 
 
 # --- files that change
@@ -257,9 +264,8 @@ def test_a_file_that_changes_is_an_error_that_names_it(
     with opened(photos, 4, on_error=on_error, shuffle=False) as ours:
         list(ours)
         change(named(photos, 22))
-        with pytest.raises(ShardChangedError, match=r"Bee/0|ant-eater/022\.jpg") as caught:
-            for _ in range(3):
-                list(ours)
+        with pytest.raises(ShardChangedError, match=r"ant-eater/0\d\d\.jpg") as caught:
+            three_epochs(ours)
         assert "Make a new loader once the folder is final" in str(caught.value)
 
 
@@ -289,7 +295,7 @@ def test_a_component_that_changes_is_an_error_that_names_it(tmp_path: Path) -> N
     ids=["chmod", "link", "another file"],
 )
 def test_what_changes_no_file_is_no_error(photos: Path, change: Callable[[Path], object]) -> None:
-    with opened(photos, shuffle=False) as ours:
+    with evaluation(photos, label_from="auto", output="dict") as ours:
         expected = list(ours)
         change(photos)
         for _ in range(3):
@@ -310,15 +316,13 @@ def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_
     before, good = file.stat(), file.read_bytes()
     cut = good[: len(good) // 2].ljust(len(good), b"\0")
     with evaluation(photos, 4, label_from="auto", shuffle=False) as ours:
-        for _ in range(3):
-            list(ours)
+        three_epochs(ours)
         assert len(seen) == COUNT  # in the first epoch alone
-        with file.open("r+b") as opened:
-            opened.write(cut)
+        with file.open("r+b") as in_place:
+            in_place.write(cut)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(BadImageError) as caught:
-            for _ in range(3):
-                list(ours)
+            three_epochs(ours)
         assert cut in seen
         assert str(file) in str(caught.value)
 
