@@ -258,10 +258,11 @@ class ShardSet:
         for number, folder in enumerate(self.shards):
             if isinstance(folder, Folder) and (unseen := self._unseen_pictures(number, folder, extensions)):
                 names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
+                command = f"gpuloader pack {shlex.quote(str(folder))} shards"
                 raise DataError(
                     f"{folder} has {counted(len(unseen), 'picture')} that no sample would show, such as {names}: a key "
-                    f"ends at the first dot of the file's name, and has one image. `gpuloader pack {shlex.quote(str(folder))} "
-                    f"shards` takes all pictures; or rename them"
+                    f"ends at the first dot of the file's name, and has one image. `{command}` takes all "
+                    f"pictures; or rename them"
                 )
 
     def _unseen_pictures(self, number: int, folder: Folder, extensions: Collection[str]) -> list[int]:
