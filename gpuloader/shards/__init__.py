@@ -3,7 +3,7 @@
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import index_file, open_index, open_indexes, open_set
-from gpuloader.shards.labels import Labels, find_class_names, find_labels, make_labels
+from gpuloader.shards.labels import Labels, find_class_names, make_labels, resolve_place
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -22,7 +22,6 @@ __all__ = [
     "Tar",
     "Wanted",
     "find_class_names",
-    "find_labels",
     "index_file",
     "make_labels",
     "open_index",
@@ -31,6 +30,7 @@ __all__ = [
     "read_class_names",
     "read_quarantine",
     "resolve_local",
+    "resolve_place",
     "resolve_shards",
     "scan_to_damage",
     "user_path",
