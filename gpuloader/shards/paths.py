@@ -7,6 +7,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,8 +26,6 @@ Or URLs."""
 
 SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
 """Names of folders that are parts of a data set instead of classes."""
-
-_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
 
 Shard: TypeAlias = Path | Folder | RemoteShard
 
@@ -136,29 +135,30 @@ def _expand_folder(path: Path) -> list[Shard]:
     """Returns the tars in a folder; or the folder, if pictures are in it."""
     # If the folder may not be read, this raises, while `glob` would find nothing.
     found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
-    picture = _find_picture(path, ["*/*"] if found else _DEPTHS)
-    if found and picture:
-        raise ConfigError(
-            f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: give "
-            f"{path}/*.tar, or move the tars elsewhere"
-        )
-    if not picture:
-        return _check_any(found, f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}")
+    if found:
+        beside = (file for file in path.glob("[!.]*/*") if _is_picture(file.name) and file.is_file())
+        if picture := next((file for file in beside if file.suffix.lower() != ".npy"), None):
+            raise ConfigError(
+                f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: "
+                f"give {path}/*.tar, or move the tars elsewhere"
+            )
+        return [*found]
+    folder = Folder(path)
+    pictures = filter(_is_picture, map(folder.listing.name, range(len(folder.listing))))
+    if (first := next(pictures, None)) is None:
+        return _check_any([], f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}")
     folders = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
-    if folders and set(folders) <= SPLITS and picture.parent != path:
+    if folders and set(folders) <= SPLITS and all("/" in name for name in chain([first], pictures)):
         raise ConfigError(
             f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "
             f"{path / folders[0]}"
         )
-    return [Folder(path)]
+    return [folder]
 
 
-def _find_picture(folder: Path, depths: Sequence[str]) -> Path | None:
-    """Returns a picture in a folder, which is at one of the depths, such as "*/*"; None if there is none."""
-    files = (file for depth in depths for file in folder.glob(depth))
-    return next(
-        (file for file in files if file.suffix.lower().removeprefix(".") in IMAGE_EXTENSIONS and file.is_file()), None
-    )
+def _is_picture(name: str) -> bool:
+    stem, _, extension = name.rpartition("/")[2].rpartition(".")
+    return extension.lower() in IMAGE_EXTENSIONS and stem[:1] not in ("", ".")
 
 
 def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:

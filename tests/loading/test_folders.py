@@ -30,14 +30,14 @@ def mask(i: int) -> Image.Image:
     return picture(*SIZES[i % len(SIZES)], seed=1000 + i).convert("L")
 
 
-def files_of(bad: dict[int, bytes] | None = None, fields: bool = False, first: int = 0) -> dict[str, bytes]:
-    """The i-th picture is in the class i % 3; with `fields` it has a JSON and a mask beside it."""
+def files_of(bad: dict[int, bytes] | None = None, masks: bool = False, first: int = 0) -> dict[str, bytes]:
+    """The i-th picture is in the class i % 3 and has a JSON beside it; with `masks` also a mask."""
     files = {}
     for i in range(first, first + COUNT):
         stem = f"{CLASSES[i % 3]}/{i:03d}"
         files[f"{stem}.jpg"] = (bad or {}).get(i, jpeg(*SIZES[i % len(SIZES)], seed=i))
-        if fields:
-            files[f"{stem}.json"] = json.dumps({"number": i}).encode()
+        files[f"{stem}.json"] = json.dumps({"number": i}).encode()
+        if masks:
             files[f"{stem}.mask.png"] = encoded(mask(i), "PNG")
     return files
 
@@ -45,7 +45,7 @@ def files_of(bad: dict[int, bytes] | None = None, fields: bool = False, first: i
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """To be read only."""
-    return write_tree(tmp_path_factory.mktemp("folders") / "photos", files_of(fields=True))
+    return write_tree(tmp_path_factory.mktemp("folders") / "photos", files_of())
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def tar(folder: Path) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """To be changed: 24 pictures and nothing else, kept for reading by the loaders of one test."""
+    """To be changed: the same for one test."""
     return write_tree(tmp_path / "photos", files_of())
 
 
@@ -125,7 +125,9 @@ def test_the_batches_are_those_of_the_tar(folder: Path, tar: Path, kwargs: dict[
         assert ours.state_dict() == theirs.state_dict()
 
 
-def test_fields_are_those_of_the_files_beside_the_image(folder: Path, tar: Path) -> None:
+def test_fields_are_those_of_the_files_beside_the_image(tmp_path: Path) -> None:
+    folder = write_tree(tmp_path / "photos", files_of(masks=True))
+    tar = tar_of(folder, tmp_path / "photos.tar")
     fields = {"facts": Field("json"), "number": Field("json:number"), "mask": Field("mask.png", np_image)}
     with opened(folder, fields=fields) as ours, opened(tar, fields=fields) as theirs:
         batches = list(ours)
@@ -141,7 +143,7 @@ def test_a_component_is_the_file(folder: Path) -> None:
         shards = run_of(ours).shards
         for sample in range(COUNT):
             key = shards.index.key(sample)
-            for extension in ("jpg", "json", "mask.png"):
+            for extension in ("jpg", "json"):
                 assert shards.read_component(sample, extension) == (folder / f"{key}.{extension}").read_bytes()
             assert shards.read_component(sample, "txt") is None
             assert shards.locate(sample) == (str(folder / f"{key}.jpg"), key, 0)
@@ -270,7 +272,7 @@ def test_a_file_that_changes_is_an_error_that_names_it(
 
 
 def test_a_component_that_changes_is_an_error_that_names_it(tmp_path: Path) -> None:
-    folder = write_tree(tmp_path / "photos", files_of(fields=True))
+    folder = write_tree(tmp_path / "photos", files_of())
     with opened(folder) as ours:
         shards = run_of(ours).shards
         assert shards.read_component(0, "json") is not None
@@ -280,7 +282,7 @@ def test_a_component_that_changes_is_an_error_that_names_it(tmp_path: Path) -> N
             with pytest.raises(ShardChangedError, match=r"photos/Bee"):
                 shards.read_component(0, "json")
             shutil.rmtree(folder)
-            write_tree(folder, files_of(fields=True))
+            write_tree(folder, files_of())
             shards.shards[0].__dict__.pop("listing", None)  # as a new loader lists it
             assert shards.read_component(0, "json") is not None
 

@@ -13,8 +13,9 @@ from naming import named
 from oracle import torchvision
 from torch.utils.data import IterableDataset, TensorDataset
 
-from gpuloader.errors import ConfigError, ShardNotFoundError
+from gpuloader.errors import ConfigError, DataError, ShardNotFoundError
 from gpuloader.shards import Tar, resolve_local, resolve_shards
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.remote import RemoteShard, urls
 
 ImageFolder = torchvision.datasets.ImageFolder
@@ -22,8 +23,14 @@ FILES = (
     *(f"train-{number:04d}.tar" for number in range(12)),
     *("train-0000.tar.gpuidx", "train-0000.tar.idx", "train-0000.idx", "val-a.tar", "val-b.tar", "notes.txt"),
     *("deep/er/x.tar", "deep/y.tar", "odd {name}.tar", "odd [1].tar", "no-tar/notes.txt", "data.zip"),
-    *("classes/cat/1.jpg", "classes/README.txt", "two splits/train/cat/1.JPEG", "flat/1.png", "flat/notes.txt"),
     *("two folders/train/0.tar", "two folders/train/1.tar", "two folders/val/0.tar"),
+)
+PICTURES = (
+    *("classes/cat/1.jpg", "classes/README.txt", "two splits/train/cat/1.JPEG", "flat/1.png", "flat/notes.txt"),
+    *("nested/a/b/c/d/e/1.webp", "nested/README.md", "shards/x.tar", "shards/preview.jpg", "shards/logs/1.txt"),
+    *("shards/.thumbnails/1.jpg", "shards/means/1.npy", "hidden/.1.jpg", "both/x.tar", "both/cat/1.jpg"),
+    *("top and splits/train/1.jpg", "top and splits/0.jpg", "splits and classes/train/1.jpg"),
+    *("splits and classes/cat/1.jpg", "by name/a.tar/1.jpg", "arrays/1.npy"),
 )
 
 
@@ -31,7 +38,7 @@ FILES = (
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder and the home, with empty files."""
     home = tmp_path / "home"
-    for name in FILES:
+    for name in (*FILES, *(f"pics/{name}" for name in PICTURES)):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).touch()
     monkeypatch.chdir(home)
@@ -66,6 +73,8 @@ def train(*numbers: int) -> list[str]:
         ("**/*.tar", None),
         ("deep/**", ["deep/er/x.tar", "deep/y.tar"]),  # files alone
         ("~/val-a.tar", ["~/val-a.tar"]),
+        ("pics/shards", ["pics/shards/x.tar"]),  # a preview beside tars, hidden pictures and other folders are ignored
+        ("pics/flat/1.png", ["pics/flat/1.png"]),  # a file is taken for a shard
         ("~/val-*.tar", ["~/val-a.tar", "~/val-b.tar"]),
         (["val-b.tar", "train-0001.tar"], ["val-b.tar", "train-0001.tar"]),
         (("val-b.tar", Path("deep"), "train-{0001..0002}.tar"), ["val-b.tar", "deep/y.tar", *train(1, 2)]),
@@ -75,7 +84,8 @@ def train(*numbers: int) -> list[str]:
 )
 def test_each_form_gives_its_shards_in_order(tar: Tar, expected: list[str] | None, folder: Path) -> None:
     if expected is None:
-        expected = sorted(name for name in FILES if name.endswith(".tar"))
+        found = (*FILES, *(f"pics/{name}" for name in PICTURES))
+        expected = sorted(name for name in found if name.endswith(".tar"))
     assert resolve_shards(tar) == [Path(name).expanduser() for name in expected]
 
 
@@ -153,14 +163,15 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("no/where/*.tar", ["no/where is no folder (there is no folder no either)"]),
         ("d[e]ep", ["no file matches d[e]ep; similar names are deep"]),  # it matches a folder
         ("train-0000.tar.gpu*", ["no file matches"]),
-        ("no-tar", ["no *.tar in the folder no-tar: check the path"]),
-        ("two folders", ["no *.tar in the folder two folders, but in its folders train, val: check the path"]),
+        ("no-tar", ["neither *.tar nor pictures in the folder no-tar: check the path"]),
+        (
+            "two folders",
+            ["neither *.tar nor pictures in the folder two folders, but in its folders train, val: check the path"],
+        ),
         ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
-        ("classes", ["no *.tar in the folder classes, but images: `gpuloader pack classes shards`", "tar='shards'"]),
-        ("two splits", ["`gpuloader pack 'two splits/train' shards` makes shards of its class folders"]),
-        ("flat", ["no *.tar in the folder flat, but images: `tar -cf images.tar -C flat .`", "label_from=None"]),
+        ("pics/hidden", ["neither *.tar nor pictures in the folder pics/hidden: check the path"]),
     ],
     ids=named,
 )
@@ -188,6 +199,15 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
         (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
         *((tar, ["tar='': allowed is a path, a URL, a folder"]) for tar in ("", [""], ["val-a.tar", ""], "file://")),
         ("train-{0000..0001.tar", ["the brace pattern 'train-{0000..0001.tar' cannot be read"]),
+        (
+            "pics/two splits",
+            ["has the splits train instead of classes: give one of them, such as pics/two splits/train"],
+        ),
+        (
+            "pics/both",
+            ["pics/both has tars, such as x.tar, and folders of pictures, such as cat: give pics/both/*.tar"],
+        ),
+        (["pics/flat", "./pics/flat"], ["the shard pics/flat is named twice"]),
     ],
     ids=named,
 )
@@ -195,6 +215,39 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
     with pytest.raises(ConfigError) as caught:
         resolve_shards(tar)
     assert all(part in str(caught.value) for part in says)
+
+
+@pytest.mark.parametrize(
+    "tar",
+    [
+        "pics/flat",  # pictures alone
+        "pics/classes",
+        "pics/two splits/train",  # one of the splits
+        "pics/nested",  # at any depth
+        "pics/top and splits",  # pictures outside of the splits
+        "pics/splits and classes",  # "train" is a class, too
+        "pics/arrays",  # decoded pictures
+        "pics/by name",  # a folder that is called like a tar
+    ],
+)
+def test_a_folder_of_pictures_is_a_shard(tar: str) -> None:
+    assert resolve_shards(tar) == resolve_shards(Path(tar)) == resolve_shards(f"./{tar}/") == [Folder(Path(tar))]
+    assert resolve_shards([tar, "val-a.tar"]) == [Folder(Path(tar)), Path("val-a.tar")]
+    [folder] = resolve_shards(Path(tar).absolute())
+    assert folder == Folder(Path(tar).absolute())
+
+
+def test_globs_mean_tars(folder: Path) -> None:
+    with pytest.raises(ShardNotFoundError, match=r"no file matches pics/c\*"):
+        resolve_shards("pics/c*")
+
+
+def test_a_folder_of_links_to_itself_is_an_error_at_once() -> None:
+    Path("loops").mkdir()
+    for number in range(300):
+        Path(f"loops/{number}").symlink_to(".")
+    with pytest.raises(DataError, match="loops/0 is again within itself, because of a link"):
+        resolve_shards("loops")
 
 
 class Endless(IterableDataset[int]):
@@ -205,7 +258,10 @@ class Endless(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
-        (lambda: ImageFolder("two splits/train"), "`gpuloader pack 'two splits/train' shards` makes shards of the"),
+        (
+            lambda: ImageFolder("pics/two splits/train"),
+            "`gpuloader pack 'pics/two splits/train' shards` makes shards of the",
+        ),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
         (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
