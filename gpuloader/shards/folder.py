@@ -73,7 +73,7 @@ class Listing:
     pictures: NDArray[np.int64]
     top_folders: Sequence[str]
     others: Sequence[tuple[str, str]]
-    unread: list[int] = field(default_factory=list)
+    unread: list[int]
 
     def __len__(self) -> int:
         return len(self.name_end)
@@ -280,6 +280,7 @@ class _Gathered:
             pictures=np.array(self.pictures, np.int64),
             top_folders=self.top_folders,
             others=self.others,
+            unread=[],
             **columns,
         )
 

@@ -96,11 +96,11 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
         try:
             return Member(name, "file", offset, size, folder.read(HEAD_BYTES, offset) if has_head else b"")
         except ShardChangedError as error:
-            if isinstance(error.__cause__, PermissionError):
-                return error.__cause__.strerror
-            raise
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            return error.__cause__.strerror or "it may not be read"
         except OSError as error:  # of the disk
-            return error.strerror
+            return error.strerror or "it cannot be read"
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for first in range(0, len(names), _FILES_AT_ONCE):

@@ -434,10 +434,12 @@ class ShardSet:
                     file, offset, size, _ = to_read[row].tolist()
                     if os.preadv(file, [views[chosen[first + row]]], offset) != size:
                         folder.check(int(numbers[first + row]), file)
-                        raise DataError(f"{folder.path_of(int(numbers[first + row]))} cannot be read whole")
-                touched = [folder.check(number, file) for number, file in zip(numbers[some].tolist(), files)]
-                if any(touched):
-                    self.accepted.forget(shard)
+                        raise DataError(
+                            f"{folder.path_of(int(numbers[first + row]))} cannot be read whole: check its disk"
+                        )
+                for number, file in zip(numbers[some].tolist(), files):
+                    if folder.check(number, file):
+                        self.accepted.forget(shard)
             finally:
                 for file in files:
                     os.close(file)

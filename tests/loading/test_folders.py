@@ -329,6 +329,23 @@ def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_
         assert str(file) in str(caught.value)
 
 
+def test_what_was_overwritten_is_forgotten_also_if_another_file_is_an_error(photos: Path) -> None:
+    with opened(photos) as ours:
+        shards = run_of(ours).shards
+        first, second = (named(photos, number) for number in (5, 22))
+        keys = [shards.index.key(row) for row in range(COUNT)]
+        ids = np.array([keys.index(f"./{file.relative_to(photos).with_suffix('')}") for file in (first, second)])
+        shards.accepted.note(int(ids[0]), (10, 20))
+        before = first.stat()
+        first.write_bytes(first.read_bytes())
+        os.utime(first, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.utime(second, ns=(1, 1))
+        with pytest.raises(ShardChangedError):
+            shards.read_images(ids, Arena())
+        shards.read_images(ids[:1], Arena())
+        assert shards.accepted.of(ids[:1]).tolist() == [[0, 0]]
+
+
 def test_few_descriptors_are_enough(folder: Path, tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.shards.shard_set._MOST_OPEN_FILES", 3)
     with opened(folder) as ours, opened(tar) as theirs:
