@@ -126,7 +126,7 @@ class Folder:
     @property
     def name(self) -> str:
         """The last part of its path."""
-        return self.path.absolute().name
+        return Path(os.path.abspath(self.path)).name  # noqa: PTH100 - it resolves ".."
 
     def stat(self) -> FolderStat:
         """Returns what identifies its files."""

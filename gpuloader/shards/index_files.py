@@ -91,8 +91,8 @@ def index_file(shard: LocalShard) -> Path:
 
 
 def _beside(shard: LocalShard) -> Path:
-    path = shard.path.absolute() if isinstance(shard, Folder) else shard
-    return path.with_name(path.name + INDEX_SUFFIX)
+    path = os.path.abspath(shard.path) if isinstance(shard, Folder) else shard  # noqa: PTH100 - it resolves ".."
+    return Path(f"{path}{INDEX_SUFFIX}")
 
 
 def _in_cache(shard: LocalShard) -> Path:

@@ -380,11 +380,16 @@ def test_an_index_that_is_damaged_is_not_used(photos: Path) -> None:
         assert index_file(Folder(photos)).read_bytes() == index.to_bytes()
 
 
-def test_an_index_beside_the_folder_is_used(photos: Path, opened: list[str]) -> None:
+@pytest.mark.parametrize("name", ["../../photos", "..", "../", "../a/.."])
+def test_an_index_beside_the_folder_is_used(
+    photos: Path, opened: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_index(Folder(photos))
     index_file(Folder(photos)).rename(photos.with_name("photos.gpuidx"))
     opened.clear()
-    assert len(open_index(Folder(photos))) == 5
+    monkeypatch.chdir(photos / "a")
+    assert len(open_index(Folder(Path(name)))) == 5
+    assert Folder(Path(name)).name == "photos"
     assert opened == []
 
 
