@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import platformdirs
 
-from gpuloader.errors import IndexFileError
+from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import follow
 from gpuloader.helpers.regular_file import open_regular
@@ -80,17 +80,33 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 
 def index_file(shard: LocalShard) -> Path:
     """Returns the path to which an index of the shard is written."""
-    if isinstance(shard, Folder):
+    beside = _beside(shard)
+    if isinstance(shard, Folder) and not beside.exists():
         return _in_cache(shard)
-    folder = shard.parent
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
-    writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
-    return _beside(shard) if writable else _in_cache(shard)
+    writable = beside.parent.stat().st_mode & 0o222 and os.access(beside.parent, os.W_OK)
+    return beside if writable else _in_cache(shard)
+
+
+def keep_beside(folder: Folder) -> None:
+    """Writes the index of a folder beside it, as FOLDER.gpuidx; from then on it is kept there.
+
+    Raises:
+        DataError: the folder cannot be listed.
+        ConfigError: the index cannot be written there.
+    """
+    path, index = _beside(folder), open_index(folder)
+    try:
+        index.save(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}): the index of {folder} is in your cache folder instead"
+        ) from None
 
 
 def _beside(shard: LocalShard) -> Path:
-    path = shard.path.absolute() if isinstance(shard, Folder) else shard
-    return path.with_name(path.name + INDEX_SUFFIX)
+    path = shard.path.resolve() if isinstance(shard, Folder) else shard  # ".." and "." have no name
+    return path.parent / f"{path.name}{INDEX_SUFFIX}"
 
 
 def _in_cache(shard: LocalShard) -> Path:

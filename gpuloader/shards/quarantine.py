@@ -3,7 +3,7 @@
     {"shard": "train-0003.tar", "key": "n01440764_10026", "offset": 1536, "cause": "a JPEG that is cut: ..."}
 
 The shard is named without its folder, so that the file stays valid if the shards are moved. The offset is that of the
-image's bytes in the shard.
+image's bytes in the shard; in a folder of files, as a tar of them in the same order would have them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
     path = path.resolve()  # a link stays a link
     lines = []
     for sample, cause in sorted(bad.items()):
-        where = shards.locate(sample)
-        entry = {"shard": Path(where.shard).name, "key": where.key, "offset": where.offset, "cause": cause}
+        shard, offset = shards.shards[shards.shard_of(sample)], shards.index.at("image_offset", np.array([sample]))
+        entry = {"shard": shard.name, "key": shards.index.key(sample), "offset": int(offset[0]), "cause": cause}
         lines.append(json.dumps(entry) + "\n")
     with atomic_file(path) as file:
         file.write("".join(lines).encode())

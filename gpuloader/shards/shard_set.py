@@ -179,7 +179,7 @@ class ShardSet:
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
-        shard = self._shard_of(samples)  # the first that is not complete; after all of them if there is none
+        shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
@@ -240,7 +240,7 @@ class ShardSet:
     def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
         offset = self.index.at("image_offset", np.array([sample]))
-        shard = self.shards[self._shard_of(sample)]
+        shard = self.shards[self.shard_of(sample)]
         if isinstance(shard, Folder):
             path = shard.path / shard.listing.name(int(shard.files_at(offset)[0]))
             return Location(str(path), self.index.key(sample), 0)
@@ -290,7 +290,7 @@ class ShardSet:
         Raises:
             Refused: it exceeds the number of bytes allowed for an image.
         """
-        shard = self._shard_of(sample)
+        shard = self.shard_of(sample)
         offset_and_size = self.index.component(sample, extension)
         if offset_and_size is None:
             return None
@@ -317,7 +317,7 @@ class ShardSet:
         It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
         that reading downloads it again; then what was read of it counts for nothing, and the result is True.
         """
-        shard = self._shard_of(sample)
+        shard = self.shard_of(sample)
         return (
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
@@ -350,7 +350,8 @@ class ShardSet:
         if hasattr(self, "_lock"):
             self.close()
 
-    def _shard_of(self, sample: int) -> int:
+    def shard_of(self, sample: int) -> int:
+        """Returns the number of the shard that a sample is in."""
         return int(np.searchsorted(self._starts, sample, side="right")) - 1
 
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
