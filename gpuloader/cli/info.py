@@ -20,7 +20,9 @@ _CLASSES_SHOWN = 5
 
 def info(
     shards: Shards,
-    label_from: Annotated[Literal["cls", "folder", "auto"], typer.Option(help="Where labels come from.")] = "cls",
+    label_from: Annotated[
+        Literal["cls", "folder", "folder:top", "auto", "default"], typer.Option(help="Where labels come from.")
+    ] = "default",
     preset: Preset = "imagenet_train",
     batch_size: Annotated[
         int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory.")

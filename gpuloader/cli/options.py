@@ -42,7 +42,9 @@ Preset = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(help="Images in a batch; by default 128, or fewer if there are fewer images.")
 ]
-LabelFrom = Annotated[str, typer.Option(help="Where labels are: cls, json:NAME, folder, none or auto.")]
+LabelFrom = Annotated[
+    str, typer.Option(help="Where labels are: cls, json:NAME, folder, folder:top, none, auto or default.")
+]
 Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the default depends on the recipe.")]
 Quarantine = Annotated[Path | None, typer.Option(help="A file of known bad images.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")]

@@ -28,7 +28,7 @@ def show(
     versions: Annotated[int, typer.Option(help="Versions of each sample: those of epochs 0, 1 and so on.")] = 4,
     columns: Annotated[int | None, typer.Option(help="Images in a row, including the original.")] = None,
     seed: Annotated[int, typer.Option(help="The seed of the training.")] = 0,
-    label_from: LabelFrom = "cls",
+    label_from: LabelFrom = "default",
     cpu: Cpu = False,
     serve: Annotated[bool, typer.Option("--serve", help="Serve a page to browse samples, on this machine.")] = False,
     port: Annotated[int, typer.Option(help="The page's port; 0 takes a free one.")] = 8765,

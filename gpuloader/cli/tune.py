@@ -31,7 +31,7 @@ def tune(
     device_id: Annotated[int | None, typer.Option(help="The GPU; by default the first, if there is one.")] = None,
     cpu: Cpu = False,
     shuffle: Shuffle = None,
-    label_from: LabelFrom = "cls",
+    label_from: LabelFrom = "default",
     quarantine: Quarantine = None,
     seconds: Annotated[float, typer.Option(help="How long it may take.")] = 120,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the arguments.")] = Path("tuned.yaml"),

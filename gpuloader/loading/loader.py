@@ -89,8 +89,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         seed: an integer in [0, 2**64).
         output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
             `{"image": "pixel_values", "label": "labels"}`.
-        label_from: "cls", "json:NAME", "folder", or None for images only; "auto" for the first of "cls", "folder" and
-            None that the data has; or a `LabelFrom`, which can also name the classes.
+        label_from: "cls", "json:NAME", "folder", "folder:top", or None for images only; "auto" for the first of "cls",
+            "folder" and None that the data has; "default" for "auto" with folders of pictures, and for "cls" with
+            shards; or a `LabelFrom`, which can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
             a `Field` or `OneOf`. In a batch without samples, each field is an empty list. Each sample that can be
@@ -130,7 +131,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         last_batch: LastBatch | None = None,
         seed: int = 0,
         output: Output = "tuple",  # type: ignore[assignment]  # its default says the same
-        label_from: AnyLabels = "cls",
+        label_from: AnyLabels = "default",
         fields: Fields = (),  # type: ignore[assignment]
         sampling: AnySampling = None,
         on_error: OnError = "raise",

@@ -68,10 +68,12 @@ class LabelFrom:
     """Where labels come from, and the names of the classes.
 
     Attributes:
-        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder", None for images only, or "auto" for the first of
-            "cls", "folder" and None that the data has.
+        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder" (the image's folder), "folder:top" (the uppermost
+            folder on the way to the image), None for images only, "auto" for the first of "cls", "folder" and None that
+            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards.
         classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
-            takes them from `classes.json` beside the shards, or from the sorted names of the folders.
+            takes them from `classes.json` beside the shards or in the folder of pictures, or from the sorted names of
+            the folders.
 
     Example:
         >>> from gpuloader import LabelFrom
@@ -79,7 +81,7 @@ class LabelFrom:
         ['cat', 'dog']
     """
 
-    place: str | None = "cls"
+    place: str | None = "default"
     classes: Sequence[str] | None = None
 
 

@@ -206,6 +206,7 @@ def resolve_run(
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    shards.check_pictures([each.extension for each in parsed_fields.values()])
     check_components(shards, dict.fromkeys(each.extension for each in parsed_fields.values()), positions, known_bad)
     plan = Plan(
         positions,

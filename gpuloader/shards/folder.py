@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
 _HEADER_BYTES = 512
+_PICTURES = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS if extension != ARRAY_EXTENSION)
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
 _MOST_VISITS = 1000  # of a folder, over links; n folders with two links each to the next could be visited 2^n times
@@ -55,6 +57,8 @@ class Listing:
         start: (n,) int64, the offset of each file's content.
         size, mtime_ns, inode: (n,) int64, as when it was listed.
         ctime_ns: (n,) int64, as when it was last read.
+        pictures: (m,) int64, the numbers of the files that are pictures by their names.
+        top_folders: the names of the folders at the top, except hidden ones.
         others: what is no regular file or cannot be looked at: the path and why.
     """
 
@@ -65,6 +69,8 @@ class Listing:
     mtime_ns: NDArray[np.int64]
     inode: NDArray[np.int64]
     ctime_ns: NDArray[np.int64]
+    pictures: NDArray[np.int64]
+    top_folders: Sequence[str]
     others: Sequence[tuple[str, str]]
 
     def __len__(self) -> int:
@@ -133,6 +139,10 @@ class Folder:
         path = self.path / self.listing.name(number)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a pipe
 
+    def may_read(self, number: int) -> bool:
+        """Says whether this user may read a file."""
+        return os.access(self.path / self.listing.name(number), os.R_OK)
+
     def check(self, number: int, fd: int) -> bool:
         """Checks that what was read of a file is what was listed; says whether it was touched since the last check.
 
@@ -189,6 +199,8 @@ class _Gathered:
 
     names: bytearray = field(default_factory=bytearray)
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    pictures: array[int] = field(default_factory=lambda: array("q"))
+    top_folders: list[str] = field(default_factory=list)
     others: list[tuple[str, str]] = field(default_factory=list)
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
@@ -207,6 +219,8 @@ class _Gathered:
                 found = self._look_at(root, below)
                 if found is None:
                     continue
+                if not prefix and not name.startswith("."):
+                    self.top_folders.append(name)
                 identity = found.st_dev, found.st_ino
                 self.visits[identity] += 1
                 if identity in above or self.visits[identity] > _MOST_VISITS:
@@ -232,6 +246,8 @@ class _Gathered:
         if not stat.S_ISREG(found.st_mode):
             self.others.append((below, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
             return None
+        if below.lower().endswith(_PICTURES) and not below.rpartition("/")[2].startswith("."):
+            self.pictures.append(len(self))
         self.names += os.fsencode(below)
         times = found.st_mtime_ns, found.st_ctime_ns
         self.numbers.extend((len(self.names), found.st_size, _as_int64(found.st_ino), *times))
@@ -241,7 +257,14 @@ class _Gathered:
         columns = dict(zip(_COLUMNS, np.frombuffer(self.numbers, np.int64).reshape(-1, len(_COLUMNS)).T.copy()))
         before = np.arange(len(self)) * _HEADER_BYTES + np.cumsum(columns["size"]) - columns["size"]
         start = before + _HEADER_BYTES + columns["name_end"]
-        return Listing(np.frombuffer(bytes(self.names), np.uint8), start=start, others=self.others, **columns)
+        return Listing(
+            np.frombuffer(bytes(self.names), np.uint8),
+            start=start,
+            pictures=np.array(self.pictures, np.int64),
+            top_folders=self.top_folders,
+            others=self.others,
+            **columns,
+        )
 
 
 def _sorted_names(folder: str) -> Iterator[str]:

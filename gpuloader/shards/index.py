@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,10 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import Read, read_regular
 from gpuloader.helpers.values import is_integer
 from gpuloader.shards.data_digest import DataDigest
-from gpuloader.shards.folder import Folder, FolderStat
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
+
+if TYPE_CHECKING:
+    from gpuloader.shards.folder import Folder, FolderStat
 
 ARRAY_EXTENSION = "npy"
 """The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""

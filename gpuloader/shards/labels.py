@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,23 @@ from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.helpers.text import similar
 from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import Wanted
 from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
     'allowed are "cls" (an integer or a class name in KEY.cls), "json:NAME" (the same under NAME in KEY.json; '
-    '"json:a.b" is b within a), "folder" (the folder of the image), None (images only) and "auto" (the first '
-    'of "cls", "folder" and None that the data has)'
+    '"json:a.b" is b within a), "folder" (the folder of the image), "folder:top" (the uppermost folder), None (images '
+    'only), "auto" (the first of "cls", "folder" and None that the data has) and "default" ("auto" for folders of '
+    'pictures, "cls" for shards)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _LACKING = "lack a label: they have no .{} component"
 _LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
 _KEY_SHOWN = 200
+_SLASHES_OF_CLASS_AND_PICTURE = 2  # ./CLASS/PICTURE
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 _LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -45,7 +49,7 @@ class Labels(ABC):
     """The labels of a shard set.
 
     Attributes:
-        place: where they come from: "cls", "json:NAME" or "folder".
+        place: where they come from: "cls", "json:NAME", "folder" or "folder:top".
         names: the names of the classes by label, if they are known.
         classes: the same as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
         digest: 32 hex digits of the labels of all samples that are used, if they are taken from the index; None if
@@ -66,12 +70,16 @@ class Labels(ABC):
         """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
 
 
-def find_labels(shards: ShardSet) -> Literal["cls", "folder"] | None:
-    """Finds the labels of a data set in its index, for `label_from="auto"`.
+def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
+    """Resolves "default" and "auto" by what the index says; another `label_from` stays as it is.
 
-    Returns "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
+    "auto" is "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
     refuses samples without a label.
     """
+    if label_from == "default":
+        label_from = "auto" if all(isinstance(shard, Folder) for shard in shards.shards) else "cls"
+    if label_from != "auto":
+        return label_from
     if (shards.column("label") != NO_LABEL).any():
         return "cls"
     return "folder" if any(map(_folder, shards.index.all_keys())) else None
@@ -97,14 +105,13 @@ def make_labels(
     """
     class_names = None if classes is None else _check_classes(classes)
     used_samples = _Used(shards, used)
-    if label_from == "auto":
-        label_from = find_labels(shards)
+    label_from = resolve_place(shards, label_from)
     if label_from is None:
         if class_names is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
-    if label_from == "folder":
-        return _from_folders(shards, class_names, used_samples)
+    if label_from in ("folder", "folder:top"):
+        return _from_folders(shards, label_from, class_names, used_samples)
     if label_from == "cls":
         return _from_cls(shards, _names(shards, class_names), used_samples)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
@@ -266,9 +273,12 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     return _Known("cls", partial(shards.index.at, "label"), names.names, used)
 
 
-def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) -> Labels:
-    folders = [_folder(key) for key in shards.index.all_keys()]  # no array: its texts are all as long as the longest
+def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used) -> Labels:
+    keys = shards.index.all_keys()
+    folder_of = _folder if place == "folder" else _top_folder
+    folders = [folder_of(key) for key in keys]  # no array: its texts are all as long as the longest
     occurring = sorted(set(folders) - {""})
+    _check_class_folders(shards, place, keys, occurring)
     classes = tuple(occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
@@ -278,13 +288,38 @@ def _from_folders(shards: ShardSet, names: tuple[str, ...] | None, used: _Used) 
     if unknown := [name for name in occurring if name not in numbers]:
         others = np.flatnonzero((table < 0) & ~in_none)
         used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Known("folder", lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
+    return _Known(place, lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
+
+
+def _check_class_folders(shards: ShardSet, place: str, keys: Sequence[str], occurring: Sequence[str]) -> None:
+    """Refuses a folder of pictures whose folders are not its classes, or have no pictures."""
+    for number, folder in enumerate(shards.shards):
+        if not isinstance(folder, Folder):
+            continue
+        of_it = shards.samples_of(number)
+        deep = [key for key in keys[of_it.start : of_it.stop] if key.count("/") > _SLASHES_OF_CLASS_AND_PICTURE]
+        if place == "folder" and deep:
+            raise LabelError(
+                f"{folder} has pictures that lie deeper than CLASS/PICTURE, such as {describe(deep[0], _KEY_SHOWN)}: "
+                f'LabelFrom("folder:top") takes the folder below {folder} as the class'
+            )
+        if empty := sorted(set(folder.listing.top_folders) - set(occurring)):
+            raise LabelError(
+                f"the class folder {folder.path / empty[0]} has no pictures, but would still count as a class: remove "
+                f"it, or check its files' names"
+            )
 
 
 def _folder(key: str) -> str:
     """Returns the folder of an image; "" if there is none."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return "" if folder == "." else folder
+
+
+def _top_folder(key: str) -> str:
+    """Returns the uppermost folder on the way to an image; "" if there is none."""
+    top, slash, _ = key.removeprefix("./").partition("/")
+    return top if slash else ""
 
 
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -313,7 +348,7 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [shard.parent if isinstance(shard, Path) else None for shard in shards.shards]
+    parents = [_folder_of_classes(shard) for shard in shards.shards]
     names: dict[int, str] = {}
     named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):
@@ -335,6 +370,13 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
                 )
             named_in.setdefault(label, folder)
     return names
+
+
+def _folder_of_classes(shard: Shard) -> Path | None:
+    """Returns the folder in which the shard's `classes.json` is; None if that is on a store."""
+    if isinstance(shard, Folder):
+        return shard.path
+    return shard.parent if isinstance(shard, Path) else None
 
 
 def _explain_unknown(names: Sequence[str], classes: Iterable[str]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from io import FileIO
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
 from gpuloader.helpers.regular_file import check_regular
+from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
@@ -47,6 +49,7 @@ ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
 """Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
 
 _MOST_OPEN_FILES = 256
+_NAMED = 3
 _SEEKABLE_SHARE = 0.9
 
 
@@ -245,6 +248,29 @@ class ShardSet:
             path = shard.path / shard.listing.name(int(shard.files_at(offset)[0]))
             return Location(str(path), self.index.key(sample), 0)
         return Location(str(shard), self.index.key(sample), int(offset[0]))
+
+    def check_pictures(self, extensions: Collection[str]) -> None:
+        """Checks that each picture in a folder is the image of a sample, or a component with one of the extensions.
+
+        Raises:
+            DataError: some are neither, by the rule of keys; the message names them.
+        """
+        for number, folder in enumerate(self.shards):
+            if isinstance(folder, Folder) and (unseen := self._unseen_pictures(number, folder, extensions)):
+                names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
+                command = f"gpuloader pack {shlex.quote(str(folder))} shards"
+                raise DataError(
+                    f"{folder} has {counted(len(unseen), 'picture')} that no sample would show, such as {names}: a key "
+                    f"ends at the first dot of the file's name, and has one image. `{command}` takes all "
+                    f"pictures; or rename them"
+                )
+
+    def _unseen_pictures(self, number: int, folder: Folder, extensions: Collection[str]) -> list[int]:
+        samples, listing = self.samples_of(number), folder.listing
+        images = self.index.column("image_offset", samples.start, samples.stop)
+        unseen = listing.pictures[~np.isin(listing.start[listing.pictures], images)].tolist()
+        named = tuple(f".{extension}" for extension in extensions)
+        return [each for each in unseen if not listing.name(each).lower().endswith(named) and folder.may_read(each)]
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:

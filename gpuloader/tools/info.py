@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardSet, Tar, find_class_names, find_labels, make_labels, resolve_shards
+from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 __all__ = ["Info", "describe_shards"]
@@ -92,7 +92,7 @@ class Info:
 def describe_shards(
     tar: Tar,
     *,
-    label_from: Literal["cls", "folder", "auto"] = "cls",
+    label_from: Literal["cls", "folder", "folder:top", "auto", "default"] = "default",
     preset: str = "imagenet_train",
     batch_size: int = 256,
     prefetch: int = 2,
@@ -102,7 +102,7 @@ def describe_shards(
 
     Args:
         tar: as GPULoader takes it.
-        label_from: "cls", "folder" or "auto", as GPULoader takes it. The names of labels from "cls" are those of
+        label_from: as GPULoader takes it, but not "json:NAME". The names of labels from "cls" are those of
             `classes.json` beside the shards, as a loader reads them.
         preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
         progress: show a bar on stderr while indexes are made.
@@ -116,7 +116,7 @@ def describe_shards(
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    source = find_labels(shards) if label_from == "auto" else label_from
+    source = resolve_place(shards, label_from)
     classes = _classes(shards, source)
     memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
     jpegs, seekable = index.count_jpegs()
@@ -148,7 +148,7 @@ def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, in
 
 
 def _classes(shards: ShardSet, label_from: str | None) -> tuple[ClassCount, ...]:
-    if label_from == "folder":
+    if label_from in ("folder", "folder:top"):
         labels = make_labels(shards, label_from)
         assert labels is not None
         column, names = labels.of(np.arange(len(shards))), labels.names

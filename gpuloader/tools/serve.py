@@ -157,7 +157,7 @@ def serve(
     preset: str | Path | Recipe = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
-    label_from: str | None = "cls",
+    label_from: str | None = "default",
     device_id: Device = "auto",
     port: int = 8765,
     ready: Callable[[str], None] = lambda url: None,

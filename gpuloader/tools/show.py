@@ -116,7 +116,7 @@ class Gallery:
         GPULoaderError: no shards, no labels, no such device, or two classes.json that name a label differently.
     """
 
-    def __init__(self, tar: Tar, *, label_from: str | None = "cls", device_id: Device = "auto") -> None:
+    def __init__(self, tar: Tar, *, label_from: str | None = "default", device_id: Device = "auto") -> None:
         self.device_id = resolve_device(device_id, World(0, 1))
         self._shards = ShardSet.open(resolve_shards(tar), progress=True)
         self._labels = make_labels(self._shards, label_from)
@@ -242,7 +242,7 @@ def show(
     versions: int = 4,
     columns: int | None = None,
     seed: int = 0,
-    label_from: str | None = "cls",
+    label_from: str | None = "default",
     device_id: Device = "auto",
 ) -> Shown:
     """Draws samples next to what training gets of them in several epochs. A bad image is a box with the cause.

@@ -122,7 +122,7 @@ def test_an_argument_that_stands_in_a_value_is_hinted_at(shards: list[Path], arg
         ("decoder: {num_threads: 3, hw_load: 0.5}", Decoder(3, hw_load=0.5)),
         ("decoder: {}", Decoder()),
         ("on_error: {replace: true, known: bad.jsonl}", BadImages(replace=True, known="bad.jsonl")),
-        ("label_from: {classes: [cat, dog]}", LabelFrom("cls", ["cat", "dog"])),
+        ("label_from: {classes: [cat, dog]}", LabelFrom("default", ["cat", "dog"])),
         ("label_from: {place: null}", LabelFrom(None)),
         ("cache: {folder: /scratch, max_bytes: 500000}", Cache("/scratch", 500_000)),
         ("world: {rank: 1, world_size: 2, local_rank: 0}", World(1, 2, 0)),
@@ -142,7 +142,7 @@ def test_what_is_not_said_is_at_its_default() -> None:
         "steps_per_epoch": None,
         "require": (),
     }
-    assert asdict(LabelFrom()) == {"place": "cls", "classes": None}
+    assert asdict(LabelFrom()) == {"place": "default", "classes": None}
     assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None}
     assert asdict(Decoder()) == {
         "num_threads": None,

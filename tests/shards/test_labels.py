@@ -14,7 +14,7 @@ import pytest
 from making import tar_by_command, write_shard
 
 from gpuloader.errors import ConfigError, DataError, LabelError
-from gpuloader.shards import ShardSet, find_labels, make_labels
+from gpuloader.shards import ShardSet, make_labels, resolve_place
 from gpuloader.tools.info import describe_shards
 
 
@@ -72,7 +72,7 @@ def test_auto_takes_what_the_data_has(
     tmp_path: Path, samples: list[dict[str, bytes | str]], place: str | None, labels: list[int] | None
 ) -> None:
     shards = shard_set(tmp_path, *samples)
-    assert find_labels(shards) == place
+    assert resolve_place(shards, "auto") == place
     found = make_labels(shards, "auto")
     assert (found and found.place, found and found.of(np.arange(2)).tolist()) == (place, labels)
     info = describe_shards(list(shards.shards), label_from="auto")
