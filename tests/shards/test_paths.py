@@ -14,7 +14,7 @@ from oracle import torchvision
 from torch.utils.data import IterableDataset, TensorDataset
 
 from gpuloader.errors import ConfigError, ShardNotFoundError
-from gpuloader.shards import Tar, resolve_local, resolve_shards
+from gpuloader.shards import Folder, Tar, resolve_local, resolve_shards
 from gpuloader.shards.remote import RemoteShard, urls
 
 ImageFolder = torchvision.datasets.ImageFolder
@@ -91,6 +91,7 @@ def test_urls_are_expanded_as_paths_are_and_not_asked_for(protocol: str) -> None
 
 def test_what_reads_local_shards_alone_says_so() -> None:
     assert resolve_local(["val-a.tar", "deep"]) == [Path("val-a.tar"), Path("deep/y.tar")]
+    assert resolve_local(["val-a.tar", "flat"]) == [Path("val-a.tar"), Folder(Path("flat"))]
     with pytest.raises(
         ConfigError, match=r"s3://bucket/b\.tar is on a store, but only local shards can be used here: download it"
     ):
