@@ -80,27 +80,31 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 
 def index_file(shard: LocalShard) -> Path:
     """Returns the path to which an index of the shard is written."""
+    is_elsewhere = isinstance(shard, Folder) and not _beside(shard).is_file()
+    return _in_cache(shard) if is_elsewhere else _beside_if_writable(shard)
+
+
+def _beside_if_writable(shard: LocalShard) -> Path:
     beside = _beside(shard)
-    if isinstance(shard, Folder) and not beside.exists():
-        return _in_cache(shard)
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
     writable = beside.parent.stat().st_mode & 0o222 and os.access(beside.parent, os.W_OK)
     return beside if writable else _in_cache(shard)
 
 
 def keep_beside(folder: Folder) -> None:
-    """Writes the index of a folder beside it, as FOLDER.gpuidx; from then on it is kept there.
+    """Writes the index of a folder beside it, as FOLDER.gpuidx, where it is then kept; if it may not, into the cache.
 
     Raises:
         DataError: the folder cannot be listed.
         ConfigError: the index cannot be written there.
     """
-    path, index = _beside(folder), open_index(folder)
+    path, index = _beside_if_writable(folder), open_index(folder)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         index.save(path)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written ({error.strerror}): the index of {folder} is in your cache folder instead"
+            f"{path}: the index of {folder} cannot be written there ({error.strerror}): remove what is at this path"
         ) from None
 
 

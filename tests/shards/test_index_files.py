@@ -153,10 +153,19 @@ def test_an_index_beside_a_folder_stays_there_when_it_is_made_again(
     assert sorted(cache_folder().iterdir()) == in_cache
 
 
+def test_the_index_of_a_folder_in_a_read_only_one_stays_in_the_cache(folder: Path) -> None:
+    folder.parent.chmod(0o555)
+    keep_beside(Folder(folder))
+    assert names_in(folder.parent) == ["photos"]
+    assert len(ShardIndex.load(index_file(Folder(folder)), Folder(folder))) == 5
+    folder.parent.chmod(0o755)
+
+
 def test_an_index_that_cannot_be_beside_its_folder_is_an_error(folder: Path) -> None:
     (folder.parent / "photos.gpuidx").mkdir()
+    assert index_file(Folder(folder)).parent == cache_folder()
     with pytest.raises(
-        ConfigError, match=r"photos\.gpuidx cannot be written \(.*\): the index of .*/photos is in your"
+        ConfigError, match=r"photos\.gpuidx: the index of .*/photos cannot be written there \(.*\): rem"
     ):
         keep_beside(Folder(folder))
 

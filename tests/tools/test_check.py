@@ -16,6 +16,7 @@ from warm import warm
 
 from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError
+from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import LeftOutMember, check_shards
 
 Sample = dict[str, bytes | str]
@@ -83,8 +84,7 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
     assert [bad.cause for bad in result.bad] == [bad.cause for bad in expected.bad]
     assert result.stray == (LeftOutMember(str(folder), "./notes.txt", 0, "its key has no image"),)
     assert (result.samples, result.jpegs, result.stray_count) == (6, 6, 1)
-    with GPULoader(folder, 4, None, on_error={"known": str(tmp_path / "bad.jsonl")}) as loader:
-        assert loader.num_samples == 4
+    assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open([Folder(folder)]))) == [1, 4]
 
 
 def test_a_folder_is_not_repaired(folder: Path, tmp_path: Path) -> None:
