@@ -81,7 +81,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
 
     Raises:
         DataError: the folder cannot be listed.
-        ShardChangedError: a file changed meanwhile.
+        ShardChangedError: a file changed during the scan.
     """
     listing, gathered = folder.listing, _Gathered(folder.read)
     for name, why in listing.others:
