@@ -153,6 +153,14 @@ def test_an_index_beside_a_folder_stays_there_when_it_is_made_again(
     assert sorted(cache_folder().iterdir()) == in_cache
 
 
+def test_what_is_no_file_is_named_also_if_it_comes_later(folder: Path) -> None:
+    open_index(Folder(folder))
+    os.mkfifo(folder / "pipe.jpg")
+    assert [(each.name, each.why) for each in open_index(Folder(folder)).left_out] == [
+        ("./pipe.jpg", "a pipe, not a file")
+    ]
+
+
 def test_the_index_of_a_folder_in_a_read_only_one_stays_in_the_cache(folder: Path) -> None:
     folder.parent.chmod(0o555)
     keep_beside(Folder(folder))
