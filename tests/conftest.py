@@ -14,7 +14,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
 
 import pytest
-from making import write_samples
+from making import unpack, write_samples
 
 # A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,6 +97,19 @@ def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two shards of 20 samples each, see `write_samples`. To be read only."""
     return write_samples(tmp_path_factory.mktemp("shards"), 40)
+
+
+@pytest.fixture(scope="session")
+def folder(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The members of these shards as files in a folder: the same samples in the same order. To be read only."""
+    return unpack(shards, tmp_path_factory.mktemp("folder") / "photos")
+
+
+@pytest.fixture(scope="session", params=["shards", "folder"])
+def data(request: pytest.FixtureRequest) -> list[Path]:
+    """The shards; and the folder, which must give the same."""
+    found = request.getfixturevalue(request.param)
+    return found if request.param == "shards" else [found]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuloader.cli.options import AsJson, Cpu, LocalShards, chosen_device
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, at_byte, print_json, say
 from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def check(
 
 def _print(result: CheckResult) -> None:
     for bad in result.bad:
-        say(f"{bad.shard}: bad: {bad.key!r} at byte {bad.offset}: {bad.cause}")
+        say(f"{bad.shard}: bad: {bad.key!r}{at_byte(bad.offset)}: {bad.cause}")
     for broken in result.broken:
         before = counted(broken.samples, "sample")
         say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {before}")
     for stray in result.stray:
-        say(f"{stray.shard}: left out: {stray.name!r} at byte {stray.offset}: {stray.why}")
+        say(f"{stray.shard}: left out: {stray.name!r}{at_byte(stray.offset)}: {stray.why}")
     for lacking in result.lacking:
         more = f", and {lacking.samples - 1:,} more" if lacking.samples > 1 else ""
         say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")

@@ -32,8 +32,10 @@ def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["aut
     return None if cpu else "auto" if device_id is None else device_id
 
 
-LocalShards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns.")]
-Shards = Annotated[list[str], typer.Argument(help="Shards, folders, globs or brace patterns; or URLs.")]
+LocalShards = Annotated[list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or braces.")]
+Shards = Annotated[
+    list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or brace patterns; or URLs.")
+]
 Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]

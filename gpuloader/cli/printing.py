@@ -17,6 +17,11 @@ def say(line: str = "") -> None:
     print(printable(line))
 
 
+def at_byte(offset: int) -> str:
+    """Says where in a shard something is; nothing for a file in a folder, which is named instead."""
+    return f" at byte {offset}" if offset else ""
+
+
 def print_json(result: Any) -> None:  # noqa: ANN401
     """Prints one JSON document: a result's fields by name."""
     content = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -162,6 +162,7 @@ def describe_bottleneck(
     decoded: bool = False,
     not_seekable: bool = False,
     on_gpu: bool = False,
+    small_files: bool = False,
 ) -> str:
     """Says in one sentence what limits, and what to change.
 
@@ -172,11 +173,14 @@ def describe_bottleneck(
         decoded: whether the shards hold decoded images.
         not_seekable: whether most of the images are JPEGs that are not seekable.
         on_gpu: whether a GPU decodes.
+        small_files: whether each image is a file of a folder.
     """
     share = f" ({share})" if share else ""
     smaller = "smaller images (`gpuloader pack --max-size`)"
     seekable = ", or seekable ones, of which only the part around a crop is decoded (`gpuloader pack --seekable`)"
     disk = f"put the shards on a faster disk{_BLOCK if block else ''}"
+    if small_files:
+        disk = "make a few large shards of the small files (`gpuloader pack`), or put them on a faster disk"
     return {
         "disk": f"Reading from the disk is the bottleneck{share}: {disk}.",
         "read": f"Reading the images is the bottleneck{share}: {disk}, or store {smaller}"

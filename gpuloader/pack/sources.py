@@ -71,7 +71,11 @@ def _open(
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":
         raise PackError(f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
-    return _numbered_already(tars(resolve_local(text), progress), classes)
+    shards = resolve_local(text)
+    paths = [shard for shard in shards if isinstance(shard, Path)]
+    if len(paths) < len(shards):
+        raise PackError(f"{text} names folders of pictures: pack one folder at a time, by its path")
+    return _numbered_already(tars(paths, progress), classes)
 
 
 def _exists(path: Path) -> bool:

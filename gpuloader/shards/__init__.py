@@ -1,8 +1,9 @@
 """Shards: plain tars, the index of their samples, and reading them."""
 
 from gpuloader.shards.class_names import read_class_names
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ShardIndex
-from gpuloader.shards.index_files import index_file, open_index, open_indexes, open_set
+from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.labels import Labels, find_class_names, make_labels, resolve_place
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
@@ -15,7 +16,9 @@ __all__ = [
     "Arena",
     "CacheStats",
     "EncodedImage",
+    "Folder",
     "Labels",
+    "LocalShard",
     "Shard",
     "ShardIndex",
     "ShardSet",
@@ -23,6 +26,7 @@ __all__ = [
     "Wanted",
     "find_class_names",
     "index_file",
+    "keep_beside",
     "make_labels",
     "open_index",
     "open_indexes",

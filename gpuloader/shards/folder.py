@@ -40,7 +40,7 @@ class FolderStat(NamedTuple):
 
     Attributes:
         st_size: their bytes.
-        st_mtime_ns: a digest of their names, sizes, times and inodes.
+        st_mtime_ns: a digest of their names, sizes, times and inodes, and of the names of what is no file.
     """
 
     st_size: int
@@ -88,6 +88,7 @@ class Listing:
         digest = hashlib.blake2b(digest_size=8)
         for column in (self.names, self.name_end, self.size, self.mtime_ns, self.inode):
             digest.update(np.ascontiguousarray(column))
+        digest.update(os.fsencode("\0".join(name for name, _ in self.others)))
         end = int(self.start[-1] + self.size[-1]) if len(self) else 0
         return FolderStat(end, int.from_bytes(digest.digest(), "big") >> 1)
 

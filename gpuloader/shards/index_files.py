@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 import platformdirs
 
-from gpuloader.errors import IndexFileError
+from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import follow
 from gpuloader.helpers.regular_file import open_regular
@@ -82,17 +82,37 @@ Opened: TypeAlias = "IndexFile | ShardIndex"
 
 def index_file(shard: LocalShard) -> Path:
     """Returns the path to which an index of the shard is written."""
-    if isinstance(shard, Folder):
-        return _in_cache(shard)
-    folder = shard.parent
+    is_elsewhere = isinstance(shard, Folder) and not _beside(shard).is_file()
+    return _in_cache(shard) if is_elsewhere else _beside_if_writable(shard)
+
+
+def _beside_if_writable(shard: LocalShard) -> Path:
+    beside = _beside(shard)
     # A folder without any write bit is meant to stay unchanged, even if the user is root.
-    writable = folder.stat().st_mode & 0o222 and os.access(folder, os.W_OK)
-    return _beside(shard) if writable else _in_cache(shard)
+    writable = beside.parent.stat().st_mode & 0o222 and os.access(beside.parent, os.W_OK)
+    return beside if writable else _in_cache(shard)
+
+
+def keep_beside(folder: Folder) -> None:
+    """Writes the index of a folder beside it, as FOLDER.gpuidx, where it is then kept; if it may not, into the cache.
+
+    Raises:
+        DataError: the folder cannot be listed.
+        ConfigError: the index cannot be written there.
+    """
+    path, index = _beside_if_writable(folder), open_index(folder)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        index.save(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the index of {folder} cannot be written there ({error.strerror}): remove what is at this path"
+        ) from None
 
 
 def _beside(shard: LocalShard) -> Path:
-    path = os.path.abspath(shard.path) if isinstance(shard, Folder) else shard  # noqa: PTH100 - it resolves ".."
-    return Path(f"{path}{INDEX_SUFFIX}")
+    path = shard.path.resolve() if isinstance(shard, Folder) else shard  # ".." and "." have no name
+    return path.parent / f"{path.name}{INDEX_SUFFIX}"
 
 
 def _in_cache(shard: LocalShard) -> Path:

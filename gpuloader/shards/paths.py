@@ -16,7 +16,7 @@ from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import IMAGE_EXTENSIONS
-from gpuloader.shards.index_files import INDEX_SUFFIX
+from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
@@ -58,18 +58,16 @@ def resolve_shards(tar: Tar) -> list[Shard]:
     return shards
 
 
-def resolve_local(tar: Tar) -> list[Path]:
+def resolve_local(tar: Tar) -> list[LocalShard]:
     """Does the same as `resolve_shards`, for code that needs all shards on a disk.
 
     Raises:
         ConfigError: a shard is on a store.
     """
     shards = resolve_shards(tar)
-    paths = [shard for shard in shards if isinstance(shard, Path)]
-    if len(paths) < len(shards):
-        [on_store, *_] = [shard for shard in shards if not isinstance(shard, Path)]
-        raise ConfigError(f"{on_store} is on a store, but only local shards can be used here: download it first")
-    return paths
+    if on_store := [shard for shard in shards if isinstance(shard, RemoteShard)]:
+        raise ConfigError(f"{on_store[0]} is on a store, but only local shards can be used here: download it first")
+    return [shard for shard in shards if not isinstance(shard, RemoteShard)]
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

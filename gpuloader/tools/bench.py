@@ -25,7 +25,7 @@ from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep, UndecodableError
 from gpuloader.plan import Cursor
 from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, EncodedImage
+from gpuloader.shards import Arena, EncodedImage, Folder
 from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
 from gpuloader.tools.disk import open_uncached
@@ -36,6 +36,7 @@ from gpuloader.tools.outputs import check_output
 
 __all__ = ["bench"]
 
+_MOST_FILES = 20_000  # that are dropped from the page cache, which takes about a second
 _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
 _TITLES: Mapping[Stage, str] = {
@@ -144,6 +145,7 @@ def _measure_device(
         run.plan.positions.shuffle,
         run.num_threads,
         machine.cores,
+        any(isinstance(shard, Folder) for shard in run.shards.shards),
     )
     return DeviceFigures(
         device=str(loader.device),
@@ -157,12 +159,28 @@ def _measure_device(
 
 
 def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
-    """Reads for one epoch at most, and notes the cursors. Pages that another process maps stay in the page cache."""
-    for shard in (shard for shard in run.shards.shards if isinstance(shard, Path)):
-        with open_uncached(shard):
+    """Drops the shards from the page cache; then reads for one epoch at most, and notes the cursors.
+
+    Pages that another process maps stay in the page cache. Of a folder only as many files are read as are dropped.
+    """
+    shards, plan, cursor = run.shards, run.plan, Cursor()
+    steps = plan.steps_left(cursor)
+    tars = [shard for shard in shards.shards if isinstance(shard, Path)]
+    files: list[Path] = []
+    if any(isinstance(shard, Folder) for shard in shards.shards):
+        steps = min(steps, _MOST_FILES // plan.global_batch + 1)
+        samples = (int(sample) for sample in plan.coming(cursor, steps))
+        files = [Path(shards.locate(n).shard) for n in samples if isinstance(shards.shards[shards.shard_of(n)], Folder)]
+    for path in (*tars, *files):
+        with open_uncached(path):
             pass
+    return _read_steps(run, steps, cursors)
+
+
+def _read_steps(run: Run, steps: int, cursors: list[Cursor]) -> Batches:
+    """Reads the first steps of a run, and notes their cursors."""
     cursor = Cursor()
-    while run.plan.steps_left(cursor):
+    for _ in range(steps):
         cursors.append(cursor)
         yield from _read(run, [cursor])
         cursor = run.plan.after(cursor)

@@ -25,6 +25,8 @@ from gpuloader.loading.world import World
 from gpuloader.shards import (
     Arena,
     EncodedImage,
+    Folder,
+    LocalShard,
     ShardIndex,
     ShardSet,
     Tar,
@@ -34,6 +36,7 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
+from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
@@ -48,7 +51,10 @@ _MOST_LACKING = 20
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that training would fail on: its shard, its key, the byte offset of its image, and the cause."""
+    """A sample that training would fail on: its shard, its key, the byte offset of its image, and the cause.
+
+    In a folder of pictures, the shard is the picture's file, and the offset 0.
+    """
 
     shard: str
     key: str
@@ -75,7 +81,7 @@ class BrokenShard:
 
 @dataclass(frozen=True)
 class LeftOutMember:
-    """A member of a shard that is in no sample: its name, the byte offset of its data, and why."""
+    """A member of a shard that is in no sample: its name, the byte offset of its data (0 in a folder), and why."""
 
     shard: str
     name: str
@@ -161,7 +167,8 @@ def check_shards(
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already.
+        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already; or a folder of
+            pictures should be repaired.
         DataError: there are no shards or samples, or a shard changes while it is checked.
         LoaderError: images cannot be decoded, but the images are not the cause.
     """
@@ -172,6 +179,7 @@ def check_shards(
     device = resolve_device(device_id, World.detect())
     shards = _scan(paths, progress)
     bad: dict[int, str] = {}
+    located: dict[int, Location] = {}
     if shards[-1].samples.stop or not any(shard.damage for shard in shards):
         shard_set = ShardSet(paths, open_set([shard.index for shard in shards]))
         with progress_bar(progress) as bar:
@@ -180,6 +188,7 @@ def check_shards(
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
+        located = {sample: shard_set.locate(sample) for sample in sorted(bad)}
         if quarantine is not None:
             undamaged = (sample for shard in shards if not shard.damage for sample in shard.samples)
             write_quarantine(
@@ -200,19 +209,14 @@ def check_shards(
         samples=shards[-1].samples.stop,
         jpegs=jpegs,
         seekable=seekable,
-        bad=tuple(
-            BadSample(str(shard.path), index.key(row), int(index.column("image_offset")[row]), bad[shard.samples[row]])
-            for shard, rows in zip(shards, bad_rows)
-            for index in [shard.index]
-            for row in rows
-        ),
+        bad=tuple(BadSample(*where, bad[sample]) for sample, where in located.items()),
         broken=tuple(
             BrokenShard(str(shard.path), shard.damage.offset, shard.damage.problem, len(shard.index))
             for shard in shards
             if shard.damage is not None
         ),
         stray=tuple(
-            LeftOutMember(str(shard.path), item.name, item.offset, item.why)
+            LeftOutMember(str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
             for shard in shards
             for item in shard.index.left_out
         ),
@@ -226,14 +230,19 @@ def check_shards(
 class _Shard:
     """A shard, the index of its members before the damage, the damage, and the ids of its samples."""
 
-    path: Path
+    path: LocalShard
     index: ShardIndex
     damage: TarError | None
     samples: range
 
 
-def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
+def _copies(shards: Sequence[LocalShard], folder: Path) -> dict[LocalShard, Path]:
     """Returns the path of each shard's clean copy, and makes their folder."""
+    if pictures := [shard for shard in shards if isinstance(shard, Folder)]:
+        raise ConfigError(
+            f"repair={str(folder)!r}: {pictures[0]} is a folder of pictures, which is not copied: remove the files "
+            f"that `check` names"
+        )
     copies = {shard: folder / shard.name for shard in shards}
     if len(set(copies.values())) < len(copies):
         raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
@@ -248,7 +257,7 @@ def _copies(shards: Sequence[Path], folder: Path) -> dict[Path, Path]:
     return copies
 
 
-def _scan(paths: Sequence[Path], progress: bool) -> list[_Shard]:
+def _scan(paths: Sequence[LocalShard], progress: bool) -> list[_Shard]:
     with ThreadPoolExecutor(_SCANNING_THREADS) as threads, progress_bar(progress) as bar:
         opened = list(bar.track(threads.map(_open, paths), total=len(paths), description="opening shards"))
     ends = accumulate(len(index) for index, _ in opened)
@@ -258,11 +267,11 @@ def _scan(paths: Sequence[Path], progress: bool) -> list[_Shard]:
     ]
 
 
-def _open(shard: Path) -> tuple[ShardIndex, TarError | None]:
+def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
     try:
         return open_index(shard), None
     except TarError:
-        return scan_to_damage(shard)
+        return scan_to_damage(Path(str(shard)))
 
 
 def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
@@ -327,7 +336,7 @@ def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
 
 def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
     """Writes the members of the good samples, in their order."""
-    path, index = shard.path, shard.index
+    path, index = Path(str(shard.path)), shard.index
     samples = len(index) - len(bad_rows)
     if samples == 0:
         return Repaired(str(path), None, 0)

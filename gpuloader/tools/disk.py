@@ -12,12 +12,14 @@ from io import FileIO
 from pathlib import Path
 
 from gpuloader.helpers.regular_file import open_regular
+from gpuloader.shards import Folder, LocalShard
 
 _SECONDS = 2.0
 _CHUNK_BYTES = 4 << 20
 _READ_BYTES = 128 << 10
 _MOST_READS = 2000
 _MOST_SHARDS = 64
+_MOST_FILES = 4096  # of a folder
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class DiskSpeed:
 
     Attributes:
         bytes_per_second: when reading in a row.
-        reads_per_second: of `read_bytes` each, at random places.
-        read_bytes: about as many as an image has; fewer if the shards are smaller.
+        reads_per_second: of `read_bytes` each, at random places; in a folder, each opens a file and reads it.
+        read_bytes: about as many as an image has; fewer if the shards are smaller. In a folder, the mean.
     """
 
     bytes_per_second: float
@@ -35,12 +37,21 @@ class DiskSpeed:
     read_bytes: int
 
 
-def measure_disk(shards: Sequence[Path], seconds: float = _SECONDS) -> DiskSpeed:
-    """Reads for at most this long in each way, after dropping the shards from the page cache.
+def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> DiskSpeed:
+    """Reads for at most this long in each way, after dropping the shards from the page cache. Of folders and tars, only
+    the folders are read.
 
     Pages in use by others stay in it, and a disk or server has its own caches, so the figures are upper bounds.
     """
-    some = random.Random(0).sample(shards, min(_MOST_SHARDS, len(shards)))
+    draw = random.Random(0)
+    if folders := [shard for shard in shards if isinstance(shard, Folder)]:
+        folder = draw.choice(folders)
+        count = len(folder.listing)
+        numbers = draw.sample(range(count), min(_MOST_FILES, count))
+        files = [folder.path / folder.listing.name(number) for number in numbers]
+        return DiskSpeed(_in_a_row(sorted(files), seconds), *_one_by_one(files, seconds))
+    tars = [shard for shard in shards if isinstance(shard, Path)]
+    some = draw.sample(tars, min(_MOST_SHARDS, len(tars)))
     return DiskSpeed(_in_a_row(some, seconds), *_at_random(some, seconds))
 
 
@@ -67,6 +78,18 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
             os.pread(files[number].fileno(), read_bytes, draw.randrange(max(1, sizes[number] - read_bytes + 1)))
             reads += 1
         return reads / (time.perf_counter() - started), read_bytes
+
+
+def _one_by_one(files: Sequence[Path], seconds: float) -> tuple[float, int]:
+    """Files that are opened and read per second, and their mean size in bytes."""
+    reads, read_bytes, started = 0, 0, time.perf_counter()
+    for path in files:
+        with open_uncached(path) as file:
+            read_bytes += len(file.read(_CHUNK_BYTES))
+        reads += 1
+        if time.perf_counter() - started >= seconds:
+            break
+    return reads / (time.perf_counter() - started), read_bytes // reads
 
 
 @contextmanager

@@ -28,8 +28,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.images.jpegtran import HOW_TO_INSTALL, find_version
 from gpuloader.loading.world import World
-from gpuloader.shards import Tar, resolve_local
-from gpuloader.shards.index_files import index_file
+from gpuloader.shards import Folder, LocalShard, Tar, index_file, resolve_local
 from gpuloader.tools.disk import measure_disk
 
 _GB = 1e9
@@ -373,7 +372,7 @@ def processes(environ: Mapping[str, str]) -> Finding:
 # --- the shards
 
 
-def _disk(shards: Sequence[Path]) -> Finding:
+def _disk(shards: Sequence[LocalShard]) -> Finding:
     speed = measure_disk(shards)
     found = (
         f"{speed.bytes_per_second / 1e6:,.0f} MB/s in a row, "
@@ -381,6 +380,8 @@ def _disk(shards: Sequence[Path]) -> Finding:
     )
     if speed.reads_per_second < _SLOW_READS_PER_SECOND:
         advice = 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
+        if any(isinstance(shard, Folder) for shard in shards):
+            advice = "make shards of the small files (`gpuloader pack`), or use a local disk"
         return Finding("disk", found, "warning", advice)
     is_slow = speed.bytes_per_second < _SLOW_BYTES_PER_SECOND
     return _warning_if(is_slow, "disk", found, "copy the shards to a local disk")

@@ -47,6 +47,7 @@ class Setup:
         not_seekable: whether most of the images are JPEGs that are not seekable.
         shuffle: the order.
         threads, cores: the number of threads that decode, and the number of cores.
+        small_files: whether each image is a file of a folder.
     """
 
     on_gpu: bool
@@ -56,6 +57,7 @@ class Setup:
     shuffle: str
     threads: int
     cores: int
+    small_files: bool = False
 
 
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
@@ -123,6 +125,7 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
         decoded=setup.decoded,
         not_seekable=setup.not_seekable,
         on_gpu=setup.on_gpu,
+        small_files=setup.small_files,
     )
 
 

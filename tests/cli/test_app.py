@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from making import jpeg, write_samples, write_shard
+from making import jpeg, unpack, write_samples, write_shard
 
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import load_preset, preset_names
@@ -27,6 +27,18 @@ def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) 
     assert lines[3].startswith("  left out: 'b.txt' at byte ")
     assert lines[3].endswith("its key has no image")
     assert lines[-1] == "11 samples in 3 shards"
+
+
+def test_index_puts_that_of_a_folder_beside_it(tmp_path: Path) -> None:
+    folder = unpack(write_samples(tmp_path / "shards", 4, shards=1), tmp_path / "photos")
+    (folder / "notes.txt").write_text("no picture")
+    result = run("index", folder)
+    assert result.stdout.splitlines() == [
+        f"{folder}: 4 samples",
+        "  left out: './notes.txt': its key has no image",
+        "4 samples in 1 shard",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "photos.gpuidx", "shards"]
 
 
 def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:

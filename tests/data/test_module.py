@@ -109,12 +109,12 @@ def shard_module(shards: list[Path], **options: object) -> UniversalDataModule:
     return UniversalDataModule(shards, batch_size=6, val_split=0.25, eval_preset="cifar10_eval", **{**train, **options})
 
 
-def test_a_part_of_the_shards_is_held_out(shards: list[Path]) -> None:
+def test_a_part_of_the_shards_is_held_out(data: list[Path], shards: list[Path]) -> None:
     train, val, again = (
         delivered_ids(loader)
         for loader in (
-            shard_module(shards).train_dataloader(),
-            shard_module(shards).val_dataloader(),
+            shard_module(data).train_dataloader(),
+            shard_module(data).val_dataloader(),
             shard_module(shards).val_dataloader(),
         )
     )

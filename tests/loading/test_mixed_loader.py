@@ -84,8 +84,8 @@ def test_whose_turn_it_is(shards: list[Path], mode: dict[str, Any], epochs: list
     assert lengths == [len(epoch) for epoch in epochs]
 
 
-def test_one_loader_alone_is_as_it_is(shards: list[Path]) -> None:
-    with MixedLoader({"a": loader(shards)}) as batches, loader(shards) as alone:
+def test_one_loader_alone_is_as_it_is(data: list[Path], shards: list[Path]) -> None:
+    with MixedLoader({"a": loader(data)}) as batches, loader(shards) as alone:
         for _ in range(2):
             assert records(batches) == [("a", batch["index"].tolist()) for batch in alone]
 

@@ -465,6 +465,7 @@ def test_torchvision_datasets_that_are_not_there(
         ("gone", PackError, "no such source: gone (relative to "),
         ("gone/*.tar", DataError, "no file matches gone/*.tar"),
         ("notes.txt", PackError, "notes.txt is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
+        ("{cats,dogs}", PackError, "{cats,dogs} names folders of pictures: pack one folder at a time, by its path"),
         ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store, but only local shards can be used here"),
     ],
 )
@@ -473,6 +474,9 @@ def test_a_source_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").touch()
+    for folder in map(Path, ("cats", "dogs")):
+        folder.mkdir()
+        (folder / "1.jpg").touch()
     assert message in errors(source, tmp_path, error)
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from forging import parts_of, sealed
-from making import write_samples, write_shard
+from making import unpack, write_samples, write_shard
 from synthetic import with_columns
 from warm import Program, warm
 
-from gpuloader.errors import IndexFileError, TarError
-from gpuloader.shards import ShardIndex, index_file, open_index, open_indexes, open_set
+from gpuloader.errors import ConfigError, IndexFileError, TarError
+from gpuloader.shards import Folder, ShardIndex, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.scan import scan
 
 
@@ -114,6 +114,68 @@ def test_an_index_file_that_is_wrong_is_made_again(shard: Path, change: Callable
     assert open_index(shard).digest() == scan(shard).digest()
     assert ShardIndex.load(index_file(shard), shard).digest() == scan(shard).digest()
     assert names_in(shard.parent) == ["train-0000.tar", "train-0000.tar.gpuidx"]
+
+
+@pytest.fixture
+def folder(shard: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same samples as files in a folder, which has no index yet."""
+    yield unpack([shard], tmp_path / "in" / "photos")
+    index_file(Folder(tmp_path / "in" / "photos")).unlink(missing_ok=True)
+
+
+def test_the_index_of_a_folder_is_in_the_cache_until_it_should_be_beside_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_cache = index_file(Folder(folder))
+    open_index(Folder(folder))
+    assert (in_cache.parent, in_cache.exists(), names_in(folder.parent)) == (cache_folder(), True, ["photos"])
+    monkeypatch.chdir(folder)
+    keep_beside(Folder(Path()))
+    beside = folder.parent / "photos.gpuidx"
+    assert names_in(folder.parent) == ["photos", "photos.gpuidx"]
+    assert beside.read_bytes() == in_cache.read_bytes()
+    in_cache.unlink()
+    before = beside.stat().st_mtime_ns
+    assert len(open_index(Folder(folder))) == 5
+    assert beside.stat().st_mtime_ns == before
+
+
+def test_an_index_beside_a_folder_stays_there_when_it_is_made_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_beside(Folder(folder))
+    beside, in_cache = index_file(Folder(folder)), sorted(cache_folder().iterdir())
+    for file in folder.glob("000001.*"):
+        file.unlink()
+    assert len(open_index(Folder(folder))) == 4
+    assert "3 files removed (./000001.cls, ./000001.jpg, ./000001.json)" in caplog.text
+    assert len(ShardIndex.load(beside, Folder(folder))) == 4
+    assert sorted(cache_folder().iterdir()) == in_cache
+
+
+def test_what_is_no_file_is_named_also_if_it_comes_later(folder: Path) -> None:
+    open_index(Folder(folder))
+    os.mkfifo(folder / "pipe.jpg")
+    assert [(each.name, each.why) for each in open_index(Folder(folder)).left_out] == [
+        ("./pipe.jpg", "a pipe, not a file")
+    ]
+
+
+def test_the_index_of_a_folder_in_a_read_only_one_stays_in_the_cache(folder: Path) -> None:
+    folder.parent.chmod(0o555)
+    keep_beside(Folder(folder))
+    assert names_in(folder.parent) == ["photos"]
+    assert len(ShardIndex.load(index_file(Folder(folder)), Folder(folder))) == 5
+    folder.parent.chmod(0o755)
+
+
+def test_an_index_that_cannot_be_beside_its_folder_is_an_error(folder: Path) -> None:
+    (folder.parent / "photos.gpuidx").mkdir()
+    assert index_file(Folder(folder)).parent == cache_folder()
+    with pytest.raises(
+        ConfigError, match=r"photos\.gpuidx: the index of .*/photos cannot be written there \(.*\): rem"
+    ):
+        keep_beside(Folder(folder))
 
 
 def test_index_files_of_dali_are_left_alone(shard: Path) -> None:

@@ -14,8 +14,7 @@ from oracle import torchvision
 from torch.utils.data import IterableDataset, TensorDataset
 
 from gpuloader.errors import ConfigError, DataError, ShardNotFoundError
-from gpuloader.shards import Tar, resolve_local, resolve_shards
-from gpuloader.shards.folder import Folder
+from gpuloader.shards import Folder, Tar, resolve_local, resolve_shards
 from gpuloader.shards.remote import RemoteShard, urls
 
 ImageFolder = torchvision.datasets.ImageFolder
@@ -101,6 +100,7 @@ def test_urls_are_expanded_as_paths_are_and_not_asked_for(protocol: str) -> None
 
 def test_what_reads_local_shards_alone_says_so() -> None:
     assert resolve_local(["val-a.tar", "deep"]) == [Path("val-a.tar"), Path("deep/y.tar")]
+    assert resolve_local(["val-a.tar", "pics/flat"]) == [Path("val-a.tar"), Folder(Path("pics/flat"))]
     with pytest.raises(
         ConfigError, match=r"s3://bucket/b\.tar is on a store, but only local shards can be used here: download it"
     ):

@@ -95,6 +95,14 @@ def saved(array: object, version: tuple[int, int] | None = None) -> bytes:
     return file.getvalue()
 
 
+def unpack(shards: Iterable[Path], folder: Path) -> Path:
+    """A folder with the members of shards as files."""
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            tar.extractall(folder, filter="data")
+    return folder
+
+
 def tar_by_command(folder: Path, path: Path, *options: str) -> Path:
     """What `tar -cf path -C folder .` makes of a folder."""
     subprocess.run(["tar", *options, "-cf", path, "-C", folder, "."], check=True)

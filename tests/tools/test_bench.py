@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -13,6 +14,9 @@ from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
+from gpuloader.loading.loader import run_of
+from gpuloader.plan import Cursor
+from gpuloader.tools import bench as module
 from gpuloader.tools.bench import bench
 from gpuloader.tools.bench_report import report_page
 from gpuloader.tools.bench_result import BenchResult
@@ -141,3 +145,22 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"matplotlib, which is not installed: pip install 'gpuloader\[plot\]'"):
         bench(shards, 8, None, seconds=SECONDS, plot=tmp_path / "a.png")
+
+
+def test_a_folder_is_measured_as_shards_are(folder: Path, measured: BenchResult) -> None:
+    result = bench(folder, 8, None, preset={"imagenet_eval": SMALL}, seconds=SECONDS)
+    assert stages(result) == stages(measured)
+    data = replace(measured.data, shards=1, shard_bytes=result.data.shard_bytes)
+    assert result.data == data
+
+
+def test_only_files_that_were_dropped_are_read_from_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped, read = [], []
+    monkeypatch.setattr(module, "_MOST_FILES", 7)
+    monkeypatch.setattr(module, "open_uncached", lambda path: dropped.append(path) or nullcontext())
+    with GPULoader(folder, 4, None, shuffle="full") as loader:
+        cursors: list[Cursor] = []
+        for _ in module._read_from_disk(run_of(loader), cursors):
+            read += run_of(loader).plan.batch(cursors[-1]).ids.tolist()
+        assert len(read) == 8
+        assert dropped == [folder / f"{sample:06d}.jpg" for sample in read]

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
+from making import damaged_jpeg, encoded, jpeg, picture, unpack, write_samples, write_shard
 from packing import samples_of
 from warm import warm
 
 from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError
-from gpuloader.tools.check import check_shards
+from gpuloader.shards import Folder, ShardSet, read_quarantine
+from gpuloader.tools.check import LeftOutMember, check_shards
 
 Sample = dict[str, bytes | str]
 
@@ -70,6 +71,27 @@ def test_bad_images_are_named_in_their_order(tmp_path: Path, bad: list[int]) -> 
     for sample in result.bad:
         assert Path(sample.shard).read_bytes()[sample.offset :].startswith(damaged_jpeg())
         assert sample.cause == "DALI's decoder fails on it"
+
+
+def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "a.tar", samples(6, [1, 4]))
+    folder = unpack([shard], tmp_path / "photos")
+    (folder / "notes.txt").write_text("no picture")
+    expected, result = check_shards(shard), check_shards(folder, quarantine=tmp_path / "bad.jsonl")
+    assert [(bad.shard, bad.key, bad.offset) for bad in result.bad] == [
+        (str(folder / f"{number:03d}.jpg"), f"./{number:03d}", 0) for number in (1, 4)
+    ]
+    assert [bad.cause for bad in result.bad] == [bad.cause for bad in expected.bad]
+    assert result.stray == (LeftOutMember(str(folder), "./notes.txt", 0, "its key has no image"),)
+    assert (result.samples, result.jpegs, result.stray_count) == (6, 6, 1)
+    assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open([Folder(folder)]))) == [1, 4]
+
+
+def test_a_folder_is_not_repaired(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"photos is a folder of pictures, which is not copied: remove the files that"
+    ):
+        check_shards(folder, repair=tmp_path)
 
 
 def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuloader.shards import Folder
 from gpuloader.tools.disk import DiskSpeed, measure_disk
 
 
@@ -26,3 +27,12 @@ def test_empty_shards_are_read_at_no_speed(tmp_path: Path) -> None:
     speed = measure_disk([tmp_path / "a.tar"], seconds=0.05)
     assert isinstance(speed, DiskSpeed)
     assert (speed.bytes_per_second, speed.read_bytes) == (0.0, 0)
+
+
+@pytest.mark.parametrize(("sizes", "read_bytes"), [([1000] * 100, 1000), ([0, 3000], 1500), ([5], 5)])
+def test_the_files_of_a_folder_are_read_whole(tmp_path: Path, sizes: list[int], read_bytes: int) -> None:
+    for number, size in enumerate(sizes):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(size))
+    speed = measure_disk([Folder(tmp_path)], seconds=5)
+    assert speed.read_bytes == read_bytes
+    assert min(speed.bytes_per_second, speed.reads_per_second) > 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from making import write_samples
 
 from gpuloader.errors import DeviceError, ShardNotFoundError
 from gpuloader.images import jpegtran
@@ -234,8 +233,8 @@ def test_the_driver_says_what_it_runs() -> None:
     assert parse_nvidia_smi(NVIDIA_SMI) == Nvidia("550.127.05", "12.4", ("NVIDIA H200, 143771 MiB",))
 
 
-def test_all_is_looked_at_and_what_is_not_ok_has_advice(tmp_path: Path) -> None:
-    findings = examine(write_samples(tmp_path, 10))
+def test_all_is_looked_at_and_what_is_not_ok_has_advice(data: list[Path]) -> None:
+    findings = examine(data)
     names = [finding.name for finding in findings]
     for name in ("torch", "DALI", "cores", "memory", "kernels", "jpegtran", "processes", "index folder", "disk"):
         assert names.count(name) == 1, name

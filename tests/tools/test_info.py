@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,9 @@ def test_nothing_but_the_indexes_is_read(tmp_path: Path) -> None:
         tar.write_bytes(bytes(stat.st_size))
         os.utime(tar, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert describe_shards(tars) == before
+
+
+def test_a_folder_is_described_as_its_shards_are(shards: list[Path], folder: Path) -> None:
+    ours, theirs = describe_shards(folder, label_from="cls"), describe_shards(shards)
+    assert replace(ours, shards=2, shard_bytes=theirs.shard_bytes, memory=theirs.memory) == theirs
+    assert ours.shards == 1

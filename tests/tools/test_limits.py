@@ -97,6 +97,8 @@ def test_no_stage_is_named_where_the_parts_contradict_the_whole(
 ADVICE = [
     ("disk", TOO_LARGE, "Reading from the disk is the bottleneck (85% of the time): put the shards on a faster"),
     ("disk", replace(TOO_LARGE, shuffle="block"), "put the shards on a faster disk."),
+    ("disk", replace(TOO_LARGE, small_files=True), "make a few large shards of the small files (`gpuloader pack`), or"),
+    ("read", replace(CPU, small_files=True), "shards of the small files (`gpuloader pack`), or put them on a faster"),
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
     ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
     ("decode", GPU, "give it larger batches and other thread counts (`gpuloader tune`), or store smaller images"),

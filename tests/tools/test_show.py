@@ -109,6 +109,16 @@ def test_an_original_is_pillows_and_only_made_smaller(tmp_path: Path) -> None:
     assert np.abs(smaller - np.asarray(image.resize((40, 30), Image.Resampling.BILINEAR), int)).max() <= 1
 
 
+def test_a_folder_is_shown_as_its_shards_are(shards: list[Path], folder: Path) -> None:
+    of_shards, of_folder = (Gallery(tar, device_id=None) for tar in (shards, folder))
+    assert of_folder.drawn(8, 5) == of_shards.drawn(8, 5)
+    for sample in (0, 25):
+        shown, expected = (gallery.tensors(Compose.load(COLOURS), sample, 5, 1) for gallery in (of_folder, of_shards))
+        assert torch.equal(shown[0], expected[0])
+        assert of_folder.sample(sample).label == of_shards.sample(sample).label
+    assert (of_folder.sample(25).shard, of_folder.sample(25).offset) == (str(folder / "000025.jpg"), 0)
+
+
 def test_the_samples_drawn_are_the_first_of_a_shuffled_training(shards: list[Path]) -> None:
     with GPULoader(shards, 8, None, preset=COLOURS, seed=5, output="dict") as loader:
         first = next(iter(loader))["index"].tolist()

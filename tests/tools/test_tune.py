@@ -124,15 +124,15 @@ def test_the_verdict(found: Search, said: str) -> None:
     assert tuned_yaml(result).splitlines()[1] == f"# {said}"
 
 
-def test_the_yaml_makes_a_loader(shards: list[Path], tmp_path: Path) -> None:
+def test_the_yaml_makes_a_loader(data: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "tuned.yaml"
     overrides = {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}
     result = tune(
-        shards,
+        data,
         8,
         None,
         batch_sizes=[4],
-        seconds=4,
+        seconds=2,
         output=output,
         preset={"imagenet_eval": overrides},
         label_from="json:label",

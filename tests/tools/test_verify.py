@@ -66,6 +66,11 @@ def test_all_is_well(shards: list[Path], device_id: int | None, check: str, name
     assert check != "repeats" or (on_streams <= rows.keys()) == (device_id == GPU)
 
 
+@pytest.mark.parametrize("check", ["recipes", "repeats", "bad-images"])
+def test_all_is_well_with_a_folder(folder: Path, check: str) -> None:
+    assert [row for row in rows_of([folder], check).values() if not row.ok] == []
+
+
 @pytest.mark.parametrize(
     ("device_id", "names"),
     [(None, ["cut"]), (GPU, ["cut, by engines", "cut, without engines", "taken by engines"])],

@@ -24,15 +24,15 @@ def alone(shards: list[Path], **kwargs: Any) -> TrainerLoaders:  # noqa: ANN401
     return TrainerLoaders(shards, shards, shards, shards, **{"batch_size": 8, **SMALL, **kwargs})
 
 
-def test_without_a_trainer_each_stage_has_its_loader(shards: list[Path]) -> None:
-    data = alone(shards, seed=3)
-    train = data.train_dataloader()
+def test_without_a_trainer_each_stage_has_its_loader(data: list[Path]) -> None:
+    module = alone(data, seed=3)
+    train = module.train_dataloader()
     assert isinstance(train, GPULoader)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     assert (train.device.type, train.world.world_size, run_of(train).plan.seed) == (device, 1, 3)
-    for evaluation in (data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
+    for evaluation in (module.val_dataloader(), module.test_dataloader(), module.predict_dataloader()):
         assert indices(evaluation) == [list(range(first, first + 8)) for first in range(0, 40, 8)]
-    data.teardown("fit")
+    module.teardown("fit")
     with pytest.raises(LoaderError, match="this loader is closed"):
         next(iter(train))
 
