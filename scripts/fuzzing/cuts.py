@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ _WRONG_SIDES = (-(1 << 63), -1, 0, 1 << 16, 1 << 31, (1 << 63) - 1)
 
 Window: TypeAlias = tuple[int, int, int, int]
 """Top, left, bottom, right."""
+Cut: TypeAlias = Callable[[Sequence[NDArray[np.uint8]], NDArray[np.int64]], NDArray[np.int64]]
 
 
 class Cutter:
@@ -48,10 +49,11 @@ class Cutter:
 
     Args:
         most_bytes: of a mutant.
+        cut: what is tried.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._memory = _guarded(most_bytes)
+    def __init__(self, most_bytes: int, cut: Cut = cut_jpegs) -> None:
+        self._memory, self._cut_jpegs = _guarded(most_bytes), cut
         self._codec = Codec(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=[_BACKEND])
 
     def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
@@ -94,7 +96,7 @@ class Cutter:
             file, fence = np.split(self._memory[:fenced], [len(data)])
         fence[:] = _FENCE
         file[:] = np.frombuffer(data, np.uint8)
-        [[size, top, left]] = cut_jpegs([file], np.array([window])).tolist()
+        [[size, top, left]] = self._cut_jpegs([file], np.array([window])).tolist()
         where = "before" if at_end else "behind"
         assert (fence == _FENCE).all(), f"it writes {where} the file"
         assert 0 <= size <= len(file), f"{size} bytes are left of {len(file)}"

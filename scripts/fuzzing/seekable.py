@@ -19,7 +19,7 @@ _PLACES = {  # where a header has numbers that decide where pixels are, and with
 
 
 def seekable_jpegs() -> tuple[bytes, ...]:
-    """Three intervals a row, of one to three MCUs: of every sampling that Pillow writes, gray and CMYK; and odd ones."""
+    """Three intervals a row, of one to three MCUs, in all samplings that Pillow writes, gray and CMYK; and odd ones."""
     jpegs = []
     for mode, sampling, across, down in (
         ("RGB", "4:2:0", 16, 16),
