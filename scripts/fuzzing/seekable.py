@@ -31,10 +31,12 @@ def seekable_jpegs() -> tuple[bytes, ...]:
         for mcus in (1, 2, 3):
             image = picture(3 * down + 6, across * (3 * mcus - 1) + 4, mcus).convert(mode)
             jpegs.append(encoded(image, "JPEG", subsampling=sampling, restart_marker_blocks=mcus))
-    gray = encoded(picture(64, 96), "JPEG", restart_marker_blocks=2, comment=b"a comment", dpi=(300, 300))
+    commented = encoded(picture(64, 96), "JPEG", restart_marker_blocks=2, comment=b"a comment", dpi=(300, 300))
     rows = encoded(picture(64, 48), "JPEG", restart_marker_rows=1, exif=b"Exif\0\0of a camera", optimize=True)
     across_rows = encoded(picture(40, 48), "JPEG", restart_marker_blocks=2)
-    return (*jpegs, gray, rows, across_rows)
+    gray = bytearray(encoded(picture(30, 44).convert("L"), "JPEG", restart_marker_blocks=2))
+    gray[gray.index(b"\xff" + _FRAME) + 11] = 0x22  # sampling factors, which mean nothing in a single component
+    return (*jpegs, commented, rows, across_rows, bytes(gray))
 
 
 def change_header(data: bytes, rng: random.Random) -> bytes:

@@ -88,6 +88,14 @@ def test_the_pixels_of_the_window_are_the_same(mode: str, sampling: str, mcus: i
     assert cuts > 50
 
 
+def test_the_sampling_factors_of_gray_images_mean_nothing() -> None:
+    data = bytearray(restarting(62, 92, 2, "L"))  # intervals of 16 x 8 pixels
+    data[data.index(FRAME) + 11] = SAMPLINGS["4:2:0"]
+    smaller, top, left = cut(bytes(data), (18, 34, 22, 46))
+    assert (top, left) == (16, 32)
+    assert np.array_equal(pixels(smaller), pixels(bytes(data))[16:24, 32:48])
+
+
 def test_what_is_left_is_what_the_window_touches_with_a_margin() -> None:
     data = restarting(160, 320, 2)  # intervals of 32 x 16 pixels
     smaller, top, left = cut(data, (52, 100, 60, 124))
@@ -124,6 +132,7 @@ def changed(at: int, *values: int) -> bytes:
         pytest.param(GOOD[:2], id="an end in the header"),
         pytest.param(GOOD[: GOOD.index(SCAN) + 6], id="an end in the scan's header"),
         pytest.param(GOOD[: MARKERS[1]], id="an end in the coded bytes"),
+        pytest.param(GOOD[: MARKERS[3] + 1], id="an end within a marker"),
         pytest.param(encoded(picture(64, 96), "PNG"), id="another format"),
         pytest.param(encoded(picture(64, 96), "JPEG"), id="no intervals"),
         pytest.param(encoded(picture(64, 96), "JPEG", restart_marker_blocks=4), id="intervals across rows"),
