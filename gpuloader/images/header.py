@@ -15,6 +15,7 @@ FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL, _RESTART_INTERVAL = frozenset((0xC0, 0xC1)), 0xDD
 _BESIDE_FRAME = frozenset((0xC4, 0xDB, _RESTART_INTERVAL, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, metadata
 _SAMPLE_BITS, _MOST_COMPONENTS, _LARGEST_FACTOR = 8, 4, 4
+_LONGEST_SIDE = 65_500  # libjpeg-turbo refuses longer ones
 _MOST_FRAME_BYTES = 6 + 3 * _MOST_COMPONENTS + 1  # one more shows that it is longer
 _ALL_COEFFICIENTS = b"\0\x3f\0"  # at the end of a scan's header: not one of several passes
 _END_OF_HEADER = frozenset((0xD9, SCAN))
@@ -120,6 +121,7 @@ def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]
         and (len(scan), scan[:1], scan[1:-3:2], scan[-3:])
         == (4 + 2 * count, frame[5:6], frame[6::3], _ALL_COEFFICIENTS)
         and min(height, width, interval) > 0
+        and max(height, width) <= _LONGEST_SIDE
         and -(-width // (8 * across)) % interval == 0
     )
 

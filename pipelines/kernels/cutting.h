@@ -39,6 +39,9 @@ static int is_needed(uint8_t marker, const uint8_t *content, int64_t bytes) {
   return marker != 0xFE && (marker & 0xF0) != 0xE0;
 }
 
+// Pixels of a side. libjpeg-turbo refuses an image with a longer one, so it must get that side.
+#define LONGEST_SIDE 65500
+
 // Reads a frame header; returns 0 if a JPEG with this header is not cut.
 static int read_frame(struct jpeg *jpeg, const uint8_t *content, int64_t bytes) {
   int64_t components = bytes < 6 ? 0 : content[5], across = 1, down = 1;
@@ -55,7 +58,7 @@ static int read_frame(struct jpeg *jpeg, const uint8_t *content, int64_t bytes) 
   jpeg->width = big_endian(content + 3);
   jpeg->mcu_height = 8 * down;
   jpeg->mcu_width = 8 * across;
-  return jpeg->height > 0 && jpeg->width > 0;
+  return jpeg->height > 0 && jpeg->width > 0 && most(jpeg->height, jpeg->width) <= LONGEST_SIDE;
 }
 
 // Reads all up to the coded bytes; returns 0 if the JPEG is not one of a single, sequential, interleaved scan of 8
@@ -134,11 +137,13 @@ static void cut_jpeg(struct cut *cut) {
     end = least(in_row, first + 2);
   }
   int64_t across = end - first, needed = (end_row - first_row) * across;
-  if (needed == rows * in_row) return;
+  int64_t scanned = (end_row - 1) * in_row + end;
+  // Each interval has a marker behind it, so a small file with a large image in its header is irregular.
+  if (needed == rows * in_row || scanned > cut->bytes / 2) return;
   int64_t (*intervals)[2] = malloc((size_t)needed * sizeof *intervals);
   if (!intervals) return;
   int64_t found = 0, at = jpeg.scan, total = rows * in_row;
-  for (int64_t number = 0; found < needed; number++) {
+  for (int64_t number = 0; number < scanned; number++) {
     int64_t begin = at, marker = find_marker(file, at, cut->bytes), column = number % in_row;
     if (marker < 0 || file[marker + 1] != (number + 1 == total ? 0xD9 : 0xD0 + number % 8)) {
       free(intervals);

@@ -1,4 +1,4 @@
-"""Feeds mutated images to the gate and to DALI, in processes that may die; and mutated data to parsers.
+"""Feeds mutated images to the gate, DALI and the cut of JPEGs, in processes that may die; mutated data to parsers.
 
 Every mutant depends only on (seed, kind, number). These must hold:
 
@@ -7,6 +7,7 @@ Every mutant depends only on (seed, kind, number). These must hold:
   its batch are decoded without it.
 - Its pixels, and whether it is decoded, do not depend on the images around it or on what memory held before: each
   batch is decoded twice, in other batches, after other images, with other bytes in the memory that decoders get.
+- What is left of a JPEG that is cut to a window has the pixels of the whole file there, or fails as it does.
 - A parser refuses data only with the library's errors.
 
 A batch that breaks a rule is tried again, each mutant alone. Mutants that then break it, too, are saved, and the exit

@@ -50,6 +50,8 @@ def _length(part: Part, more: int = 0) -> int:
 
 # --- JPEG, and the code stream of JPEG 2000
 
+RESTARTS = bytes(range(0xD0, 0xD8))
+
 
 def _markers(alone: bytes, before_data: bytes, end_of_data: bytes, names: bytes) -> Layout:
     """Segments that begin with a marker: ITU-T T.81, B.1, and T.800, A.1.
@@ -92,6 +94,9 @@ def _markers(alone: bytes, before_data: bytes, end_of_data: bytes, names: bytes)
 
 
 JPEG = _markers(b"\x01\xd8\xd9", b"\xda", rb"\xff[\x01-\xcf\xd8-\xfe]", bytes(range(0xC0, 0xFF)))
+SEEKABLE = _markers(  # each restart interval is a part, and so is the marker behind it
+    b"\x01\xd8\xd9" + RESTARTS, b"\xda", rb"\xff[\x01-\xfe]", bytes(range(0xC0, 0xFF))
+)
 CODE_STREAM = _markers(
     bytes(range(0x30, 0x40)) + b"\x4f\x92\x93\xd9", b"\x93", rb"\xff[\x90-\xfe]", bytes(range(0x4F, 0x94))
 )
@@ -422,6 +427,7 @@ def layout_of(kind: str, data: bytes) -> Layout:
 
 LAYOUTS = {
     "jpeg": JPEG,
+    "seekable": SEEKABLE,
     "png": PNG,
     "webp": WEBP,
     "tiff": TIFF,

@@ -15,6 +15,8 @@ from bad_images import GOOD, PICTURE, bad_kinds, good_kinds, tiff
 from making import encoded, picture, saved
 from PIL import Image
 
+from fuzzing.seekable import seekable_jpegs
+
 IMAGES = {  # format, as recipes name it -> how the zoo's images of it are called
     "jpeg": ("jpeg-",),
     "png": ("png-",),
@@ -35,9 +37,8 @@ def material(kind: str) -> tuple[bytes, ...]:
     if kind in IMAGES:
         zoo = (image.data for image in good_kinds() if image.name.startswith(IMAGES[kind]))
         return (*filter(_is_small, zoo), *_more_images(kind))
-    return {"tar": _tars, "index": _indexes, "state": _states, "recipe": _recipes, "npy": _arrays, "json": _objects}[
-        kind
-    ]()
+    makes = {"tar": _tars, "index": _indexes, "state": _states, "recipe": _recipes, "npy": _arrays, "json": _objects}
+    return {"seekable": seekable_jpegs, **makes}[kind]()
 
 
 @cache

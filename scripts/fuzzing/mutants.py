@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TypeAlias
 
-from fuzzing import parts, raw, words
+from fuzzing import parts, raw, seekable, words
 from fuzzing.layouts import LAYOUTS, layout_of
 from fuzzing.material import DATA, IMAGES, donors, material
 
-KINDS = (*IMAGES, *DATA)
-_MOST_BYTES = 1 << 18
+KINDS = (*IMAGES, "seekable", *DATA)
+MOST_BYTES = 1 << 18
 Change: TypeAlias = Callable[[bytes, random.Random], bytes]
 
 
@@ -33,6 +33,7 @@ def mutators(kind: str) -> dict[str, tuple[Change, ...]]:
 
 
 _VALUES: dict[str, tuple[Change, ...]] = {
+    "seekable": (seekable.change_header,) * 6,
     "tar": (words.change_tar_field, words.change_word, words.change_tar_blocks),
     "index": (words.change_index_header,),
     "state": (words.change_value,),
@@ -56,9 +57,9 @@ def mutant(kind: str, seed: int, number: int) -> bytes:
     whole = data = rng.choice(material(kind))
     times = rng.choice((2, 3, 4, 6) if mutator == "mixed" else (1, 1, 2, 3))
     while times > 0 or data == whole:
-        data = rng.choice(changes)(data, rng)[:_MOST_BYTES]
+        data = rng.choice(changes)(data, rng)[:MOST_BYTES]
         times -= 1
-    if rng.random() < 0.8:  # without right checksums, most mutants would be refused for that alone
+    if rng.random() < 0.8:  # without right checksums and numbers, most mutants would be refused for that alone
         data = _with_checksums(kind, data)
     return data
 
@@ -66,6 +67,8 @@ def mutant(kind: str, seed: int, number: int) -> bytes:
 def _with_checksums(kind: str, data: bytes) -> bytes:
     if kind == "png":
         return LAYOUTS[kind].join(LAYOUTS[kind].split(data))
+    if kind == "seekable":
+        return seekable.with_restarts_in_order(data)
     return words.with_tar_checksums(data) if kind == "tar" else data
 
 

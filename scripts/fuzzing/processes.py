@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 
 from fuzzing.jobs import Job, Result
 from fuzzing.material import IMAGES
-from fuzzing.mutants import mutant
+from fuzzing.mutants import MOST_BYTES, mutant
 
 if TYPE_CHECKING:  # only the workers load the library, and DALI with it
+    from fuzzing.cuts import Cutter
     from fuzzing.images import Decoder
     from fuzzing.parsers import Parsers
 
@@ -40,7 +41,7 @@ class _Worker:
 
     def __init__(self, spare_bytes: int) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["fuzzing.images", "fuzzing.parsers"])
+        context.set_forkserver_preload(["fuzzing.cuts", "fuzzing.images", "fuzzing.parsers"])
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, spare_bytes), daemon=True)
         self.process.start()
@@ -123,6 +124,7 @@ def examined(jobs: Iterable[Job], workers: int, spare_bytes: int) -> Iterator[tu
 
 
 def _serve(connection: Connection, spare_bytes: int) -> None:
+    from fuzzing.cuts import Cutter
     from fuzzing.images import Decoder
     from fuzzing.parsers import Parsers
 
@@ -131,17 +133,18 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     logging.disable()
     with closing(Decoder()) as decoder, tempfile.TemporaryDirectory() as folder:
         decoder.warm_up()
-        parsers = Parsers(Path(folder))
+        parsers, cutter = Parsers(Path(folder)), Cutter(MOST_BYTES)
         used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
         resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         connection.send("ready")
         while (job := connection.recv()) is not None:
-            connection.send(_examine(job, decoder if job.kind in IMAGES else parsers, spare_bytes))
+            examiner = decoder if job.kind in IMAGES else cutter if job.kind == "seekable" else parsers
+            connection.send(_examine(job, examiner, spare_bytes))
 
 
-def _examine(job: Job, examiner: Decoder | Parsers, spare_bytes: int) -> Result:
+def _examine(job: Job, examiner: Cutter | Decoder | Parsers, spare_bytes: int) -> Result:
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     before_bytes, start = _peak_bytes(), time.monotonic()
     # The kernel ends what takes longer, however many threads it runs on and whatever else the machine does.

@@ -1,13 +1,15 @@
 """The fuzzer of `scripts/fuzz`: its mutants have a structure, and what breaks a rule is found, counted and saved."""
 
+import ctypes
 import io
 import json
+import mmap
 import os
 import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from multiprocessing import active_children, forkserver
 from pathlib import Path
@@ -18,15 +20,19 @@ import pytest
 from bad_images import HEIGHT, PNG, WIDTH, chunk
 from fuzzing import report
 from fuzzing.__main__ import main as fuzz
+from fuzzing.cuts import Cutter
 from fuzzing.images import Decoder, compare
 from fuzzing.jobs import BATCH, Finding, Job, Result, Tally, examine_all, plan_jobs
 from fuzzing.layouts import LAYOUTS, Layout, Part, layout_of
 from fuzzing.material import DATA, IMAGES, material
-from fuzzing.mutants import KINDS, mutant, mutator_of, mutators
+from fuzzing.mutants import KINDS, MOST_BYTES, mutant, mutator_of, mutators
 from fuzzing.processes import examined
+from fuzzing.seekable import with_regular_end, with_restarts_in_order
+from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader.images.formats import DEFAULT_FORMATS
+from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +71,7 @@ def test_the_files_have_the_parts_of_their_formats() -> None:
             found |= {part.name for part in taken}
             found |= {part.name for inner, content in composed(layout, taken) for part in inner.split(content)}
     assert {b"\xc0", b"\xc2", b"\xc4", b"\xda", b"\xdb", b"\xd9"} <= names["jpeg"]
+    assert {b"\xc0", b"\xdd", b"\xda", b"\xd0", b"\xd7", b"\xd9"} <= names["seekable"]
     assert {b"IHDR", b"PLTE", b"tRNS", b"acTL", b"fcTL", b"IDAT", b"fdAT", b"IEND"} <= names["png"]
     assert {b"VP8X", b"VP8 ", b"VP8L", b"ANMF", b"EXIF"} <= names["webp"]
     assert {tag.to_bytes(2, "big") for tag in (256, 259, 273, 279, 284, 322, 324, 347)} <= names["tiff"]
@@ -140,6 +147,47 @@ def test_memory_that_no_decoder_wrote_differs() -> None:
         result = decoder.examine(Job("png", range(3), 0, recipe), {0: PNG, 1: empty, 2: PNG})
         assert (result.cause, list(result.suspects)) == ("split", [1])
         assert +result.outcomes == Counter({"accepted": 2})
+
+
+# --- what is left of JPEGs that are cut
+
+
+def cut_all(mutants: Sequence[bytes], cut: Any = cut_jpegs) -> Result:  # noqa: ANN401
+    return Cutter(MOST_BYTES, cut).examine(Job("seekable", range(len(mutants)), 0), dict(enumerate(mutants)))
+
+
+def test_what_is_left_of_whole_images_has_their_pixels() -> None:
+    whole = material("seekable")
+    assert cut_all(whole) == Result(Counter({"accepted": len(whole)}))
+
+
+def test_other_pixels_in_what_is_left_are_found() -> None:
+    def shift(files: Sequence[NDArray[np.uint8]], windows: NDArray[np.int64]) -> NDArray[np.int64]:
+        left = cut_jpegs(files, windows)
+        return left - [[0, 0, int(left[0, 2] > 0)]]
+
+    result = cut_all(material("seekable") * 4, shift)
+    assert (result.cause, len(result.suspects) > 10) == ("split", True)
+    assert result.outcomes["accepted"] + len(result.suspects) == len(material("seekable")) * 4
+
+
+def test_what_is_written_beside_a_file_is_found() -> None:
+    def write(files: Sequence[NDArray[np.uint8]], windows: NDArray[np.int64]) -> NDArray[np.int64]:
+        address = files[0].__array_interface__["data"][0]
+        if address % mmap.PAGESIZE:  # otherwise this process ends here
+            ctypes.memset(address - 1, 0, 1)
+        return cut_jpegs(files, windows)
+
+    with pytest.raises(AssertionError, match="it writes before the file"):
+        cut_all(material("seekable"), write)
+
+
+def test_a_file_without_the_next_restart_marker_ends_there() -> None:
+    whole = material("seekable")[0]
+    second = whole.index(b"\xff\xd1", whole.index(b"\xff\xda"))
+    assert with_regular_end(whole) == whole
+    assert with_regular_end(whole[:second] + b"\xff\xd3" + whole[second + 2 :]) == whole[:second] + b"\xff\xd9"
+    assert with_restarts_in_order(whole[:second] + b"\xff\xd3" + whole[second + 2 :]) == whole
 
 
 # --- what is counted
@@ -227,13 +275,14 @@ def test_every_mutant_is_accounted_for(run: dict[str, Any], kind: str) -> None:
     assert sum(counts["mutants"] for counts in run["outcomes"][kind].values()) == 100
 
 
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("kind", [*IMAGES, "seekable"])
 @pytest.mark.parametrize("mutator", ["bytes", "parts", "values"])
 def test_the_mutations_reach_the_gate_the_decoder_and_the_end(run: dict[str, Any], kind: str, mutator: str) -> None:
     counts = run["outcomes"][kind][mutator]
     assert min(counts["refused"], counts["accepted"]) > 0
     # What Pillow makes of the others is whole.
-    assert (sum(each["replaced"] for each in run["outcomes"][kind].values()) > 0) == (kind in DEFAULT_FORMATS)
+    by_decoder = kind in (*DEFAULT_FORMATS, "seekable")
+    assert (sum(each["replaced"] for each in run["outcomes"][kind].values()) > 0) == by_decoder
 
 
 @pytest.mark.parametrize("kind", DATA)

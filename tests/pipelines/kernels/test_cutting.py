@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from gpuloader.images.header import image_header
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 SAMPLINGS = {"4:4:4": 0x11, "4:2:2": 0x21, "4:2:0": 0x22, "4:4:0": 0x12, "4:1:1": 0x41}
+PERTURB = -6  # of mallopt(3): which byte fills new memory, so that all of it is taken
 FRAME, RESTART_INTERVAL, SCAN = b"\xff\xc0", b"\xff\xdd", b"\xff\xda"
 
 
@@ -84,6 +88,14 @@ def test_the_pixels_of_the_window_are_the_same(mode: str, sampling: str, mcus: i
     assert cuts > 50
 
 
+def test_the_sampling_factors_of_gray_images_mean_nothing() -> None:
+    data = bytearray(restarting(62, 92, 2, "L"))  # intervals of 16 x 8 pixels
+    data[data.index(FRAME) + 11] = SAMPLINGS["4:2:0"]
+    smaller, top, left = cut(bytes(data), (18, 34, 22, 46))
+    assert (top, left) == (16, 32)
+    assert np.array_equal(pixels(smaller), pixels(bytes(data))[16:24, 32:48])
+
+
 def test_what_is_left_is_what_the_window_touches_with_a_margin() -> None:
     data = restarting(160, 320, 2)  # intervals of 32 x 16 pixels
     smaller, top, left = cut(data, (52, 100, 60, 124))
@@ -120,6 +132,7 @@ def changed(at: int, *values: int) -> bytes:
         pytest.param(GOOD[:2], id="an end in the header"),
         pytest.param(GOOD[: GOOD.index(SCAN) + 6], id="an end in the scan's header"),
         pytest.param(GOOD[: MARKERS[1]], id="an end in the coded bytes"),
+        pytest.param(GOOD[: MARKERS[3] + 1], id="an end within a marker"),
         pytest.param(encoded(picture(64, 96), "PNG"), id="another format"),
         pytest.param(encoded(picture(64, 96), "JPEG"), id="no intervals"),
         pytest.param(encoded(picture(64, 96), "JPEG", restart_marker_blocks=4), id="intervals across rows"),
@@ -130,6 +143,7 @@ def changed(at: int, *values: int) -> bytes:
         pytest.param(changed(MARKERS[0], 0xFF, 0xD9), id="an end marker"),
         pytest.param(changed(GOOD.index(FRAME) + 4, 12), id="12 bits"),
         pytest.param(changed(GOOD.index(FRAME) + 5, 0, 0), id="a height that follows later"),
+        pytest.param(changed(GOOD.index(FRAME) + 5, 0xFF, 0xDD), id="a height that libjpeg-turbo refuses"),
         pytest.param(changed(GOOD.index(FRAME) + 11, 0x52), id="a factor of 5"),
         pytest.param(changed(GOOD.index(FRAME) + 1, 0xC3), id="lossless"),
         pytest.param(changed(GOOD.index(RESTART_INTERVAL) + 4, 0, 0), id="an interval of 0"),
@@ -160,6 +174,27 @@ def test_the_index_and_the_cut_have_the_same_rule_for_headers() -> None:
 @pytest.mark.parametrize("window", [(0, 0, 0, 8), (-1, 0, 8, 8), (0, 0, 65, 8), (0, 90, 8, 97), (9, 9, 8, 8)])
 def test_windows_outside_of_the_image_cut_nothing(window: tuple[int, int, int, int]) -> None:
     assert cut(GOOD, window) == (GOOD, 0, 0)
+
+
+def test_what_a_header_claims_takes_no_memory() -> None:
+    data = np.frombuffer(changed(GOOD.index(FRAME) + 5, 0xFF, 0xDC, 0xFF, 0xC0), np.uint8)  # 8 million
+    fill_memory = ctypes.CDLL(None).mallopt
+    fill_memory(PERTURB, 1)
+    try:
+        peak_bytes()
+        before = peak_bytes()
+        assert cut_jpegs([data], np.array([[0, 0, 65500, 65400]])).tolist() == [[len(data), 0, 0]]
+        assert peak_bytes() - before < 10 << 20
+    finally:
+        fill_memory(PERTURB, 0)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had since this was called last."""
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    Path("/proc/self/clear_refs").write_text("5")
+    assert peak is not None
+    return int(peak[1]) << 10
 
 
 def test_damage_reaches_no_other_memory() -> None:
