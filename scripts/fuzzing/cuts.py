@@ -80,10 +80,11 @@ class Cutter:
             return "refused"
         window = top, left, bottom, right = _window(height, width, rng)
         left_over, y, x = self._cut(data, window, rng)
-        pixels = self._decode(left_over, (top - y, left - x, bottom - y, right - x))
-        if not np.array_equal(left_over, whole) and not _same(pixels, self._decode(whole, window)):
+        region = rng.random() < 0.5  # as the loader does: the decoder decodes only the window, or all that it gets
+        pixels = self._decode(left_over, (top - y, left - x, bottom - y, right - x), region)
+        if not np.array_equal(left_over, whole) and not _same(pixels, self._decode(whole, window, region)):
             regular = np.frombuffer(with_regular_end(data), np.uint8)
-            if not _same(pixels, self._decode(regular, window)):
+            if not _same(pixels, self._decode(regular, window, region)):
                 return ""
         return "replaced" if pixels is None else "accepted"
 
@@ -102,10 +103,14 @@ class Cutter:
         assert 0 <= size <= len(file), f"{size} bytes are left of {len(file)}"
         return file[:size], top, left
 
-    def _decode(self, file: NDArray[np.uint8], window: Window) -> NDArray[np.uint8] | None:
-        stream = CodeStream(file).get_sub_code_stream(region=Region(window[:2], window[2:]))
+    def _decode(self, file: NDArray[np.uint8], window: Window, region: bool) -> NDArray[np.uint8] | None:
+        stream, (top, left, bottom, right) = CodeStream(file), window
+        if region:
+            stream = stream.get_sub_code_stream(region=Region(window[:2], window[2:]))
         [image] = self._codec.decode([stream], params=_PARAMETERS)
-        return None if image is None else np.array(image.cpu())
+        if image is None or region:
+            return None if image is None else np.array(image.cpu())
+        return np.array(image.cpu())[top:bottom, left:right]
 
 
 def _same(one: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None) -> bool:
