@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from importlib.util import find_spec
@@ -15,6 +17,26 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 1.0
+_SILENT_SECONDS, _SAID_AGAIN_SECONDS = 2, 30
+_log = logging.getLogger("gpuloader")
+
+
+class LongWork:
+    """Logs how far work is that takes long: after 2 seconds, and then every 30.
+
+    Args:
+        text: with a %s for each value that `reached` is told.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._says = time.monotonic() + _SILENT_SECONDS
+
+    def reached(self, *values: object) -> None:
+        """Logs these values if it is time to do so."""
+        if time.monotonic() > self._says:
+            _log.warning(self._text, *values)
+            self._says = time.monotonic() + _SAID_AGAIN_SECONDS
 
 
 def progress_bar(shown: bool) -> Progress:

@@ -7,10 +7,8 @@ So an offset in the folder is an offset in one of its files, and the index of a 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import stat
-import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.helpers.progress import LongWork
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
@@ -31,8 +30,6 @@ _PICTURES = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS if extension
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
 _MOST_VISITS = 1000  # of a folder, over links; n folders with two links each to the next could be visited 2^n times
-_SILENT_SECONDS, _SAID_AGAIN_SECONDS = 2, 30
-_log = logging.getLogger("gpuloader")
 
 
 class FolderStat(NamedTuple):
@@ -157,10 +154,6 @@ class Folder:
             raise ShardChangedError(f"{path} is no file any more: {CHANGED}")
         return fd
 
-    def may_read(self, number: int) -> bool:
-        """Says whether this user may read a file."""
-        return os.access(self.path / self.listing.name(number), os.R_OK)
-
     def check(self, number: int, fd: int) -> bool:
         """Checks that what was read of a file is what was listed; says whether it was touched since the last check.
 
@@ -197,13 +190,10 @@ def list_files(folder: Path) -> Listing:
     Raises:
         DataError: the folder, or one in it, cannot be read, or contains itself by a link.
     """
-    gathered, begun = _Gathered(), time.monotonic()
-    says = begun + _SILENT_SECONDS
+    gathered, work = _Gathered(), LongWork("listing the files of %s: %s so far")
     try:
         for _ in gathered.walk(os.fspath(folder)):
-            if time.monotonic() > says:
-                _log.warning("listing the files of %s: %d so far", folder, len(gathered))
-                says = time.monotonic() + _SAID_AGAIN_SECONDS
+            work.reached(folder, len(gathered))
     except OSError as error:
         raise DataError(
             f"{error.filename} cannot be read ({error.strerror}): check your permissions, or leave the folder out"
@@ -226,7 +216,7 @@ class _Gathered:
         return len(self.numbers) // len(_COLUMNS)
 
     def walk(self, root: str) -> Iterator[None]:
-        """Lists all below a folder; yields for each folder that was listed."""
+        """Lists all below a folder; yields for each file and folder."""
         begun = Path(root).stat()
         above = [(begun.st_dev, begun.st_ino)]
         waiting = [("", _sorted_names(root))]
@@ -235,6 +225,7 @@ class _Gathered:
             for name in names:
                 below = f"{prefix}{name}"
                 found = self._look_at(root, below)
+                yield
                 if found is None:
                     continue
                 if not prefix and not name.startswith("."):
@@ -250,7 +241,6 @@ class _Gathered:
             else:
                 waiting.pop()
                 above.pop()
-                yield
 
     def _look_at(self, root: str, below: str) -> os.stat_result | None:
         """Adds what is no folder; returns the stat of a folder."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader.helpers.progress import LongWork
 from gpuloader.helpers.regular_file import Read, open_regular
 from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
@@ -76,7 +77,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     return found
 
 
-def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
+def scan_folder(folder: Folder) -> ShardIndex:
     """Does the same as `scan`, for the tar that would be made of a folder.
 
     Files that cannot be read are left out, and noted as `unread` in the folder's listing.
@@ -88,10 +89,10 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
     listing, gathered = folder.listing, _Gathered(folder.read)
     for name, why in listing.others:
         gathered.leave_out(f"./{name}", 0, why)
-    names = list(map(listing.name, range(len(listing))))
+    work = LongWork("indexing %s: %s of %s files")
 
     def look_at(number: int) -> Member | str:
-        name, offset, size = f"./{names[number]}", int(listing.start[number]), int(listing.size[number])
+        name, offset, size = f"./{listing.name(number)}", int(listing.start[number]), int(listing.size[number])
         has_head = name.rpartition(".")[2].lower() in _WITH_HEAD
         try:
             return Member(name, "file", offset, size, folder.read(HEAD_BYTES, offset) if has_head else b"")
@@ -103,13 +104,14 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
             return error.strerror or "it cannot be read"
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        for first in range(0, len(names), _FILES_AT_ONCE):
-            numbers = range(first, min(first + _FILES_AT_ONCE, len(names)))
+        for first in range(0, len(listing), _FILES_AT_ONCE):
+            numbers = range(first, min(first + _FILES_AT_ONCE, len(listing)))
             for number, found in zip(numbers, threads.map(look_at, numbers)):
+                work.reached(folder, number, len(listing))
                 if isinstance(found, Member):
                     gathered.add(found)
                 else:
-                    gathered.leave_out(f"./{names[number]}", 0, found)
+                    gathered.leave_out(f"./{listing.name(number)}", 0, found)
                     listing.unread.append(number)
     return _undamaged(str(folder), gathered.index(*folder.stat()), None)
 

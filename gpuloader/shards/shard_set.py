@@ -274,7 +274,9 @@ class ShardSet:
         images = self.index.column("image_offset", samples.start, samples.stop)
         unseen = listing.pictures[~np.isin(listing.start[listing.pictures], images)].tolist()
         named = tuple(f".{extension}" for extension in extensions)
-        return [each for each in unseen if not listing.name(each).lower().endswith(named) and folder.may_read(each)]
+        return [
+            each for each in unseen if not listing.name(each).lower().endswith(named) and each not in listing.unread
+        ]
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:
