@@ -453,15 +453,16 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
         scan_folder(folder)
 
 
-def test_listing_a_folder_says_so_when_it_takes_long(
+def test_listing_and_indexing_a_folder_say_so_when_they_take_long(
     photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        list_files(photos)
+        scan_folder(Folder(photos))
         assert caplog.text == ""
-        monkeypatch.setattr("gpuloader.shards.folder._SILENT_SECONDS", -1)
-        list_files(photos)
+        monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", -1)
+        scan_folder(Folder(photos))
     assert f"listing the files of {photos}: " in caplog.text
+    assert f"indexing {photos}: " in caplog.text
 
 
 def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:
