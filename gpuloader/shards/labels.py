@@ -28,9 +28,9 @@ from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
     'allowed are "cls" (an integer or a class name in KEY.cls), "json:NAME" (the same under NAME in KEY.json; '
-    '"json:a.b" is b within a), "folder" (the folder of the image), "folder:top" (the uppermost folder), None (images '
-    'only), "auto" (the first of "cls", "folder" and None that the data has) and "default" ("auto" for folders of '
-    'pictures, "cls" for shards)'
+    '"json:a.b" is b within a), "folder" (the folder of the image), "folder:top" (the uppermost), None (images only), '
+    '"auto" (the first of "cls", "folder" and None that the data has) and "default" ("cls"; '
+    '"auto" for folders of pictures)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _LACKING = "lack a label: they have no .{} component"

@@ -88,7 +88,7 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {
         partial(of_a_component, "cls", label_from=LabelFrom("cls", ["cat", "dog"])),
         "is not one of the 2 classes, such as 'cat', 'dog'",
     ),
-    "text in .cls": (partial(of_a_component, "cls"), 'and "auto" (the first of "cls", "folder" and None that the data'),
+    "text in .cls": (partial(of_a_component, "cls"), '"auto" (the first of "cls", "folder" and None that the data'),
     "a class in .json": (
         lambda text, folder: of_a_component(
             "json", json.dumps({"k": text}), folder, label_from=LabelFrom("json:k", ["cat"])
