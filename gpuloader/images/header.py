@@ -90,9 +90,7 @@ def _jpeg(read: Read) -> tuple[int, int, bool]:
                 break
             if marker in _SEQUENTIAL:
                 others += islice(walk, MAX_SEGMENTS)
-            is_restarting = _RESTART_INTERVAL in [marker for marker, _, _ in others]
-            seekable = is_restarting and _is_seekable(read, frame[: max(0, end - start)], others)
-            return _big(frame[1:3]), _big(frame[3:5]), seekable
+            return _big(frame[1:3]), _big(frame[3:5]), _is_seekable(read, frame[: max(0, end - start)], others)
         others.append(segment)
         left -= end - start if marker == FILL else 1
         if marker in _END_OF_HEADER or left <= 0:
