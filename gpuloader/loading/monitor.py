@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeAlias
 
 from gpuloader.errors import ConfigError, LoaderError
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.stats import Stats
 
 _log = logging.getLogger("gpuloader")
@@ -106,7 +107,8 @@ class WaitMonitor:
         if share > self._warn_above and self._looked and not self._warned:
             self._warned = True
             counted = isinstance(self._watched, _Counted)
-            cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now)
+            small_files = isinstance(self.loader, GPULoader) and run_of(self.loader).shards.has_folder
+            cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now, small_files=small_files)
             _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, cause)
         self._before = now
         self._looked += 1
@@ -139,8 +141,8 @@ def waiting_share(before: Stats, now: Stats) -> float:
     return (now.waiting_seconds - before.waiting_seconds) / elapsed if elapsed > 0 else 0.0
 
 
-def likely_cause(before: Stats, now: Stats) -> str:
-    """Says what a waiting loop most likely waits for, and what to do about it."""
+def likely_cause(before: Stats, now: Stats, *, small_files: bool = False) -> str:
+    """Says what a waiting loop most likely waits for, and what to do about it; `small_files` as below."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -149,7 +151,8 @@ def likely_cause(before: Stats, now: Stats) -> str:
     if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
         return describe_bottleneck("delivery")
     if thread > 0.8 * spent["elapsed_seconds"]:
-        return describe_bottleneck("read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate")
+        slower: Bottleneck = "read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate"
+        return describe_bottleneck(slower, small_files=small_files)
     return describe_bottleneck("decode")
 
 

@@ -220,6 +220,11 @@ class ShardSet:
         return bool(is_decoded[0])
 
     @cached_property
+    def has_folder(self) -> bool:
+        """Whether any of the images are files of a folder."""
+        return any(isinstance(shard, Folder) for shard in self.shards)
+
+    @cached_property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
         return bool(self.column("seekable").mean() >= _SEEKABLE_SHARE)

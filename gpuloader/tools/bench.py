@@ -145,7 +145,7 @@ def _measure_device(
         run.plan.positions.shuffle,
         run.num_threads,
         machine.cores,
-        any(isinstance(shard, Folder) for shard in run.shards.shards),
+        run.shards.has_folder,
     )
     return DeviceFigures(
         device=str(loader.device),
@@ -167,7 +167,7 @@ def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
     steps = plan.steps_left(cursor)
     tars = [shard for shard in shards.shards if isinstance(shard, Path)]
     files: list[Path] = []
-    if any(isinstance(shard, Folder) for shard in shards.shards):
+    if shards.has_folder:
         steps = min(steps, _MOST_FILES // plan.global_batch + 1)
         samples = (int(sample) for sample in plan.coming(cursor, steps))
         files = [Path(shards.locate(n).shard) for n in samples if isinstance(shards.shards[shards.shard_of(n)], Folder)]
