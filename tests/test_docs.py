@@ -1,4 +1,4 @@
-"""Every snippet of docs/ runs, in the order of its page, and prints what the page says of the demo's shards. Those of
+"""Every snippet of docs/ runs, in the order of its page, and prints what the page says of the demo's pictures. Those of
 README.md run in scripts/wheels.
 """
 
@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from shutil import copytree
 
 import pytest
-from demo_shards import write_demo_shards
+from demo_shards import write_demo_photos, write_demo_shards
 from snippets import Snippet, snippets_of
 from warm import warm
 
@@ -51,7 +51,7 @@ ONLY_SHOWN = {
     "docs/data.md": 1,
     "docs/image-text.md": 1,
     "docs/index.md": 2,
-    "docs/migrating.md": 2,
+    "docs/migrating.md": 3,
     "docs/presets.md": 1,
     "docs/trainers.md": 8,
     "docs/versions.md": 1,
@@ -78,15 +78,16 @@ def check(snippet: Snippet, result: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shards_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
-    write_demo_shards(folder)
+    write_demo_photos(folder / "photos")
+    write_demo_shards(folder / "shards")
     return folder
 
 
 @pytest.fixture(scope="module")
 def result_of(
-    shards_of_the_demo: Path, tmp_path_factory: pytest.TempPathFactory
+    kept_by_the_demo: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Snippet], subprocess.CompletedProcess[str]]:
     """Runs a snippet, where those before it on its page have run, each once."""
     folders: dict[Path, Path] = {}
@@ -95,7 +96,8 @@ def result_of(
     def run_up_to(snippet: Snippet) -> subprocess.CompletedProcess[str]:
         if snippet.page not in folders:
             folders[snippet.page] = tmp_path_factory.mktemp(snippet.page.stem)
-            copytree(shards_of_the_demo, folders[snippet.page] / "shards", copy_function=os.link)
+            (folders[snippet.page] / "photos").symlink_to(kept_by_the_demo / "photos")  # no page changes them
+            copytree(kept_by_the_demo / "shards", folders[snippet.page] / "shards", copy_function=os.link)
         for each in snippets_of(snippet.page)[: snippet.number]:
             if name_of_snippet(each) not in ELSEWHERE and each not in results:
                 results[each] = run_snippet(each, folders[each.page], path_of_commands())

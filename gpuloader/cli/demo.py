@@ -16,7 +16,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")] = Path("demo.png"),
     keep: Annotated[
         Path | None,
-        typer.Option(help="A folder to keep the shards in, as train/ and val/; without it, they are removed."),
+        typer.Option(help="A folder to keep the pictures in: photos/ and shards/. Without it, they are removed."),
     ] = None,
     cpu: Cpu = False,
     seed: Annotated[int, typer.Option(help="Decides the pictures, their order and the net.")] = 0,
@@ -25,9 +25,9 @@ def demo(
 
     On two cores it takes one to two minutes.
 
-    Example: gpuloader demo --keep shards/
+    Example: gpuloader demo --keep .
     """
-    from gpuloader.demo import run_demo
+    from gpuloader.demo.run import PHOTOS, SHARDS, run_demo
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
         result = run_demo(keep or Path(folder), output, chosen_device(cpu), seed)
@@ -37,5 +37,5 @@ def demo(
     say(f"waiting for data    {result.waiting_share:.0%} of the training time")
     say(f"predictions         {output}")
     if keep:
-        say(f"training shards     {result.train[0].parent}")
-        say(f"validation shards   {result.val[0].parent}")
+        say(f"pictures            {keep / PHOTOS}")
+        say(f"shards of them      {keep / SHARDS}")

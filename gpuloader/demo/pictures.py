@@ -1,4 +1,4 @@
-"""Procedural pictures of ten classes, written as WebDataset shards of JPEGs.
+"""Procedural pictures of ten classes, written as JPEGs in WebDataset shards and in class folders.
 
 A picture is two rough, unevenly coloured surfaces; the upper one is cut in the pattern of the picture's class. Colours,
 texture, size, angle and position are drawn independently of the class, so only the pattern distinguishes classes.
@@ -209,13 +209,18 @@ def write_shards(
     seed: int,
     per_shard: int = 500,
     progress: Callable[[int], None] | None = None,
+    photos: Path | None = None,
 ) -> list[Path]:
     """Writes `count` samples to `folder`/`name`-0000.tar and following, `per_shard` in each; returns the shards' paths.
 
     A sample has a JPEG as `jpg` and its label, 0..9 in ASCII, as `cls`; `classes.json` names the classes. `progress` is
-    called with the number of samples written so far. On the same machine, the same arguments write the same bytes.
+    called with the number of samples written so far. If `photos` is given, the JPEGs are also in `photos`/CLASS/, as
+    000000.jpg and following. On the same machine, the same arguments write the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    class_folders = [photos / name for name in CLASSES] if photos else []
+    for class_folder in class_folders:
+        class_folder.mkdir(parents=True)
     (folder / CLASSES_FILE).write_text(json.dumps(CLASSES))
     shards = [folder / f"{name}-{number:04d}.tar" for number in range(-(-count // per_shard))]
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -224,6 +229,8 @@ def write_shards(
             with tarfile.open(shard, "w") as tar:
                 for index, components in islice(samples, per_shard):
                     write_sample(tar, f"{index:06d}", components)
+                    if class_folders:
+                        (class_folders[int(components["cls"])] / f"{index:06d}.jpg").write_bytes(components["jpg"])
                     if progress:
                         progress(index + 1)
     return shards

@@ -1,4 +1,4 @@
-"""Runs the demo: shards, loaders, a training loop, an exact evaluation, and a picture of predictions."""
+"""Runs the demo: pictures, loaders, a training loop, an exact evaluation, and a picture of predictions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import PICTURES, check_output
 
+PHOTOS, SHARDS = "photos", "shards"
 TRAIN_FOLDER, VAL_FOLDER = "train", "val"
 TRAIN_PICTURES = 1200
 VAL_PICTURES = 300
@@ -44,16 +45,13 @@ class DemoResult:
 
     Attributes:
         device: the device that decoded the pictures and trained the net.
-        train, val: the shards.
-        accuracy: the share of the pictures in `val` that the net classifies correctly, in [0, 1].
+        accuracy: the share of the pictures in val/ that the net classifies correctly, in [0, 1].
         evaluated: the number of those pictures; each counts once.
         train_images_per_second: over all epochs, including the net's work.
         waiting_share: the share of the training time that the net waited for pictures.
     """
 
     device: str
-    train: list[Path]
-    val: list[Path]
     accuracy: float
     evaluated: int
     train_images_per_second: float
@@ -61,17 +59,18 @@ class DemoResult:
 
 
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
-    """Makes shards, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
+    """Makes pictures, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
 
-    The shards are `folder`/train/train-0000.tar and following, and `folder`/val/val-0000.tar.
+    The pictures are `folder`/photos/train/CLASS/000000.jpg and following, and those of photos/val. They are also in the
+    shards `folder`/shards/train/train-0000.tar and following, and `folder`/shards/val/val-0000.tar.
 
     Raises:
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
-        StateError: the folder train or val in `folder` has tars already.
+        StateError: `folder` has photos or shards already.
     """
     check_output(picture, PICTURES)
-    if tars := sorted(tar for part in (TRAIN_FOLDER, VAL_FOLDER) for tar in (folder / part).glob("*.tar")):
-        raise StateError(f"{folder} has tars already, such as {tars[0].relative_to(folder)}: give an empty folder")
+    if there := next((name for name in (PHOTOS, SHARDS) if (folder / name).exists()), None):
+        raise StateError(f"{folder / there} is there already: give an empty folder")
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
@@ -85,8 +84,6 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     draw_predictions(images, predicted, truth, picture)
     return DemoResult(
         device=str(loader.device),
-        train=train,
-        val=val,
         accuracy=float((predicted == truth).float().mean()),
         evaluated=evaluated,
         train_images_per_second=stats.samples / stats.elapsed_seconds,
@@ -100,7 +97,8 @@ def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
         task = bar.add_task("pictures", total=TRAIN_PICTURES + VAL_PICTURES)
 
         def write(name: str, count: int, seed: int) -> list[Path]:
-            return write_shards(folder / name, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task))
+            shards, photos = folder / SHARDS / name, folder / PHOTOS / name
+            return write_shards(shards, name, count, seed, PICTURES_PER_SHARD, lambda _: bar.advance(task), photos)
 
         return write(TRAIN_FOLDER, TRAIN_PICTURES, seed), write(VAL_FOLDER, VAL_PICTURES, seed + 1)
 

@@ -189,11 +189,14 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
 
 
 def _advice_on_dataset(source: object) -> str:
-    """Says how to make shards from a data set of torch, Hugging Face or webdataset; "" if it is none."""
+    """Says how to read a data set of torch, Hugging Face or webdataset; "" if it is none."""
     kinds = [kind.__name__ for kind in type(source).__mro__]
     if "DatasetFolder" in kinds:
         folder = shlex.quote(str(getattr(source, "root", "FOLDER")))
-        return f". `gpuloader pack {folder} shards` makes shards of the folder of this data set; then use tar='shards'"
+        return (
+            f". tar=dataset.root reads the folder of this data set; or `gpuloader pack {folder} shards` makes shards "
+            f"of it, then use tar='shards'"
+        )
     if "Dataset" in kinds:
         return (
             ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from packing import samples_of
 
 from gpuloader import GPULoader
 from gpuloader.cli import main
@@ -70,23 +72,32 @@ def test_when_the_time_is_up_it_stops_training_and_says_so(
 
 
 @pytest.mark.usefixtures("_few_pictures")
-def test_the_shards_are_kept_where_asked_and_never_written_over(
+def test_the_pictures_are_kept_where_asked_and_never_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "shards") == 0
-    *_, train, val = capsys.readouterr().out.splitlines()
-    assert train.split() == ["training", "shards", "shards/train"]
-    assert val.split() == ["validation", "shards", "shards/val"]
-    kept = ["shards/train/train-0000.tar", "shards/train/train-0001.tar", "shards/val/val-0000.tar"]
-    assert sorted(map(str, Path().rglob("*.tar"))) == kept
-    for tar, samples in (("shards/train/", 64), ("shards/val/", 20)):
-        with GPULoader(tar, 4, None) as loader:
-            assert len(loader) == samples // 4
-            assert loader.classes == CLASSES
+    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 0
+    *_, photos, shards = capsys.readouterr().out.splitlines()
+    assert photos.split() == ["pictures", "kept/photos"]
+    assert shards.split() == ["shards", "of", "them", "kept/shards"]
+    tars = ["train/train-0000.tar", "train/train-0001.tar", "val/val-0000.tar"]
+    assert sorted(str(tar.relative_to("kept/shards")) for tar in Path().rglob("*.tar")) == tars
+    for part, samples in (("train", 64), ("val", 20)):
+        for source in (f"kept/photos/{part}", f"kept/shards/{part}"):
+            with GPULoader(source, 4, None) as loader:
+                assert len(loader) == samples // 4
+                assert loader.classes == CLASSES
+        in_shards = [
+            (CLASSES[int(each["cls"])], each["__key__"], each["jpg"])
+            for each in samples_of(Path(f"kept/shards/{part}"))
+        ]
+        photos = sorted(Path(f"kept/photos/{part}").rglob("*.*"), key=lambda photo: photo.name)
+        assert [(photo.parent.name, photo.stem, photo.read_bytes()) for photo in photos] == in_shards
 
-    before = [Path(shard).stat() for shard in kept]
-    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "shards") == 1
-    message = "error: shards has tars already, such as train/train-0000.tar: give an empty folder"
-    assert capsys.readouterr().err.splitlines() == [message]
-    assert [Path(shard).stat() for shard in kept] == before
+    before = [path.stat() for path in sorted(Path("kept").rglob("*.*"))]
+    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
+    assert capsys.readouterr().err.splitlines() == ["error: kept/photos is there already: give an empty folder"]
+    assert [path.stat() for path in sorted(Path("kept").rglob("*.*"))] == before
+    shutil.rmtree("kept/photos")
+    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
+    assert capsys.readouterr().err.splitlines() == ["error: kept/shards is there already: give an empty folder"]

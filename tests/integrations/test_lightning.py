@@ -191,6 +191,17 @@ def test_a_checkpoint_gives_exactly_the_rest(
         assert when is AFTER_VALIDATION or rest["val"] == whole["val"][len(whole["val"]) - len(rest["val"]) :]
 
 
+def test_a_run_on_a_folder_goes_on_in_mid_epoch_there_and_on_its_shards(
+    tar: list[str], folder: Path, tmp_path: Path
+) -> None:
+    saving = [checkpoints(lightning, tmp_path, **EVERY_STEP)]
+    whole = fit(tar, tmp_path / "shards").steps
+    assert fit([str(folder)], tmp_path, callbacks=saving).steps == whole
+    path = dict(in_order(tmp_path))[3]
+    for source in ([str(folder)], tar):
+        assert fit(source, tmp_path, path).steps["train"] == whole["train"][3:]
+
+
 @pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
 def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
     tar: list[str], tmp_path: Path, hook: str

@@ -90,6 +90,24 @@ def test_one_loader_alone_is_as_it_is(data: list[Path], shards: list[Path]) -> N
             assert records(batches) == [("a", batch["index"].tolist()) for batch in alone]
 
 
+def test_a_folder_and_shards_are_mixed_as_two_sets_of_shards_and_go_on_so(shards: list[Path], folder: Path) -> None:
+    def make(of_a: list[Path], of_b: list[Path]) -> MixedLoader:
+        return MixedLoader({"a": loader(of_a), "b": loader(of_b, 4)})
+
+    with make(shards[:1], shards) as expected:
+        whole = records(expected)
+    with make(shards[:1], [folder]) as batches:
+        epoch = iter(batches)
+        for _ in range(3):
+            next(epoch)
+        state = batches.state_dict()
+        assert records(epoch) == whole[3:]
+    for of_b in ([folder], shards):
+        with make(shards[:1], of_b) as after:
+            after.load_state_dict(state)
+            assert records(after) == whole[3:]
+
+
 def drawn_names(weights: dict[str, float], steps: int, epoch: int = 0, seed: int = 0) -> str:
     """Whose turns they are where no loader ends."""
     numbers = MixedLoader({name: range(steps) for name in weights}, "weighted", weights=weights, seed=seed)

@@ -260,7 +260,7 @@ class Endless(IterableDataset[int]):
     [
         (
             lambda: ImageFolder("pics/two splits/train"),
-            "`gpuloader pack 'pics/two splits/train' shards` makes shards of the",
+            ". tar=dataset.root reads the folder of this data set; or `gpuloader pack 'pics/two splits/train' shards`",
         ),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
@@ -268,7 +268,7 @@ class Endless(IterableDataset[int]):
         (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
     ],
 )
-def test_a_data_set_of_torch_points_to_packing(dataset: Callable[[], Any], says: str) -> None:
+def test_a_data_set_of_torch_points_to_its_folder_or_to_packing(dataset: Callable[[], Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve_shards(dataset())
     assert says in str(caught.value)

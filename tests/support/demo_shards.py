@@ -1,4 +1,4 @@
-"""Shards like those of `gpuloader demo`, made and read in a moment: the pages' snippets run on them."""
+"""Pictures like those of `gpuloader demo`, made and read in a moment: the pages' snippets run on them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from making import encoded, write_shard
+from making import encoded, write_shard, write_tree
 from PIL import Image
 
 from gpuloader.demo import run
 from gpuloader.demo.pictures import CLASSES, draw_size, label_of
 
 SMALLER = 6
+PARTS = (  # the folder's name, the number of pictures, the seed, how many times smaller they are
+    (run.TRAIN_FOLDER, run.TRAIN_PICTURES, 0, SMALLER),
+    (run.VAL_FOLDER, run.VAL_PICTURES, 1, 1),
+)
 
 
 def write_demo_shards(folder: Path) -> None:
@@ -21,8 +25,16 @@ def write_demo_shards(folder: Path) -> None:
 
     Those of val/ have the size of the demo's; those of train/ are smaller, because many snippets read all of them.
     """
-    write_shards(folder / run.TRAIN_FOLDER, run.TRAIN_PICTURES, 0, SMALLER)
-    write_shards(folder / run.VAL_FOLDER, run.VAL_PICTURES, 1, 1)
+    for name, *of_part in PARTS:
+        write_shards(folder / name, *of_part)
+
+
+def write_demo_photos(folder: Path) -> None:
+    """Writes the pictures of these shards as the demo does: train/CLASS/000000.jpg and so on."""
+    for name, count, seed, smaller in PARTS:
+        samples = (sample(seed, index, smaller) for index in range(count))
+        files = {f"{CLASSES[int(each['cls'])]}/{each['__key__']}.jpg": each["jpg"] for each in samples}
+        write_tree(folder / name, files)
 
 
 def write_shards(folder: Path, count: int, seed: int, smaller: int) -> None:
