@@ -332,12 +332,12 @@ def replace_by_another(file: Path) -> None:
 
 CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("added", lambda root: (root / "a" / "9.jpg").write_bytes(JPEG), "1 file added (./a/9.jpg)"),
-    ("removed", lambda root: (root / "a" / "0.jpg").unlink(), "2 files removed (./a/0.cls, ./a/0.jpg)"),
+    ("removed", lambda root: (root / "a" / "0.jpg").unlink(), "1 file removed (./a/0.jpg); it"),
     ("resized", lambda root: (root / "b" / "3.jpg").write_bytes(JPEG), "1 file of another size (./b/3.jpg)"),
     (
         "renamed",
         lambda root: (root / "b" / "3.cls").rename(root / "b" / "3.txt"),
-        "1 file added (./b/3.txt), 1 file re",
+        "1 file added (./b/3.txt), 1 file removed (./b/3.cls); it",
     ),
     ("touched", lambda root: os.utime(root / "b" / "4.jpg"), "1 file written or touched since (./b/4.jpg)"),
     (
@@ -346,7 +346,9 @@ CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
         "1 file written or touched since (./b/4.jpg)",
     ),
     ("replaced", lambda root: replace_by_another(root / "a" / "1.jpg"), "1 file written or touched since (./a/1.jpg)"),
-    ("no image", lambda root: (root / "notes").write_bytes(b""), "1 file written or touched since (./notes)"),
+    ("no image", lambda root: (root / "notes").write_bytes(b""), "1 file added (./notes)"),
+    ("a label", lambda root: (root / "a" / "0.cls").unlink(), "1 file removed (./a/0.cls); it"),
+    ("in upper case", lambda root: (root / "a" / "9.JPG").write_bytes(JPEG), "1 file added (./a/9.JPG); it"),
     (
         "many",
         lambda root: [(root / f"{i}.jpg").write_bytes(JPEG) for i in range(5)],
@@ -370,6 +372,20 @@ def test_what_changed_is_named_and_the_index_made_again(
     caplog.clear()
     open_index(Folder(photos))
     assert "changed since" not in caplog.text
+
+
+def test_what_was_left_out_before_is_not_said_to_be_added(
+    photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuloader.shards.scan.LEFT_OUT_KEPT", 2)
+    write_tree(photos, {**{f"notes/{number}": b"" for number in range(4)}, "c/1.JPG": JPEG, "c/1.CLS": b"3"})
+    (photos / "broken").symlink_to("nowhere")
+    open_index(Folder(photos))
+    time.sleep(0.02)
+    (photos / "c" / "1.JPG").write_bytes(jpeg(9, 9, seed=1))
+    caplog.clear()
+    open_index(Folder(photos))
+    assert f"{photos} changed since it was indexed: 1 file of another size (./c/1.JPG); it is" in caplog.text
 
 
 def test_an_index_that_is_damaged_is_not_used(photos: Path) -> None:
