@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import random
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -169,6 +170,61 @@ def test_what_is_no_file_is_named_with_the_cause(root: Path, monkeypatch: pytest
     assert {item.name: item.why for item in index.left_out} == {f"./{name}": why for name, why in expected.items()}
     assert index.left_out_count == len(expected)
     assert [index.key(row) for row in range(len(index))] == ["./1"]
+
+
+def test_names_and_paths_of_any_length_are_listed_or_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of over 4,096 bytes exists, but the system opens it in steps alone."""
+    write_tree(root, {f"{'é' * 125}.jpg"[:255]: JPEG, "1.jpg": JPEG, "\x1b[31mred\n.jpg": JPEG})
+    monkeypatch.chdir(root)
+    for _ in range(20):
+        Path("d" * 255).mkdir()
+        os.chdir("d" * 255)
+    Path("deep.jpg").write_bytes(JPEG)
+    monkeypatch.chdir(root.parent)
+    folder = Folder(Path("photos"))
+    assert len(folder.listing) == 3
+    [(name, why)] = folder.listing.others
+    assert name.startswith("ddd")
+    assert len(name) > 3000
+    assert why == "File name too long"
+    index = scan_folder(folder)
+    assert (len(index), index.left_out_count) == (3, 1)
+    assert max(len(item.name) for item in index.left_out) <= 500
+
+
+def test_files_that_come_and_go_while_a_folder_is_listed_do_not_matter_to_the_others(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the names of a folder were read, one file is gone, and a folder became a file."""
+    names_of = os.listdir
+
+    def changing(folder: str) -> list[str]:
+        names = names_of(folder)
+        if folder == f"{photos}/a":
+            (photos / "a" / "0.jpg").unlink()
+            shutil.rmtree(photos / "b")
+            (photos / "b").write_bytes(b"")
+        return names
+
+    monkeypatch.setattr(os, "listdir", changing)
+    listing = list_files(photos)
+    assert listing.others == [("a/0.jpg", "No such file or directory")]
+    assert [listing.name(number) for number in range(len(listing))] == ["a/0.cls", "a/1.cls", "a/1.jpg", "b"]
+
+
+def test_a_folder_that_is_gone_while_it_is_listed_is_an_error_that_names_it(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names_of = os.listdir
+
+    def removing(folder: str) -> list[str]:
+        if folder == f"{photos}/b":
+            shutil.rmtree(folder)
+        return names_of(folder)
+
+    monkeypatch.setattr(os, "listdir", removing)
+    with pytest.raises(DataError, match=r"photos/b cannot be read \(No such file or directory\)"):
+        list_files(photos)
 
 
 PROGRAM = """
