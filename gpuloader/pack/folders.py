@@ -8,14 +8,12 @@ from pathlib import Path
 
 from gpuloader.errors import ConfigError, NoSamplesError, PackError
 from gpuloader.pack.records import OpenedSource, labelled_files
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.folder import PICTURE_ENDINGS, is_picture
 from gpuloader.shards.paths import SPLITS
-
-_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come by class, sorted by path.
+    """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come as in GNU tar's `--sort=name`.
 
     Files whose names do not end in a picture's extension are skipped.
 
@@ -24,7 +22,8 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
         ConfigError: the folders are splits instead of classes.
         LabelError: a folder that is not in `classes`.
     """
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    entries = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted(entries, key=os.fsencode)
     if not names:
         raise NoSamplesError(
             f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures give FILE.csv "
@@ -39,26 +38,27 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     labels: list[str] = []
     files = 0
     for name in names:
-        before = len(paths)
-        for inner, _, file_names in sorted(os.walk(f"{root}/{name}", onerror=_raise, followlinks=True)):
+        found: list[str] = []
+        for inner, _, file_names in os.walk(f"{root}/{name}", onerror=_raise, followlinks=True):
             if (real := os.path.realpath(inner)) in map(os.path.realpath, Path(inner).parents):
                 raise PackError(f"{inner} is a link to {real}, a folder that contains it: remove the link")
             files += len(file_names)
-            paths += [f"{inner}/{file}" for file in sorted(file_names) if _is_picture(file)]
-        if len(paths) == before:
+            found += [f"{inner}/{file}" for file in file_names if is_picture(file)]
+        if not found:
             raise NoSamplesError(
                 f"the class folder {folder / name} has no pictures, but would still count as a class: remove it, or "
-                f"check its files' names (pictures end in {', '.join(_ENDINGS)})"
+                f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
             )
-        labels += [name] * (len(paths) - before)
+        paths += sorted(found, key=_place_in_tar)
+        labels += [name] * len(found)
     left_out_count = files - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
     return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
 
 
+def _place_in_tar(path: str) -> list[bytes]:
+    return os.fsencode(path).split(b"/")
+
+
 def _raise(error: OSError) -> None:
     raise error  # os.walk would leave out a folder that cannot be read
-
-
-def _is_picture(file_name: str) -> bool:
-    return file_name.lower().endswith(_ENDINGS) and not file_name.startswith(".")

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
 from gpuloader.helpers.progress import LongWork
-from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+from gpuloader.shards.index import IMAGE_EXTENSIONS
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
 _HEADER_BYTES = 512
-_PICTURES = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS if extension != ARRAY_EXTENSION)
+PICTURE_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
 _MOST_VISITS = 1000  # of a folder, over links; n folders with two links each to the next could be visited 2^n times
@@ -54,7 +54,7 @@ class Listing:
         start: (n,) int64, the offset of each file's content.
         size, mtime_ns, inode: (n,) int64, as when it was listed.
         ctime_ns: (n,) int64, as when it was last read.
-        pictures: (m,) int64, the numbers of the files that are pictures by their names.
+        pictures: (m,) int64, the numbers of the files for which `is_picture` is true.
         top_folders: the names of the folders at the top, except hidden ones.
         others: what is no regular file or cannot be looked at: the path and why.
         unread: the files that could not be read when the folder was indexed.
@@ -184,6 +184,11 @@ class Folder:
         return data
 
 
+def is_picture(path: str) -> bool:
+    """Says whether a file is a picture, or a decoded one, by its name; hidden files are none."""
+    return path.lower().endswith(PICTURE_ENDINGS) and not path.rpartition("/")[2].startswith(".")
+
+
 def list_files(folder: Path) -> Listing:
     """Lists the files of a folder in the order of GNU tar's `--sort=name`; links are followed.
 
@@ -254,7 +259,7 @@ class _Gathered:
         if not stat.S_ISREG(found.st_mode):
             self.others.append((below, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
             return None
-        if below.lower().endswith(_PICTURES) and not below.rpartition("/")[2].startswith("."):
+        if is_picture(below):
             self.pictures.append(len(self))
         self.names += os.fsencode(below)
         times = found.st_mtime_ns, found.st_ctime_ns

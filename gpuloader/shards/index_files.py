@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import itertools
 import logging
 import os
 import random
@@ -26,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import platformdirs
 
 from gpuloader.errors import ConfigError, IndexFileError
@@ -54,6 +52,7 @@ _THREADS = 8
 _MOST_COPIED_BYTES = 4 << 20
 _NAMED = 3
 _KEPT_SECONDS = 90 * 24 * 3600
+_NOT_INDEXED, _NO_SIZE = -1, -2  # instead of a file's size in an index
 _log = logging.getLogger("gpuloader")
 
 LocalShard: TypeAlias = Path | Folder
@@ -231,7 +230,7 @@ def _make(shard: LocalShard) -> ShardIndex:
     path = index_file(shard)
     if isinstance(shard, Folder):
         index = scan_folder(shard)
-        _say_what_changed(shard, path, index)
+        _say_what_changed(shard, path)
         if shard.listing.unread:  # once they can be read, nothing else of them has changed
             _log.warning("the index of %s is made again next time, because files of it cannot be read", shard)
             return index
@@ -245,23 +244,28 @@ def _make(shard: LocalShard) -> ShardIndex:
     return index
 
 
-def _say_what_changed(folder: Folder, path: Path, index: ShardIndex) -> None:
+def _say_what_changed(folder: Folder, path: Path) -> None:
     """Says how a folder's files differ from those of its last index, if there is one."""
     try:
         indexed_ns = path.stat().st_mtime_ns
-        before = _sizes_of_files(ShardIndex.read(path, max(folder.stat().st_size, path.stat().st_size)))
+        index = ShardIndex.read(path, max(folder.stat().st_size, path.stat().st_size))
     except (IndexFileError, OSError):
         return
-    now = _sizes_of_files(index)
-    listing = folder.listing
-    written = (f"./{listing.name(number)}" for number in np.flatnonzero(listing.ctime_ns > indexed_ns).tolist())
-    differences = {
-        "added": sorted(now.keys() - before.keys()),
-        "removed": sorted(before.keys() - now.keys()),
-        "of another size": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
-    }
-    named = set(itertools.chain(*differences.values()))
-    differences["written or touched since"] = [name for name in written if name not in named]
+    listing, before = folder.listing, _sizes_of_files(index)
+    written = (listing.ctime_ns > indexed_ns).tolist()
+    files = [(f"./{listing.name(number)}", size) for number, size in enumerate(listing.size.tolist())]
+    all_named = index.left_out_count == len(index.left_out)
+    kinds = ("added", "removed", "of another size", "written or touched since")
+    differences: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for (name, size), is_written in zip(files, written):
+        size_before = before.pop(_as_indexed(name), _NOT_INDEXED)
+        if size_before == _NOT_INDEXED and (all_named or is_written):
+            differences["added"].append(name)
+        elif size_before not in (size, _NOT_INDEXED, _NO_SIZE):
+            differences["of another size"].append(name)
+        elif is_written:
+            differences["written or touched since"].append(name)
+    differences["removed"] = sorted(name for name, size in before.items() if size != _NO_SIZE)
     said = [
         f"{counted(len(names), 'file')} {how} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"
         for how, names in differences.items()
@@ -272,8 +276,15 @@ def _say_what_changed(folder: Folder, path: Path, index: ShardIndex) -> None:
 
 
 def _sizes_of_files(index: ShardIndex) -> dict[str, int]:
-    return {
-        f"{index.key(row)}.{extension}": size
-        for row in range(len(index))
-        for extension, _, size in index.components(row)
-    }
+    """Returns the size in bytes of each file that an index names."""
+    sizes = {_as_indexed(item.name): _NO_SIZE for item in index.left_out}
+    for row in range(len(index)):
+        sizes |= {f"{index.key(row)}.{extension}": size for extension, _, size in index.components(row)}
+    return sizes
+
+
+def _as_indexed(name: str) -> str:
+    """Returns a file's name with its extension in lower case."""
+    folder, slash, file_name = name.rpartition("/")
+    stem, dot, extension = file_name.partition(".")
+    return f"{folder}{slash}{stem}{dot}{extension.lower()}"

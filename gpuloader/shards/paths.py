@@ -7,15 +7,14 @@ import os
 import shlex
 import stat
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
-from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.folder import Folder, is_picture
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
@@ -50,11 +49,17 @@ def resolve_shards(tar: Tar) -> list[Shard]:
     shards = [shard for source in sources for shard in _find(os.fspath(source))]
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
-    seen: set[Shard] = set()
+    seen: set[object] = set()
+    real = cache(os.path.realpath)
     for shard in shards:
-        if shard in seen:
+        place: object = shard
+        if isinstance(shard, Folder):
+            place = real(shard.path)
+        elif isinstance(shard, Path):  # links to one file count as several: stores of files by content make such links
+            place = real(shard.parent), shard.name
+        if place in seen:
             raise ConfigError(f"the shard {shard} is named twice: name it once; each sample counts once in an epoch")
-        seen.add(shard)
+        seen.add(place)
     return shards
 
 
@@ -134,7 +139,7 @@ def _expand_folder(path: Path) -> list[Shard]:
     # If the folder may not be read, this raises, while `glob` would find nothing.
     found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
     if found:
-        beside = (file for file in path.glob("[!.]*/*") if _is_picture(file.name) and file.is_file())
+        beside = (file for file in path.glob("[!.]*/*") if is_picture(file.name) and file.is_file())
         if picture := next((file for file in beside if file.suffix.lower() != ".npy"), None):
             raise ConfigError(
                 f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: "
@@ -142,21 +147,15 @@ def _expand_folder(path: Path) -> list[Shard]:
             )
         return [*found]
     folder = Folder(path)
-    pictures = filter(_is_picture, map(folder.listing.name, range(len(folder.listing))))
-    if (first := next(pictures, None)) is None:
+    listing, folders = folder.listing, folder.listing.top_folders
+    if not len(listing.pictures):
         return _check_any([], f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}")
-    folders = sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
-    if folders and set(folders) <= SPLITS and all("/" in name for name in chain([first], pictures)):
+    if folders and set(folders) <= SPLITS and all("/" in listing.name(each) for each in listing.pictures.tolist()):
         raise ConfigError(
             f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "
             f"{path / folders[0]}"
         )
     return [folder]
-
-
-def _is_picture(name: str) -> bool:
-    stem, _, extension = name.rpartition("/")[2].rpartition(".")
-    return extension.lower() in IMAGE_EXTENSIONS and stem[:1] not in ("", ".")
 
 
 def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:

@@ -278,7 +278,7 @@ class ShardSet:
         samples, listing = self.samples_of(number), folder.listing
         images = self.index.column("image_offset", samples.start, samples.stop)
         unseen = listing.pictures[~np.isin(listing.start[listing.pictures], images)].tolist()
-        named = tuple(f".{extension}" for extension in extensions)
+        named = tuple(f".{extension}" for extension in (*extensions, ARRAY_EXTENSION))
         return [
             each for each in unseen if not listing.name(each).lower().endswith(named) and each not in listing.unread
         ]

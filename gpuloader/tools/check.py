@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, ShardChangedError, TarError
 from gpuloader.helpers.atomic_files import atomic_file
@@ -36,6 +37,8 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
+from gpuloader.shards.folder import is_picture
+from gpuloader.shards.index import ARRAY_EXTENSION
 from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
@@ -123,7 +126,8 @@ class CheckResult:
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
         broken: the shards that are damaged tars.
-        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all.
+        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all. In a folder also
+            pictures that are second ones of their samples, with extensions that at most half of the samples have.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         repaired: the copies that were written.
     """
@@ -203,6 +207,17 @@ def check_shards(
         for shard, rows in zip(shards, bad_rows)
         if copies and (rows or shard.damage or shard.index.left_out_count)
     ]
+    left_out = [
+        LeftOutMember(str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
+        for shard in shards
+        for item in shard.index.left_out
+    ]
+    second = [
+        LeftOutMember(str(folder), f"./{folder.listing.name(number)}", 0, "its key has another picture, its image")
+        for shard in shards
+        if isinstance(folder := shard.path, Folder)
+        for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
+    ]
     jpegs, seekable = map(sum, zip(*(shard.index.count_jpegs() for shard in shards)))
     return CheckResult(
         shards=len(shards),
@@ -215,12 +230,8 @@ def check_shards(
             for shard in shards
             if shard.damage is not None
         ),
-        stray=tuple(
-            LeftOutMember(str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
-            for shard in shards
-            for item in shard.index.left_out
-        ),
-        stray_count=sum(shard.index.left_out_count for shard in shards),
+        stray=(*left_out, *second),
+        stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
         lacking=_lacking(shards),
         repaired=tuple(repaired),
     )
@@ -319,12 +330,32 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
         index = shard.index
         of_component = index.column("component_extension")
         having.update(dict(zip(index.extensions, np.bincount(of_component).tolist())))
-        rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
-        is_beside = index.column("component_offset") != index.column("image_offset")[rows]
+        is_beside = _are_beside(index)
+        is_beside[_second_pictures(shard)] = False
         beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
     samples = shards[-1].samples.stop
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
+
+
+def _are_beside(index: ShardIndex) -> NDArray[np.bool_]:
+    """Returns for each component whether it is beside the image of its sample."""
+    rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
+    return np.asarray(index.column("component_offset") != index.column("image_offset")[rows])
+
+
+def _second_pictures(shard: _Shard) -> NDArray[np.int64]:
+    """Returns the components of a folder that are pictures beside an image, and too few to be a field."""
+    index, of_component = shard.index, shard.index.column("component_extension")
+    is_beside = _are_beside(index)
+    counts = np.bincount(of_component[is_beside], minlength=len(index.extensions)).tolist()
+    few = [
+        number
+        for number, extension in enumerate(index.extensions)
+        if isinstance(shard.path, Folder) and 2 * counts[number] <= len(index)
+        if is_picture(f"1.{extension}") and not extension.endswith(ARRAY_EXTENSION)
+    ]
+    return np.flatnonzero(is_beside & np.isin(of_component, few))
 
 
 def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:

@@ -238,6 +238,14 @@ def become_another(file: Path) -> None:
     file.symlink_to(other)
 
 
+def replace_its_folder(file: Path) -> None:
+    """By a link to a copy with the same names, sizes and times."""
+    other = file.parents[2] / "copy"
+    shutil.copytree(file.parent, other)
+    shutil.rmtree(file.parent)
+    file.parent.symlink_to(other)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "written": lambda file: file.write_bytes(jpeg(30, 30, seed=99)),
     "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
@@ -248,6 +256,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a link": become_another,
     "removed": Path.unlink,
     "renamed": lambda file: file.rename(file.with_suffix(".old")),
+    "its folder a link to another": replace_its_folder,
     "its folder renamed": lambda file: file.parent.rename(file.parent.with_name("other")),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
     "a folder": lambda file: (file.unlink(), file.mkdir()),

@@ -64,7 +64,7 @@ def test_keys_are_the_paths_within_without_dots(tmp_path: Path) -> None:
         (source / name).write_bytes(encoded(picture(8, 8), "PNG" if name.endswith("png") else "JPEG"))
     _, samples = packed(source, tmp_path)
     keys = [sample["__key__"] for sample in samples]
-    assert keys == ["a/1-1", "a/1", "a/1-2", "a/1-3", "a/é ü", "a/b.c/d_e"]
+    assert keys == ["a/1-1", "a/1", "a/1-2", "a/1-3", "a/b.c/d_e", "a/é ü"]  # in the order of tar
 
 
 def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> None:

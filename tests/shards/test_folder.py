@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import random
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -171,6 +172,61 @@ def test_what_is_no_file_is_named_with_the_cause(root: Path, monkeypatch: pytest
     assert [index.key(row) for row in range(len(index))] == ["./1"]
 
 
+def test_names_and_paths_of_any_length_are_listed_or_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of over 4,096 bytes exists, but the system opens it in steps alone."""
+    write_tree(root, {f"{'é' * 125}.jpg"[:255]: JPEG, "1.jpg": JPEG, "\x1b[31mred\n.jpg": JPEG})
+    monkeypatch.chdir(root)
+    for _ in range(20):
+        Path("d" * 255).mkdir()
+        os.chdir("d" * 255)
+    Path("deep.jpg").write_bytes(JPEG)
+    monkeypatch.chdir(root.parent)
+    folder = Folder(Path("photos"))
+    assert len(folder.listing) == 3
+    [(name, why)] = folder.listing.others
+    assert name.startswith("ddd")
+    assert len(name) > 3000
+    assert why == "File name too long"
+    index = scan_folder(folder)
+    assert (len(index), index.left_out_count) == (3, 1)
+    assert max(len(item.name) for item in index.left_out) <= 500
+
+
+def test_files_that_come_and_go_while_a_folder_is_listed_do_not_matter_to_the_others(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the names of a folder were read, one file is gone, and a folder became a file."""
+    names_of = os.listdir
+
+    def changing(folder: str) -> list[str]:
+        names = names_of(folder)
+        if folder == f"{photos}/a":
+            (photos / "a" / "0.jpg").unlink()
+            shutil.rmtree(photos / "b")
+            (photos / "b").write_bytes(b"")
+        return names
+
+    monkeypatch.setattr(os, "listdir", changing)
+    listing = list_files(photos)
+    assert listing.others == [("a/0.jpg", "No such file or directory")]
+    assert [listing.name(number) for number in range(len(listing))] == ["a/0.cls", "a/1.cls", "a/1.jpg", "b"]
+
+
+def test_a_folder_that_is_gone_while_it_is_listed_is_an_error_that_names_it(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names_of = os.listdir
+
+    def removing(folder: str) -> list[str]:
+        if folder == f"{photos}/b":
+            shutil.rmtree(folder)
+        return names_of(folder)
+
+    monkeypatch.setattr(os, "listdir", removing)
+    with pytest.raises(DataError, match=r"photos/b cannot be read \(No such file or directory\)"):
+        list_files(photos)
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -332,12 +388,12 @@ def replace_by_another(file: Path) -> None:
 
 CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
     ("added", lambda root: (root / "a" / "9.jpg").write_bytes(JPEG), "1 file added (./a/9.jpg)"),
-    ("removed", lambda root: (root / "a" / "0.jpg").unlink(), "2 files removed (./a/0.cls, ./a/0.jpg)"),
+    ("removed", lambda root: (root / "a" / "0.jpg").unlink(), "1 file removed (./a/0.jpg); it"),
     ("resized", lambda root: (root / "b" / "3.jpg").write_bytes(JPEG), "1 file of another size (./b/3.jpg)"),
     (
         "renamed",
         lambda root: (root / "b" / "3.cls").rename(root / "b" / "3.txt"),
-        "1 file added (./b/3.txt), 1 file re",
+        "1 file added (./b/3.txt), 1 file removed (./b/3.cls); it",
     ),
     ("touched", lambda root: os.utime(root / "b" / "4.jpg"), "1 file written or touched since (./b/4.jpg)"),
     (
@@ -346,7 +402,9 @@ CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
         "1 file written or touched since (./b/4.jpg)",
     ),
     ("replaced", lambda root: replace_by_another(root / "a" / "1.jpg"), "1 file written or touched since (./a/1.jpg)"),
-    ("no image", lambda root: (root / "notes").write_bytes(b""), "1 file written or touched since (./notes)"),
+    ("no image", lambda root: (root / "notes").write_bytes(b""), "1 file added (./notes)"),
+    ("a label", lambda root: (root / "a" / "0.cls").unlink(), "1 file removed (./a/0.cls); it"),
+    ("in upper case", lambda root: (root / "a" / "9.JPG").write_bytes(JPEG), "1 file added (./a/9.JPG); it"),
     (
         "many",
         lambda root: [(root / f"{i}.jpg").write_bytes(JPEG) for i in range(5)],
@@ -370,6 +428,20 @@ def test_what_changed_is_named_and_the_index_made_again(
     caplog.clear()
     open_index(Folder(photos))
     assert "changed since" not in caplog.text
+
+
+def test_what_was_left_out_before_is_not_said_to_be_added(
+    photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuloader.shards.scan.LEFT_OUT_KEPT", 2)
+    write_tree(photos, {**{f"notes/{number}": b"" for number in range(4)}, "c/1.JPG": JPEG, "c/1.CLS": b"3"})
+    (photos / "broken").symlink_to("nowhere")
+    open_index(Folder(photos))
+    time.sleep(0.02)
+    (photos / "c" / "1.JPG").write_bytes(jpeg(9, 9, seed=1))
+    caplog.clear()
+    open_index(Folder(photos))
+    assert f"{photos} changed since it was indexed: 1 file of another size (./c/1.JPG); it is" in caplog.text
 
 
 def test_an_index_that_is_damaged_is_not_used(photos: Path) -> None:

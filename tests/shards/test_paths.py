@@ -208,6 +208,10 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
             ["pics/both has tars, such as x.tar, and folders of pictures, such as cat: give pics/both/*.tar"],
         ),
         (["pics/flat", "./pics/flat"], ["the shard pics/flat is named twice"]),
+        (["pics/flat", "pics/flat/"], ["the shard pics/flat is named twice"]),
+        (["pics/flat", "pics/../pics/flat"], ["the shard pics/../pics/flat is named twice"]),
+        (["val-a.tar", "deep/../val-a.tar"], ["the shard deep/../val-a.tar is named twice"]),
+        (["val-a.tar", "~/val-a.tar"], ["val-a.tar is named twice"]),
     ],
     ids=named,
 )
@@ -272,6 +276,22 @@ def test_a_data_set_of_torch_points_to_its_folder_or_to_packing(dataset: Callabl
     with pytest.raises(ConfigError) as caught:
         resolve_shards(dataset())
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "tar", [["link/flat", "pics/flat"], ["flat", "pics/flat"], ["link/shards", "pics/shards/x.tar"]]
+)
+def test_what_is_named_again_by_a_link_to_a_folder_is_named_twice(tar: list[str]) -> None:
+    Path("link").symlink_to("pics")
+    Path("flat").symlink_to("pics/flat")
+    with pytest.raises(ConfigError, match=f"the shard {tar[1]} is named twice"):
+        resolve_shards(tar)
+
+
+def test_links_to_one_tar_are_several_shards() -> None:
+    """A store that keeps files by their content makes such links of equal shards."""
+    Path("val-c.tar").symlink_to("val-a.tar")
+    assert resolve_shards("val-{a,c}.tar") == [Path("val-a.tar"), Path("val-c.tar")]
 
 
 def test_a_shard_that_is_a_broken_link_is_not_passed_over_in_silence() -> None:

@@ -9,8 +9,9 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from making import damaged_jpeg, encoded, jpeg, picture, unpack, write_samples, write_shard
+from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_samples, write_shard, write_tree
 from packing import samples_of
 from warm import warm
 
@@ -85,6 +86,30 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
     assert result.stray == (LeftOutMember(str(folder), "./notes.txt", 0, "its key has no image"),)
     assert (result.samples, result.jpegs, result.stray_count) == (6, 6, 1)
     assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open([Folder(folder)]))) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "stray", "lacking"),
+    [
+        (["jpg png", "jpg", "jpg", "png"], ["./0.png"], []),  # a second picture: nothing lacks one
+        (["jpg 2023.jpg", "jpg", "jpg"], ["./0.2023.jpg"], []),
+        (["jpg PNG", "jpg"], ["./0.PNG"], []),  # as it is written
+        (["jpg png", "jpg png", "jpg"], [], [("png", 1, "./2")]),  # such as masks
+        (["jpg png", "jpg png"], [], []),
+        (["jpg npy", "jpg", "jpg"], [], [("npy", 2, "./1")]),  # arrays are no pictures beside images
+        (["jpg txt", "jpg", "jpg"], [], [("txt", 2, "./1")]),
+    ],
+)
+def test_second_pictures_of_a_folder_are_left_out_and_masks_are_lacking(
+    tmp_path: Path, rows: list[str], stray: list[str], lacking: list[tuple[str, int, str]]
+) -> None:
+    content = {"jpg": jpeg(8, 8), "png": encoded(picture(8, 8), "PNG"), "npy": saved(np.zeros(3))}
+    files = {f"{n}.{end}": content.get(end.lower(), b"1") for n, row in enumerate(rows) for end in row.split()}
+    result = check_shards(write_tree(tmp_path / "photos", files))
+    assert [item.name for item in result.stray] == stray
+    assert result.stray_count == len(stray)
+    assert [(each.extension, each.samples, each.key) for each in result.lacking] == lacking
+    assert result.bad == ()
 
 
 def test_a_folder_is_not_repaired(folder: Path, tmp_path: Path) -> None:

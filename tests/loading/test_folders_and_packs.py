@@ -1,0 +1,201 @@
+"""A folder of any names, the tar that GNU tar makes of it, and the shards that `pack` makes of it are one data set."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loaders import loader
+from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
+
+from gpuloader import GPULoader
+from gpuloader.errors import DataError, GPULoaderError, LabelError, NoSamplesError, ShardNotFoundError
+from gpuloader.loading.loader import run_of
+from gpuloader.pack import pack
+
+CONTENTS = [*(jpeg(6 + side, 9, seed=side) for side in range(5)), encoded(picture(5, 7), "PNG")]
+ENDS = {"jpg", "jpeg", "png"}
+RAW = os.fsdecode(b"\xff")  # as text it comes before "\ue000", as bytes after it
+FOLDERS = st.sampled_from(["a", "a-b", "a.b", "A", "e\u0301", RAW, "\ue000", "x\ny"])
+STEMS = st.sampled_from(["a", "a-b", "A", RAW, "\U0001f431", "1", "10"])
+IMAGES = st.sampled_from([".jpg", ".JPG", ".jpeg"])
+OTHERS = st.sampled_from([".cls", ".json", ".txt", ".CLS", ".mask.png", ".1.jpg", ".png", "", "."])
+FILES = st.tuples(
+    st.lists(st.one_of(FOLDERS, FOLDERS, st.just(".hidden")), max_size=3),
+    st.one_of(STEMS, STEMS, st.just(".a")),
+    st.one_of(IMAGES, IMAGES, IMAGES, OTHERS),
+)
+CLASS_FILES = st.tuples(st.lists(FOLDERS, min_size=1, max_size=3), STEMS, IMAGES)
+
+
+def key_of(file: tuple[list[str], str, str]) -> str:
+    return "/".join([*file[0], file[1]])
+
+
+def write_files(root: Path, files: list[tuple[list[str], str, str]]) -> Path:
+    """Files with contents of their own; one below a file, or in the place of a folder, is passed over."""
+    root.mkdir()
+    for number, (folders, stem, end) in enumerate(files):
+        path = root.joinpath(*folders, stem + end)
+        if not path.exists() and not any(each.is_file() for each in path.parents):
+            label, image = b"%d" % (number % 4), CONTENTS[number % len(CONTENTS)]
+            write_tree(root, {str(path.relative_to(root)): label if end.lower() == ".cls" else image})
+    return root
+
+
+def opened(source: Any, label_from: str | None = "auto", **kwargs: Any) -> GPULoader:  # noqa: ANN401
+    return loader(source, 3, output="dict", last_batch="pad", label_from=label_from, **kwargs)
+
+
+def described(loader: GPULoader) -> dict[str, Any]:
+    """The samples with their labels, and what is planned for two epochs."""
+    with loader:
+        run = run_of(loader)
+        batches = [run.plan.batch(run.plan.at(epoch, step)) for epoch in range(2) for step in range(run.plan.steps)]
+        samples = range(len(run.shards))
+        return {
+            "keys": [run.shards.index.key(sample).removeprefix("./") for sample in samples],
+            "digest": run.shards.fingerprint,
+            "labels": run.labels and run.labels.of(np.array(samples)).tolist(),
+            "planned": [
+                (batch.ids.tolist(), batch.valid.tolist(), batch.draws.uniform(0, 4).tolist()) for batch in batches
+            ],
+            "components": [
+                {name: run.shards.read_component(sample, name) for name, *_ in run.shards.index.components(sample)}
+                for sample in samples
+            ],
+        }
+
+
+def assert_equal_batches(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    assert len(ours) == len(theirs) > 0
+    for one, other in zip(ours, theirs, strict=True):
+        assert [key.removeprefix("./") for key in one["key"]] == [key.removeprefix("./") for key in other["key"]]
+        assert all(torch.equal(one[name], other[name]) for name in ("image", "label", "index", "valid"))
+
+
+def shown_by_stems(root: Path) -> tuple[set[str], int]:
+    """The keys that have an image, and how many pictures there are, of the files that `find` finds."""
+    found = subprocess.run(["find", "-L", root, "-type", "f", "-printf", "%P\\0"], stdout=subprocess.PIPE, check=True)
+    names = [os.path.split(name) for name in os.fsdecode(found.stdout).split("\0")[:-1]]
+    files = [(os.path.join(folder, name.partition(".")[0]), name.partition(".")[2].lower()) for folder, name in names]  # noqa: PTH118
+    visible = [(key, end) for key, end in files if Path(key).name and not key.endswith("/")]
+    keys = {key for key, end in visible if end in ENDS}
+    return keys, sum(end.rpartition(".")[2] in ENDS for _, end in visible)
+
+
+# --- the tar
+
+
+@settings(max_examples=25, deadline=None)
+@given(files=st.lists(FILES, max_size=12))
+def test_any_tree_is_the_data_set_of_its_tar(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[list[str], str, str]]
+) -> None:
+    root = write_files(tmp_path_factory.mktemp("trees") / "tree", files)
+    tar = tar_of(root, root.with_name("tree.tar"))
+    try:
+        expected = described(opened(tar))
+    except GPULoaderError as error:
+        with pytest.raises((type(error), ShardNotFoundError) if isinstance(error, NoSamplesError) else type(error)):
+            opened(root)
+        return
+    stems, pictures = shown_by_stems(root)
+    assert set(expected["keys"]) == stems
+    if pictures > len(stems):
+        with pytest.raises(DataError, match=f"{pictures - len(stems)} pictures? that no sample would show"):
+            opened(root, None)
+        return
+    try:
+        ours = described(opened(root))
+    except LabelError:  # of folders below class folders, or class folders without pictures
+        ours, expected = described(opened(root, None)), described(opened(tar, None))
+    assert ours == expected
+
+
+def test_a_tree_of_odd_names_gives_the_batches_of_its_tar(tmp_path: Path) -> None:
+    names = [
+        "a-b/x",
+        "a/x",
+        "\ue000/x",
+        "a.b/x",
+        "A/\U0001f431",
+        f"{RAW}/{RAW}",
+        ".hidden/é",
+        "a/b/x",
+        "a/b-/x",
+        "a/line\nend",
+    ]
+    images = {f"{name}.{'JPG' if len(name) > 3 else 'jpg'}": jpeg(20, 30, seed=len(name)) for name in names}
+    root = write_tree(tmp_path / "photos", {**images, "a/x.json": b"{}", "a/x.CLS": b"1"})
+    tar = tar_of(root, tmp_path / "photos.tar")
+    for label_from in (None, "folder:top"):
+        with opened(root, label_from, seed=3) as ours, opened(tar, label_from, seed=3) as theirs:
+            for _ in range(2):
+                batches = list(ours)
+                for one, other in zip(batches, list(theirs), strict=True):
+                    assert one["key"] == other["key"]
+                    assert torch.equal(one["image"], other["image"])
+                    assert one.keys() == other.keys()
+                    assert one["label"] is other["label"] is None or torch.equal(one["label"], other["label"])
+            assert len(batches) == 4
+
+
+# --- packed shards
+
+
+@settings(max_examples=12, deadline=None)
+@given(files=st.lists(CLASS_FILES, min_size=1, max_size=12, unique_by=key_of))
+def test_any_class_folders_are_the_data_set_of_what_pack_makes_of_them(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[list[str], str, str]]
+) -> None:
+    root = write_files(tmp_path_factory.mktemp("trees") / "tree", files)
+    pack(root, root.with_name("packed"), shuffle=False, samples_per_shard=4, workers=1)
+    ours = described(opened(root, "folder:top"))
+    theirs = described(opened(root.with_name("packed"), "cls"))
+    for one, other in zip(ours.pop("components"), theirs.pop("components"), strict=True):
+        assert set(one.values()) < set(other.values())
+    assert ours == theirs
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """21 pictures of two classes, in nested folders."""
+    names = [f"{name}/{i:02d}" for i in range(6) for name in ("cat", "cat/a", "cat/a-b")]
+    names += [f"cat-like/{i}" for i in range(3)]
+    files = {f"{name}.jpg": jpeg(*SIZES[i % len(SIZES)], seed=i) for i, name in enumerate(names)}
+    return write_tree(tmp_path_factory.mktemp("packs") / "photos", files)
+
+
+@pytest.mark.parametrize("samples_per_shard", [1000, 5])
+@pytest.mark.parametrize("seekable", [False, True], ids=["plain", "seekable"])
+def test_a_run_goes_on_from_the_folder_to_packed_shards_and_back(
+    photos: Path, tmp_path: Path, seekable: bool, samples_per_shard: int
+) -> None:
+    if seekable and shutil.which("jpegtran") is None:
+        pytest.skip("jpegtran is not installed: apt install libjpeg-turbo-progs")
+    options = {"shuffle": False, "seekable": seekable, "samples_per_shard": samples_per_shard, "workers": 1}
+    result = pack(photos, tmp_path / "packed", **options)
+    assert len(result.shards) == -(-21 // samples_per_shard)
+    sources = [(photos, "folder:top"), (tmp_path / "packed", "cls")]
+    with opened(*sources[0], seed=5) as first, opened(*sources[1], seed=5) as second:
+        expected = list(first) + list(first)
+        assert_equal_batches(list(second) + list(second), expected)
+    for source, target in (sources, sources[::-1]):
+        with opened(*source, seed=5) as before:
+            batches = iter(before)
+            for _ in range(2):
+                next(batches)
+            state = json.loads(json.dumps(before.state_dict()))
+        with opened(*target, seed=5) as after:
+            after.load_state_dict(state)
+            assert_equal_batches(list(after) + list(after), expected[2:])
