@@ -25,7 +25,7 @@ VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
 
-RESULTS_OF = ("photographs", "augmented", "decoded", "large")
+RESULTS_OF = ("photographs", "folders", "augmented", "decoded", "large")
 _OTHER = {
     "start": (
         "First batch: from the start of the process to the first 32 photographs, with nothing made of them before. "
@@ -56,7 +56,8 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results of systems by their file's name."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in RESULTS_OF}
+    files = {name: RESULTS / f"{name}.json" for name in RESULTS_OF}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
 def replaced(page: str, text: str) -> str:
