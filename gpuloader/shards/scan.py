@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ _LABEL_BYTES = 64
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
 _WITH_HEAD = frozenset((*IMAGE_EXTENSIONS, "cls"))
 _THREADS = 8
-_FILES_AT_ONCE = 4096
+_FILES_AT_ONCE, _FILES_IN_TASK = 4096, 64
 _IMAGE_RANKS = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 _NO_IMAGE = len(IMAGE_EXTENSIONS)
 _log = logging.getLogger("gpuloader")
@@ -103,10 +104,13 @@ def scan_folder(folder: Folder) -> ShardIndex:
         except OSError as error:  # of the disk
             return error.strerror or "it cannot be read"
 
+    def look_at_some(first: int) -> list[Member | str]:
+        return [look_at(number) for number in range(first, min(first + _FILES_IN_TASK, len(listing)))]
+
     with ThreadPoolExecutor(_THREADS) as threads:
-        for first in range(0, len(listing), _FILES_AT_ONCE):
-            numbers = range(first, min(first + _FILES_AT_ONCE, len(listing)))
-            for number, found in zip(numbers, threads.map(look_at, numbers)):
+        for begin in range(0, len(listing), _FILES_AT_ONCE):
+            tasks = range(begin, min(begin + _FILES_AT_ONCE, len(listing)), _FILES_IN_TASK)
+            for number, found in enumerate(chain.from_iterable(threads.map(look_at_some, tasks)), begin):
                 work.reached(folder, number, len(listing))
                 if isinstance(found, Member):
                     gathered.add(found)
