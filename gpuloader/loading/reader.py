@@ -26,7 +26,7 @@ from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.png import trimmed
-from gpuloader.loading.fields import MOST_SAID, Field, parse_fields
+from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
@@ -148,9 +148,9 @@ class Reader:
             mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._collate(name, field, [values[name] for values in fields], ids)
+                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all)
                 for name, field in self._run.fields.items()
-                if len(ids)
+                if len(ids) or field.is_target
             },
             bad=bad,
             arena=arena,
@@ -226,26 +226,25 @@ class Reader:
             f"drawn to replace it: repair the shards"
         )
 
-    def _collate(self, name: str, field: Field, values: list[Any], ids: NDArray[np.int64]) -> Any:  # noqa: ANN401
-        assert field.collate is not None
+    def _collate(self, name: str, field: Component, values: list[Any], ids: NDArray[np.int64], drawn: Drawn) -> Any:  # noqa: ANN401
         try:
-            collated = field.collate(values)
+            collated = field.collated(values, drawn)
         except REFUSALS as error:
-            for sample, value in zip(ids, values):
+            for row, value in enumerate(values):
                 try:
-                    field.collate([value])
+                    field.collated([value], drawn.take([row]))
                 except REFUSALS as its_error:
-                    component = self._component_name(int(sample), field.extension)
+                    component = self._component_name(int(ids[row]), field.extension)
                     raise DataError(f"{component}: {its_error!s:.{MOST_SAID}}") from its_error
             component = self._component_name(int(ids[0]), field.extension)
             raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
-        if wrong := wrong_rows(name, collated, len(values)):
+        if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
         return collated
 
-    def _read_component(self, sample: int, wanted: Wanted, extension: str) -> bytes:
+    def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:
         data = self._run.shards.read_component(sample, extension, wanted)
-        if data is None:
+        if data is None and required:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
         return data
 
