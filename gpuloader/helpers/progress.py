@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +16,7 @@ from gpuloader.helpers.text import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 1.0
@@ -37,6 +40,23 @@ class LongWork:
         if time.monotonic() > self._says:
             _log.warning(self._text, *values)
             self._says = time.monotonic() + _SAID_AGAIN_SECONDS
+
+
+def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:
+    """Yields the items; if that takes over 2 seconds, a bar in a terminal counts them if `shown`, else the log does."""
+    work, late = LongWork(f"{title}: %s of %s"), time.monotonic() + _SILENT_SECONDS
+    shown = shown and sys.stderr.isatty()
+    with ExitStack() as stack:
+        bar = None
+        for number, item in enumerate(items):
+            if bar is None and shown and time.monotonic() > late:
+                bar = stack.enter_context(progress_bar(True))
+                bar.add_task(title, total=total)
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=number)
+            elif not shown:
+                work.reached(number, total)
+            yield item
 
 
 def progress_bar(shown: bool) -> Progress:

@@ -144,7 +144,7 @@ class Folder:
         Raises:
             ShardChangedError: it cannot be opened, or is no file any more.
         """
-        path = self.path_of(number)
+        path = f"{self.path}/{self.listing.name(number)}"  # a Path would take as long as opening
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a pipe
         except OSError as error:

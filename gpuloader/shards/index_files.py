@@ -135,6 +135,9 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         opened: list[Opened | None] = list(threads.map(_find, shards))
+        for number, shard in enumerate(shards):
+            if isinstance(shard, Folder) and opened[number] is None:
+                opened[number] = _open(shard, progress)  # in threads of its own
         missing = [number for number, index in enumerate(opened) if index is None]
         # Processes that start together share the work: each checks for a new file before it scans.
         random.Random().shuffle(missing)
@@ -191,10 +194,10 @@ def _loaded(opened: Opened) -> ShardIndex:
     return opened if isinstance(opened, ShardIndex) else opened.load()
 
 
-def _open(shard: LocalShard) -> Opened:
+def _open(shard: LocalShard, progress: bool = False) -> Opened:
     file = _find(shard)
     if file is None:
-        index = _make(shard)
+        index = _make(shard, progress)
         file = _find(shard)
     return index if file is None else file
 
@@ -226,10 +229,10 @@ def _open_file(path: Path, shard: LocalShard) -> IndexFile:
     return IndexFile(**vars(facts), path=path, shard=shard, head=head)
 
 
-def _make(shard: LocalShard) -> ShardIndex:
+def _make(shard: LocalShard, progress: bool = False) -> ShardIndex:
     path = index_file(shard)
     if isinstance(shard, Folder):
-        index = scan_folder(shard)
+        index = scan_folder(shard, progress)
         _say_what_changed(shard, path)
         if shard.listing.unread:  # once they can be read, nothing else of them has changed
             _log.warning("the index of %s is made again next time, because files of it cannot be read", shard)

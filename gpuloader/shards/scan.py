@@ -6,16 +6,17 @@ import logging
 import os
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
-from gpuloader.helpers.progress import LongWork
+from gpuloader.helpers.progress import count_long
 from gpuloader.helpers.regular_file import Read, open_regular
 from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
@@ -39,7 +40,7 @@ _LABEL_BYTES = 64
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
 _WITH_HEAD = frozenset((*IMAGE_EXTENSIONS, "cls"))
 _THREADS = 8
-_FILES_AT_ONCE = 4096
+_FILES_AT_ONCE, _FILES_IN_TASK = 4096, 64
 _IMAGE_RANKS = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 _NO_IMAGE = len(IMAGE_EXTENSIONS)
 _log = logging.getLogger("gpuloader")
@@ -77,8 +78,8 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     return found
 
 
-def scan_folder(folder: Folder) -> ShardIndex:
-    """Does the same as `scan`, for the tar that would be made of a folder.
+def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
+    """Does the same as `scan`, for the tar that would be made of a folder; may show a progress bar.
 
     Files that cannot be read are left out, and noted as `unread` in the folder's listing.
 
@@ -89,7 +90,6 @@ def scan_folder(folder: Folder) -> ShardIndex:
     listing, gathered = folder.listing, _Gathered(folder.read)
     for name, why in listing.others:
         gathered.leave_out(f"./{name}", 0, why)
-    work = LongWork("indexing %s: %s of %s files")
 
     def look_at(number: int) -> Member | str:
         name, offset, size = f"./{listing.name(number)}", int(listing.start[number]), int(listing.size[number])
@@ -103,16 +103,22 @@ def scan_folder(folder: Folder) -> ShardIndex:
         except OSError as error:  # of the disk
             return error.strerror or "it cannot be read"
 
+    def look_at_some(first: int) -> list[Member | str]:
+        return [look_at(number) for number in range(first, min(first + _FILES_IN_TASK, len(listing)))]
+
+    def look_at_all(threads: ThreadPoolExecutor) -> Iterator[Member | str]:
+        for begin in range(0, len(listing), _FILES_AT_ONCE):
+            tasks = range(begin, min(begin + _FILES_AT_ONCE, len(listing)), _FILES_IN_TASK)
+            yield from chain.from_iterable(threads.map(look_at_some, tasks))
+
     with ThreadPoolExecutor(_THREADS) as threads:
-        for first in range(0, len(listing), _FILES_AT_ONCE):
-            numbers = range(first, min(first + _FILES_AT_ONCE, len(listing)))
-            for number, found in zip(numbers, threads.map(look_at, numbers)):
-                work.reached(folder, number, len(listing))
-                if isinstance(found, Member):
-                    gathered.add(found)
-                else:
-                    gathered.leave_out(f"./{listing.name(number)}", 0, found)
-                    listing.unread.append(number)
+        all_found = count_long(look_at_all(threads), len(listing), f"indexing the files of {folder}", progress)
+        for number, found in enumerate(all_found):
+            if isinstance(found, Member):
+                gathered.add(found)
+            else:
+                gathered.leave_out(f"./{listing.name(number)}", 0, found)
+                listing.unread.append(number)
     return _undamaged(str(folder), gathered.index(*folder.stat()), None)
 
 

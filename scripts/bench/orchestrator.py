@@ -19,6 +19,7 @@ from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from repacking import repack
 from report import summary, table
+from systems.tars import one_folder
 
 from gpuloader import GPULoaderError
 
@@ -98,6 +99,8 @@ def measure(arguments: Arguments) -> dict[str, Any]:
                 systems[name]["plain"] = system.plain
                 packed, about_seekable = repack(given, work)
                 read = _repeat(packed, work / "seekable", arguments.repeat)
+            elif system.folder:
+                read = [one_folder(shards, work)]
             runners[name] = _ready(system, read, arguments, work, device)
         except NotInstalledError as why:
             systems[name] |= {"status": "not installed", "reason": str(why)}

@@ -55,6 +55,7 @@ class System:
         recipes: those that its runner has.
         note: where it departs from the recipe.
         plain: of a system that reads seekable shards, the name of the same one on the shards as they are.
+        folder: whether it reads a folder of the shards' images instead: CLASS/NUMBER.jpg.
     """
 
     title: str
@@ -65,12 +66,14 @@ class System:
     recipes: tuple[str, ...] = PLAIN
     note: str = ""
     plain: str = ""
+    folder: bool = False
 
     @property
     def name(self) -> str:
         """What the command line calls it."""
         module = self.module.strip("_").replace("_", "-")
-        return "-".join(filter(None, (module, self.variant, "seekable" if self.plain else "")))
+        data = "seekable" if self.plain else "folder" if self.folder else ""
+        return "-".join(filter(None, (module, self.variant, data)))
 
     @property
     def on_seekable(self) -> System:
@@ -93,6 +96,7 @@ PLOT = Environment("plot", ("matplotlib==3.11.2",))
 
 _SYSTEMS = (
     System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED)),
+    System("gpuloader, folder", "gpuloader_", folder=True),
     System("stock DALI", "stock_dali"),
     System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
     System(
@@ -109,6 +113,14 @@ _SYSTEMS = (
         _torchvision,
         recipes=(*PLAIN, *AUGMENTED),
         note="always antialiases",
+    ),
+    System(
+        "torch + torchvision, Pillow, ImageFolder",
+        "torchvision_",
+        "pil",
+        _torchvision,
+        note="always antialiases",
+        folder=True,
     ),
     System(
         "torch + torchvision, decode_jpeg",

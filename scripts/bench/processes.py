@@ -40,6 +40,11 @@ def peak_rss_bytes() -> int:
     return _kibibytes(_PROC / "self/status", "VmHWM:")
 
 
+def anonymous_bytes() -> int:
+    """Memory resident now of this process that is no file's, and so no other process's."""
+    return _kibibytes(_PROC / "self/smaps_rollup", "Anonymous:")
+
+
 def tree_pss_bytes(root: int) -> int:
     """Memory resident now of a process and its children, pages that several of them share counted once."""
     total = 0

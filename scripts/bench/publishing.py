@@ -25,7 +25,7 @@ VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
 
-RESULTS_OF = ("photographs", "augmented", "decoded", "large")
+RESULTS_OF = ("photographs", "folders", "augmented", "decoded", "large")
 _OTHER = {
     "start": (
         "First batch: from the start of the process to the first 32 photographs, with nothing made of them before. "
@@ -33,6 +33,7 @@ _OTHER = {
         start_table,
     ),
     "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
+    "scale-folders": ("Samples: single files of tiny pictures, in folders of 1,000", scale_table),
     "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
 }
 
@@ -56,7 +57,8 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results of systems by their file's name."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in RESULTS_OF}
+    files = {name: RESULTS / f"{name}.json" for name in RESULTS_OF}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
 def replaced(page: str, text: str) -> str:

@@ -1,7 +1,8 @@
 """Measures what the number of samples costs: indexes, opening them, the first batch, the order, the memory.
 
-The shards are real tars of tiny JPEGs in a temporary folder. Larger numbers measure only the plan, which is arithmetic:
-an order has no table, so 10^12 samples need no more memory than ten.
+The shards are real tars of tiny JPEGs in a temporary folder; with `--files`, folders of 1,000 single files.
+Larger numbers measure only the plan, which is arithmetic: an order has no table, so 10^12 samples need no more memory
+than ten.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -21,11 +23,11 @@ from typing import Any
 import numpy as np
 from facts import machine
 from PIL import Image
-from processes import peak_rss_bytes
+from processes import anonymous_bytes, peak_rss_bytes
 
 from gpuloader.plan import AllSamples, Draws, Plan, Stream
 
-_PER_SHARD = 10_000
+_PER_SHARD, _PER_FOLDER = 10_000, 1000
 _BATCH = 128
 _PLANNED_BATCHES = 50
 _CROP_DRAWS = 22
@@ -35,6 +37,7 @@ def main() -> None:
     """Measures, prints a table, and writes the JSON if told where to."""
     parser = argparse.ArgumentParser(prog="scripts/bench/scale", description=__doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[10**4, 10**5, 10**6], help="in real shards")
+    parser.add_argument("--files", type=int, nargs="+", default=[], help="one file each, instead of shards")
     parser.add_argument("--planned", type=int, nargs="+", default=[10**9, 10**12], help="in the plan alone")
     parser.add_argument("--output", type=Path, help="a JSON file")
     parser.add_argument("--step", choices=_STEPS, help=argparse.SUPPRESS)
@@ -43,22 +46,27 @@ def main() -> None:
     if arguments.step:
         sys.stdout.write(json.dumps(_STEPS[arguments.step](arguments.folder)) + "\n")
         return
-    rows = [measure(samples) for samples in arguments.samples]
-    rows += [{"samples": samples, **planning(samples)} for samples in arguments.planned]
+    if arguments.files:
+        rows = [_measure(files, write_files) for files in arguments.files]
+    else:
+        rows = [_measure(samples, write_shards) | planning(samples) for samples in arguments.samples]
+        rows += [{"samples": samples, **planning(samples)} for samples in arguments.planned]
     sys.stdout.write(table(rows))
     if arguments.output:
         arguments.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
 
 
-def measure(samples: int) -> dict[str, Any]:
-    """One number of samples in real shards; each step in a process of its own, so that memory is its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_shards(Path(folder), samples)
+def _measure(samples: int, write: Callable[[Path, int], None]) -> dict[str, Any]:
+    """One number of real samples; each step in a process of its own, so that memory is its own."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        write(Path(folder), samples)
         steps: dict[str, Any] = {"samples": samples}
         for step in _STEPS:
             command = [sys.executable, __file__, "--step", step, "--folder", folder]
-            steps |= json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return steps | planning(samples)
+            environment = {**os.environ, "XDG_CACHE_HOME": cache}
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+            steps |= json.loads(done.stdout)
+    return steps
 
 
 def planning(samples: int) -> dict[str, float]:
@@ -73,14 +81,27 @@ def planning(samples: int) -> dict[str, float]:
 
 def write_shards(folder: Path, samples: int) -> None:
     """Shards of one tiny JPEG under many keys, written block by block: webdataset's writer takes ten times as long."""
-    file = io.BytesIO()
-    Image.fromarray(np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)).save(file, "JPEG", quality=50)
-    image = file.getvalue()
+    image = _tiny_jpeg()
     for first in range(0, samples, _PER_SHARD):
         with (folder / f"tiny-{first // _PER_SHARD:06d}.tar").open("wb") as shard:
             for number in range(first, min(first + _PER_SHARD, samples)):
                 shard.write(_member(f"{number:09d}.jpg", image) + _member(f"{number:09d}.cls", b"%d" % (number % 10)))
             shard.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def write_files(root: Path, files: int) -> None:
+    """As many files of one tiny JPEG, as CLASS/NUMBER.jpg."""
+    image = _tiny_jpeg()
+    for first in range(0, files, _PER_FOLDER):
+        (folder := root / f"{first // _PER_FOLDER:06d}").mkdir()
+        for number in range(first, min(first + _PER_FOLDER, files)):
+            (folder / f"{number:09d}.jpg").write_bytes(image)
+
+
+def _tiny_jpeg() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)).save(file, "JPEG", quality=50)
+    return file.getvalue()
 
 
 def _member(name: str, data: bytes) -> bytes:
@@ -90,12 +111,11 @@ def _member(name: str, data: bytes) -> bytes:
 
 
 def _build(folder: str) -> dict[str, float]:
-    """Makes the indexes and leaves them beside the shards."""
+    """Lists the data, and makes the indexes and leaves them where they are found again."""
     from gpuloader.shards import open_indexes, resolve_shards
 
-    shards = resolve_shards(folder)
     rss_bytes = peak_rss_bytes()
-    (cpu_seconds, seconds), _ = _cpu_and_wall(lambda: open_indexes(shards))
+    (cpu_seconds, seconds), _ = _cpu_and_wall(lambda: open_indexes(resolve_shards(folder)))
     return {
         "index_build_seconds": seconds,
         "index_build_cpu_seconds": cpu_seconds,
@@ -104,16 +124,17 @@ def _build(folder: str) -> dict[str, float]:
 
 
 def _load(folder: str) -> dict[str, float]:
-    """Opens the indexes that are there."""
-    from gpuloader.shards import ShardSet, resolve_shards
+    """Lists the data, and opens the indexes that are there."""
+    from gpuloader.shards import ShardSet, index_file, resolve_shards
 
-    shards = resolve_shards(folder)
-    rss_bytes = peak_rss_bytes()
-    (_, seconds), _ = _cpu_and_wall(lambda: len(ShardSet.open(shards)))
-    index_bytes = sum(file.stat().st_size for file in Path(folder).glob("*.gpuidx"))
+    rss_bytes, private_bytes = peak_rss_bytes(), anonymous_bytes()
+    (_, seconds), opened = _cpu_and_wall(lambda: ShardSet.open(resolve_shards(folder)))
+    private_bytes = anonymous_bytes() - private_bytes
+    index_bytes = sum(index_file(shard).stat().st_size for shard in opened.shards)
     return {
         "index_load_seconds": seconds,
         "index_load_rss_bytes": peak_rss_bytes() - rss_bytes,
+        "index_private_bytes": private_bytes,
         "index_file_bytes": index_bytes,
     }
 
@@ -145,18 +166,20 @@ def _cpu_and_wall(work: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown; cells that belong to real shards alone are empty for the plan's numbers."""
+    """Markdown, with the columns that a row has; cells that belong to real data are empty for the plan's numbers."""
     columns = {
         "index_build_seconds": ("indexing", 1, " s", 2),
         "index_build_rss_bytes": ("its memory", 1e-6, " MB", 0),
         "index_load_seconds": ("opening", 1, " s", 3),
         "index_load_rss_bytes": ("its memory", 1e-6, " MB", 0),
+        "index_private_bytes": ("of which private", 1e-6, " MB", 0),
         "index_file_bytes": ("index files", 1e-6, " MB", 1),
         "first_batch_seconds": ("first batch", 1, " s", 2),
         "loader_rss_bytes": ("memory in all", 1e-6, " MB", 0),
         "order_seconds_per_sample": ("order, a sample", 1e6, " us", 2),
         "draws_seconds_per_sample": ("draws, a sample", 1e6, " us", 2),
     }
+    columns = {key: column for key, column in columns.items() if any(key in row for row in rows)}
     lines = [f"| samples | {' | '.join(title for title, *_ in columns.values())} |", "|---" * (len(columns) + 1) + "|"]
     for row in rows:
         cells = [

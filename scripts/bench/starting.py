@@ -58,7 +58,8 @@ def _peers() -> list[str]:
     able = {
         name: system for name, system in SYSTEMS.items() if "train" in system.recipes and (gpu_name() or not system.gpu)
     }
-    return [name for name, system in able.items() if not (system.plain or system.title.startswith("floor: "))]
+    on_shards = {name: system for name, system in able.items() if not (system.plain or system.folder)}
+    return [name for name, system in on_shards.items() if not system.title.startswith("floor: ")]
 
 
 def _of_system(name: str, work: Path) -> dict[str, Any]:

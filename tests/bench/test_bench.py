@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from making import SIZES, encoded, picture, write_samples, write_shard
 from PIL import Image
 
@@ -109,7 +111,7 @@ def measure_without_running(
 
     def run(command: list[str], device: str) -> dict[str, Any]:
         folder = Path(command[command.index("--work") + 1])
-        read[folder.name] = [Path(name) for name in command if name.endswith(".tar")]
+        read[folder.name] = [Path(name) for name in command if name.endswith((".tar", ".folder"))]
         epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": len(folder.name)}
         return {"loader": {"settings": {}, "versions": {}}, "peak_rss_bytes": 1, "epochs": [epoch, epoch]}
 
@@ -125,6 +127,26 @@ def images(shards: Sequence[Path]) -> dict[str, bytes]:
             members = ((entry.name, tar.extractfile(entry)) for entry in tar)
             found |= {name: file.read() for name, file in members if file and name.endswith(".jpg")}
     return found
+
+
+def test_a_folder_has_the_images_of_the_shards_by_class(
+    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, read = measure_without_running(monkeypatch, tmp_path, few_shards, ["gpuloader", "gpuloader-folder"])
+    [folder] = read["gpuloader-folder"]
+    expected = [
+        (f"{int(name[:6]) % 10}/{number:09d}.jpg", jpeg)  # `write_samples` gives sample i the label i % 10
+        for number, (name, jpeg) in enumerate([*images(few_shards).items(), *images(few_shards).items()])
+    ]
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
+    assert found == dict(expected)
+    task = module("systems.common").Task([folder], "eval", antialias=True, batch=BATCH, threads=1, variant="pil")
+    batches = module("systems.gpuloader_").make(task).epoch(0)
+    assert [tuple(batch.shape) for batch in batches] == 5 * [(BATCH, 3, 224, 224)]
+    beside = module("systems.torchvision_").FolderPictures(task)
+    assert [path for path, _ in beside.samples] == sorted(f"{folder}/{name}" for name in found)
+    transform = module("systems.torchvision_").Pictures(replace(task, shards=few_shards)).transform
+    assert torch.equal(beside[0], transform(Path(beside.samples[0][0]).read_bytes()))
 
 
 @needs_jpegtran

@@ -1,10 +1,11 @@
 import builtins
+import sys
 from concurrent.futures import Future
 
 import pytest
 
 from gpuloader.helpers import progress
-from gpuloader.helpers.progress import follow, progress_bar, say
+from gpuloader.helpers.progress import count_long, follow, progress_bar, say
 
 
 def test_work_that_is_quick_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +31,36 @@ def test_work_that_is_not_done_after_a_while_shows_a_bar_on_stderr(
     printed = capfd.readouterr()
     assert printed.out == ""
     assert ("working" in printed.err and "2/2" in printed.err) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown", "terminal", "bar", "logged"),
+    [
+        (0, True, True, False, False),
+        (0, False, False, False, False),
+        (3, True, True, True, False),
+        (3, True, False, False, True),  # a bar in a log file would be one line at the end
+        (3, False, True, False, True),
+    ],
+)
+def test_items_that_take_long_are_counted_by_a_bar_or_by_lines_of_the_log(
+    seconds: float,
+    shown: bool,
+    terminal: bool,
+    bar: bool,
+    logged: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    for item in count_long("abc", 3, "counting", shown):
+        now[0] += seconds
+        assert item in "abc"
+    assert ("counting" in capfd.readouterr().err) == bar
+    assert [record.getMessage() for record in caplog.records] == (["counting: 1 of 3"] if logged else [])
 
 
 def test_work_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

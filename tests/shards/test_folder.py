@@ -534,7 +534,7 @@ def test_listing_and_indexing_a_folder_say_so_when_they_take_long(
         monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", -1)
         scan_folder(Folder(photos))
     assert f"listing the files of {photos}: " in caplog.text
-    assert f"indexing {photos}: " in caplog.text
+    assert f"indexing the files of {photos}: " in caplog.text
 
 
 def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:

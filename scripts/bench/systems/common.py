@@ -35,7 +35,8 @@ class Task:
     """What a system is asked to do.
 
     Attributes:
-        shards: WebDataset tars of `key.jpg`, `key.cls`; one may be named several times.
+        shards: WebDataset tars of `key.jpg`, `key.cls`, of which one may be named several times; or one folder of
+            `CLASS/NUMBER.jpg`.
         recipe: one of `RECIPES`.
         antialias: whether the bilinear resizing filters what it shrinks.
         batch: images in a batch.

@@ -28,7 +28,7 @@ def make(task: Task) -> Loader:
         preset={preset: {"RandomResizedCrop" if task.train else "Resize": resizing}},
         last_batch="pad" if task.recipe == "resnet50_v2" else "partial",  # what mixes takes no batch that is short
         decoder=Decoder(num_threads=task.threads, prefetch=prefetch),
-        label_from="cls" if task.decoded_size is None else None,
+        label_from="default" if task.decoded_size is None else None,
     )
 
     def epoch(number: int) -> Iterator[Images]:

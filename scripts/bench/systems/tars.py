@@ -71,6 +71,24 @@ def one_tar(shards: Sequence[Path], work: Path, side: int | None = None) -> Path
     return part.rename(path)
 
 
+def one_folder(shards: Sequence[Path], work: Path) -> Path:
+    """A folder of all the images in the shards, as CLASS/NUMBER.jpg, made where it is not there yet."""
+    path = made_of(shards, work, ".folder")
+    if path.exists():
+        return path
+    part, number = path.with_suffix(f".{os.getpid()}"), 0
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            data = {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}  # type: ignore[union-attr]
+        for name, image in data.items():
+            if name.endswith(_IMAGES):
+                label = data[f"{name.rpartition('.')[0]}.cls"].decode().strip()
+                (part / label).mkdir(parents=True, exist_ok=True)
+                (part / label / f"{number:09d}.jpg").write_bytes(image)
+                number += 1
+    return part.rename(path)
+
+
 def _squashed(data: bytes, side: int) -> bytes:
     from PIL import Image
 

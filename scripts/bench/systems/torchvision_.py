@@ -35,6 +35,7 @@ except RuntimeError:  # its compiled operators need CUDA's libraries; its transf
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
     import torchvision
 
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 DECODERS = ("pil", "decode_jpeg", "torchcodec", "simplejpeg")
@@ -44,7 +45,7 @@ def make(task: Task) -> Loader:
     """One worker process to a core, kept over the epochs."""
     prefetch = task.prefetch or 2
     loader = DataLoader(
-        Pictures(task),
+        FolderPictures(task) if task.shards[0].is_dir() else Pictures(task),
         batch_size=task.batch,
         shuffle=task.train,
         num_workers=task.threads,
@@ -86,6 +87,17 @@ class Pictures(Dataset[torch.Tensor]):
     def transform(self, encoded: bytes) -> torch.Tensor:
         """An image of encoded bytes."""
         return self._transform(self._decode(encoded)).contiguous()
+
+
+class FolderPictures(ImageFolder):  # type: ignore[misc]
+    """The images of a folder, as `ImageFolder` decodes them with Pillow, without their classes."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.shards[0], v2.Compose(_transforms(task)))
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        image, _ = super().__getitem__(number)
+        return image
 
 
 def _transforms(task: Task) -> list[torch.nn.Module]:
