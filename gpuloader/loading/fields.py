@@ -17,33 +17,30 @@ from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import Drawn, Recipe, Shape
 
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 
 
-@dataclass(frozen=True)
 class Component(ABC):
     """A component of each sample, from which a loader makes an entry of the batch, or several.
 
     Attributes:
         source: the component's extension, or "json:NAME", see `Field`.
         required: whether a sample without it is an error.
-        is_target: whether what it makes follows the pixels: it is a place in the image.
-        columns: the names of its further entries: the batch has them as NAME_COLUMN.
+        is_target: whether it is a place in the image, and follows the pixels.
     """
 
     source: str
-    required: ClassVar[bool] = True
+    required: bool = True
     is_target: ClassVar[bool] = False
-    columns: ClassVar[Sequence[str]] = ()
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
-            name = type(self).__name__
-            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of its further entries: the batch has them as NAME_COLUMN."""
+        return ()
 
     @cached_property
     def path(self) -> str:
@@ -56,8 +53,14 @@ class Component(ABC):
         return "json" if self.path else self.source.lower().removeprefix(".")
 
     def content(self, component: bytes) -> Any:  # noqa: ANN401
-        """Returns the component's bytes, or the value under NAME; raises ValueError if there is none."""
-        return _under(self.path, json.loads(component)) if self.path else component
+        """Returns the component's bytes, or the value under NAME: None if it need not be there, else ValueError."""
+        return under(self.path, json.loads(component), self.required) if self.path else component
+
+    def check_source(self) -> None:
+        """Raises ConfigError if the source is neither an extension nor "json:NAME"."""
+        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
+            name = type(self).__name__
+            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
 
     @abstractmethod
     def resolve(self) -> Component:
@@ -67,10 +70,12 @@ class Component(ABC):
         """Checks that it can be made beside a recipe's images; raises ConfigError if it cannot."""
 
     @abstractmethod
-    def value(self, component: bytes | None, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
-        """Parses a sample's component; None if it has none, which only happens if it is not `required`.
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+        """Parses a sample's component.
 
         Args:
+            component: None if the sample has none, which only happens if it is not `required`.
+            size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
 
@@ -112,11 +117,12 @@ class Field(Component):
         (tensor([0, 1, 2, 3]), [True, False, True, False])
     """
 
+    source: str
     parse: Callable[[Any], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.check_source()
         for option in ("parse", "collate"):
             if not (getattr(self, option) is None or callable(getattr(self, option))):
                 name = type(self).__name__
@@ -128,7 +134,7 @@ class Field(Component):
         collate = usual.collate if self.parse is None else _same
         return replace(self, parse=self.parse or usual.parse, collate=self.collate or collate)
 
-    def value(self, component: bytes | None, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
         """Parses a sample's component."""
         assert self.parse is not None
         assert component is not None
@@ -161,13 +167,13 @@ class OneOf(Field):
         [['a cat'], ['a cat'], ['a pet'], ['a cat']]
     """
 
-    def value(self, component: bytes | None, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
         """Returns one of the parsed values.
 
         Raises:
             ValueError: there are none.
         """
-        values = super().value(component, drawn)
+        values = super().value(component, size, drawn)
         if not isinstance(values, (list, tuple, np.ndarray)) or len(values) == 0:
             raise ValueError(f"{describe(values)} is not a list with at least one value")
         return values[int(drawn[0] * len(values))]
@@ -190,14 +196,17 @@ class Ragged:
 
 
 def parse_fields(
-    fields: Mapping[str, Component], read: Callable[[str, bool], bytes | None], drawn: NDArray[np.float64]
+    fields: Mapping[str, Component],
+    read: Callable[[str, bool], bytes | None],
+    size: Shape,
+    drawn: NDArray[np.float64],
 ) -> dict[str, Any]:
     """Returns the values of a sample's fields by name, and reads each component once.
 
     Args:
         fields: resolved.
         read: reads the sample's component of an extension, which may be required.
-        drawn: as for `Component.value`.
+        size, drawn: as for `Component.value`.
 
     Raises:
         Refused: a component is too large or cannot be parsed.
@@ -209,16 +218,18 @@ def parse_fields(
         if which not in components:
             components[which] = read(*which)
         try:
-            values[name] = field.value(components[which], drawn)
+            values[name] = field.value(components[which], size, drawn)
         except _FAILURES as error:
             kind = "" if isinstance(error, REFUSALS) else f"{type(error).__name__}: "  # a KeyError's text is a key
             raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
     return values
 
 
-def _under(path: str, content: Any) -> Any:  # noqa: ANN401
-    """Returns the value under a path; raises ValueError if there is none."""
+def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401
+    """Returns the value under a path; if there is none, None if it is not `required`, else raises ValueError."""
     searched, last = innermost(content, path)
+    if not required and not (isinstance(searched, dict) and last in searched):
+        return None
     if not isinstance(searched, dict):
         raise ValueError(f"nothing is under {last!r}: it is {describe(searched)}")
     if last not in searched:

@@ -198,7 +198,7 @@ class Reader:
         try:
             if size is None:
                 image, size = admit_for(run, image)
-            fields = parse_fields(run.fields, partial(self._read_component, sample, wanted), numbers)
+            fields = parse_fields(run.fields, partial(self._read_component, sample, wanted), size, numbers)
         except Refused:
             if run.shards.discard_if_damaged(sample):
                 raise _DiscardedError from None
