@@ -72,8 +72,8 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "index": lambda: on_device(batch.ids),
         "valid": lambda: on_device(batch.valid),
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
-        "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape),
-        "size": lambda: _by_view([on_device(view.placement.shape) for view in batch.drawn.views]),
+        "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
+        "size": lambda: _by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
     }
     for name, field in run.fields.items():
         if field.is_target:
@@ -104,7 +104,8 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, torch.Tensor):
         return _move(device, value)
     if isinstance(value, Ragged):
-        return list(torch.split(_on_device(device, value.values), value.counts.tolist()))
+        parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
+        return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
     if not isinstance(value, np.ndarray):
         return value
     try:

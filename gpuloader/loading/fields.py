@@ -186,10 +186,12 @@ class Ragged:
     Attributes:
         values: (N, ...).
         counts: (b,) int64, how many of the rows each sample has.
+        shapes: the shape of each sample's tensor; None if it is that of its rows.
     """
 
     values: NDArray[Any]
     counts: NDArray[np.int64]
+    shapes: Sequence[tuple[int, ...]] | None = None
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -219,8 +221,9 @@ def parse_fields(
             components[which] = read(*which)
         try:
             values[name] = field.value(components[which], size, drawn)
-        except _FAILURES as error:
-            kind = "" if isinstance(error, REFUSALS) else f"{type(error).__name__}: "  # a KeyError's text is a key
+        except (Refused, *_FAILURES) as error:
+            said = isinstance(error, (Refused, *REFUSALS))
+            kind = "" if said else f"{type(error).__name__}: "  # a KeyError's text is a key
             raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
     return values
 

@@ -79,19 +79,19 @@ class Keypoints(Target):
         self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView
     ) -> Iterator[tuple[str, Any]]:
         """Yields the points and their visibility."""
-        counts = np.array([len(points) for points, _ in values], np.int64)
-        kinds = sorted({points.shape[1] for points, _ in values if len(points)}) or [0]
-        if len(kinds) > 1:
-            raise ValueError(f"samples have {' and '.join(map(str, kinds))} points: all objects must have as many")
-        points = np.concatenate([np.zeros((0, kinds[0], 2)), *(points for points, _ in values if len(points))])
-        visibility = np.concatenate([np.zeros((0, kinds[0]), np.int64), *(seen for _, seen in values if len(seen))])
+        shapes = [points.shape for points, _ in values]
+        counts = np.array([n * k for n, k, _ in shapes], np.int64)
         samples = samples_of(counts)
-        moved = move_points(points.reshape(-1, 2), np.repeat(samples, kinds[0]), view)
-        visibility = np.where(are_inside(moved, view).reshape(visibility.shape), visibility, 0)
-        moved = moved.reshape(points.shape)
-        flipped = which_are_flipped(view)[samples]
-        for left, right in self.flip_pairs if kinds[0] else ():
+        points = np.concatenate([np.zeros((0, 2)), *(points.reshape(-1, 2) for points, _ in values)])
+        moved = move_points(points, samples, view)
+        visibility = np.concatenate([np.zeros(0, np.int64), *(seen.ravel() for _, seen in values)])
+        visibility[~are_inside(moved, view)] = 0
+        of_one = np.repeat([k for _, k, _ in shapes], counts)
+        first = np.cumsum(counts) - counts
+        begins = (np.arange(len(points)) - first[samples]) % np.maximum(of_one, 1) == 0
+        flipped = np.flatnonzero(begins & which_are_flipped(view)[samples])
+        for left, right in self.flip_pairs:
             for each in (moved, visibility):
-                each[flipped, left], each[flipped, right] = each[flipped, right], each[flipped, left].copy()
-        yield "", Ragged(moved.astype(np.float32), counts)
-        yield "visibility", Ragged(visibility, counts)
+                each[flipped + left], each[flipped + right] = each[flipped + right], each[flipped + left]
+        yield "", Ragged(moved.astype(np.float32), counts, shapes)
+        yield "visibility", Ragged(visibility, counts, [shape[:2] for shape in shapes])

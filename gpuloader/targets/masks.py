@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,8 @@ from gpuloader.errors import ConfigError
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
-from gpuloader.targets.annotations import MOST_ANNOTATIONS
 from gpuloader.targets.moving import move_mask
-from gpuloader.targets.outlines import decode_rle, fill_polygons
+from gpuloader.targets.outlines import parse_outlines
 from gpuloader.targets.target import Target
 
 _MOST_PIXELS = 1 << 28  # of all masks of a sample
@@ -66,7 +65,7 @@ class Mask(Target):
         """Returns the sample's mask, (H, W), or those of its objects, (n, H, W)."""
         if self.path:
             annotations = None if component is None else self.content(component)
-            return _masks_of([] if annotations is None else annotations, size)
+            return parse_outlines([] if annotations is None else annotations, *size)
         if component is None:
             return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
         mask = _read_png(component, size) if self.extension.endswith("png") else _read_array(component, size)
@@ -114,26 +113,6 @@ def _read_array(component: bytes, size: Shape) -> NDArray[Any]:
 def _check_shape(shape: Sequence[int], size: Shape) -> None:
     if tuple(shape) != tuple(size):
         raise ValueError(f"the mask's shape is {tuple(shape)}, but that of its image {tuple(size)}")
-
-
-def _masks_of(annotations: object, size: Shape) -> NDArray[np.uint8]:
-    if not isinstance(annotations, list) or len(annotations) > MOST_ANNOTATIONS:
-        raise ValueError(f"the annotations are no list of up to {MOST_ANNOTATIONS:,}")
-    _check_pixels(len(annotations), size)
-    masks = [_mask_of(annotation, number, size) for number, annotation in enumerate(annotations)]
-    return np.stack(masks) if masks else np.zeros((0, *size), np.uint8)
-
-
-def _mask_of(annotation: object, number: int, size: Shape) -> NDArray[np.uint8]:
-    outline = annotation.get("segmentation") if isinstance(annotation, dict) else None
-    try:
-        if isinstance(outline, Mapping):
-            return decode_rle(outline, *size)
-        if isinstance(outline, list):
-            return fill_polygons(outline, *size)
-    except ValueError as error:
-        raise ValueError(f"annotation {number}: {error}") from None
-    raise ValueError(f'annotation {number} has no "segmentation" of polygons or RLE')
 
 
 def _check_pixels(count: int, size: Shape) -> None:
