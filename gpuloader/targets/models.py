@@ -38,7 +38,7 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     for name, field in fields.items():
         if isinstance(field, Boxes):
             boxes = batch[name]
-            made[name] = [tv_tensors.BoundingBoxes(each, format="XYXY", canvas_size=canvas) for each in boxes]  # type: ignore[call-overload]
+            made[name] = [tv_tensors.BoundingBoxes(each, format="XYXY", canvas_size=canvas) for each in boxes]
         elif isinstance(field, Keypoints):
             made[name] = [tv_tensors.KeyPoints(each, canvas_size=canvas) for each in batch[name]]
         elif isinstance(field, Target):
