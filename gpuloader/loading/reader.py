@@ -138,7 +138,7 @@ class Reader:
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
-        images, drawn_for_all = self._cut(images, self._run.recipe.draw(planned.draws, sizes))
+        images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes))
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -157,6 +157,11 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def _draw(self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> Drawn:
+        """Draws what the recipe draws for the images of these samples."""
+        recipe, index = self._run.recipe, self._run.shards.index
+        return recipe.draw(draws, sizes, index.at("orientation", ids) if recipe.orientation == "apply" else None)
 
     def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
         """Cuts JPEGs to what is drawn for them, in place."""
@@ -205,7 +210,7 @@ class Reader:
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         if sample in self._suspects:
-            files, tried = self._cut([image.copy()], run.recipe.draw(draws, np.array([size])))
+            files, tried = self._cut([image.copy()], self._draw(draws, np.array([sample]), np.array([size])))
             if bad := find_bad_rows(run, files, tried):
                 raise Refused(bad[0])
         return image, size, fields
