@@ -23,7 +23,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for snippet in snippets_of(PAGE):
-            exec(snippet.code, names)  # noqa: S102 - of the page
+            exec(snippet.code, names)
         pictures = []
         for epoch in range(EPOCHS):
             names["loader"].set_epoch(epoch)
@@ -38,7 +38,9 @@ def main() -> None:
 
 def rows(batch: dict[str, Any]) -> list[dict[str, Any]]:
     """The samples of a batch."""
-    return [{name: value[row] for name, value in batch.items() if value is not None} for row in range(len(batch["key"]))]
+    return [
+        {name: value[row] for name, value in batch.items() if value is not None} for row in range(len(batch["key"]))
+    ]
 
 
 def drawn(sample: dict[str, Any]) -> Image.Image:

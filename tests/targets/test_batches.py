@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -302,6 +303,23 @@ def test_several_views_have_their_own_targets(tar: Path) -> None:
                 assert_covers(colored(batch["image"][view][row], int(label)), shown)
     assert not torch.equal(batch["mask"][0], batch["mask"][1])
     assert [size.tolist() for size in batch["size"]] == [[[48, 64]] * 4] * 2
+
+
+def test_targets_of_a_turned_picture_count_in_the_upright_one(tar: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rows and columns are exchanged
+    changed = {}
+    for number in range(COUNT):
+        upright = Image.open(io.BytesIO(sample_of(number)["png"]))  # type: ignore[arg-type]
+        stored = upright.transpose(Image.Transpose.ROTATE_90)
+        changed[number] = {"png": encoded(stored, "PNG", exif=exif)}
+    upright_samples = by_sample(loader(tar))
+    for number, sample in by_sample(loader(shard(tmp_path, changed), preset={**EVAL, "orientation": "apply"})).items():
+        for name, value in upright_samples[number].items():
+            if name == "image":  # two orders of the same sums
+                np.testing.assert_allclose(sample[name], value, atol=0.01)
+            else:
+                assert torch.equal(sample[name], value) if isinstance(value, torch.Tensor) else sample[name] == value
 
 
 MASKS: dict[str, tuple[str, Any]] = {
