@@ -313,8 +313,10 @@ def test_targets_of_a_turned_picture_count_in_the_upright_one(tar: Path, tmp_pat
         upright = Image.open(io.BytesIO(sample_of(number)["png"]))  # type: ignore[arg-type]
         stored = upright.transpose(Image.Transpose.ROTATE_90)
         changed[number] = {"png": encoded(stored, "PNG", exif=exif)}
-    upright_samples = by_sample(loader(tar))
-    for number, sample in by_sample(loader(shard(tmp_path, changed), preset={**EVAL, "orientation": "apply"})).items():
+    preset = train({"Resize": {"size": [40, 60]}})
+    upright_samples = by_sample(loader(tar, preset=preset))
+    turned = loader(shard(tmp_path, changed), preset={**preset, "orientation": "apply"})
+    for number, sample in by_sample(turned).items():
         for name, value in upright_samples[number].items():
             if name == "image":  # two orders of the same sums
                 np.testing.assert_allclose(sample[name], value, atol=0.01)
