@@ -23,8 +23,9 @@ _TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding; Ultraly
 
 
 class Targets(NamedTuple):
-    """The files beside a folder's pictures, by name without extension; None without such a folder."""
+    """The folder that has `images`, and the files beside a folder's pictures, by name without extension."""
 
+    root: Path
     labels: dict[str, str] | None
     masks: dict[str, str] | None
 
@@ -34,15 +35,18 @@ def targets_beside(folder: Path) -> Targets | None:
 
     Returns None if there are neither, or if the folder has folders, which then are classes.
     """
+    folder = folder.absolute()
+    images = next((each for each in (folder, *folder.parents) if each.name == _IMAGES), None)
     with os.scandir(folder) as entries:
-        if _root(folder) is None or any(entry.is_dir() and entry.name[0] != "." for entry in entries):
+        if images is None or any(entry.is_dir() and entry.name[0] != "." for entry in entries):
             return None
-    labels = _files_beside(folder, _LABELS, "txt")
-    found = ((name, _files_beside(folder, name, "png")) for name in _MASKS)
+    root, below = images.parent, folder.relative_to(images)
+    labels = _files_in(root / _LABELS / below, "txt")
+    found = ((name, _files_in(root / name / below, "png")) for name in _MASKS)
     masks = {name: files for name, files in found if files}
     if len(masks) > 1:
         raise PackError(f"{folder} has masks in {' and in '.join(masks)} beside it: rename one of the folders")
-    return Targets(labels, next(iter(masks.values()), None)) if labels or masks else None
+    return Targets(root, labels, next(iter(masks.values()), None)) if labels or masks else None
 
 
 def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) -> OpenedSource:
@@ -58,7 +62,7 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
     folder = folder.absolute()
     pictures = by_stem(folder, IMAGE_EXTENSIONS)
     paths = list(pictures.values())
-    labels, masks = targets
+    root, labels, masks = targets
     contents: list[dict[str, Any]] | None = None
     names = None
     if labels is not None:
@@ -67,7 +71,7 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
             {"image_id": i, "file_name": Path(path).name, "annotations": _annotations(file) if file else []}
             for i, (path, file) in enumerate(zip(paths, files, strict=True))
         ]
-        names = _number_classes(folder, contents, files, classes)
+        names = _number_classes(_names(root), contents, files, classes)
     if masks is not None and (missing := [path for stem, path in pictures.items() if stem not in masks]):
         raise PackError(
             f"{missing[0]} has no mask, as have {len(missing)} of {len(paths)} pictures: add or remove them"
@@ -84,17 +88,8 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
     )
 
 
-def _files_beside(folder: Path, name: str, extension: str) -> dict[str, str] | None:
-    root = _root(folder)
-    assert root is not None
-    beside = root / name / folder.absolute().relative_to(root / _IMAGES)
-    return by_stem(beside, [extension]) or None if beside.is_dir() else None
-
-
-def _root(folder: Path) -> Path | None:
-    """Returns the folder that has `images`, the last one in the path."""
-    path = folder.absolute()
-    return next((each.parent for each in (path, *path.parents) if each.name == _IMAGES), None)
+def _files_in(folder: Path, extension: str) -> dict[str, str] | None:
+    return by_stem(folder, [extension]) or None if folder.is_dir() else None
 
 
 def _annotations(file: str) -> list[dict[str, Any]]:
@@ -125,11 +120,13 @@ def _annotations(file: str) -> list[dict[str, Any]]:
 
 
 def _number_classes(
-    folder: Path, contents: Sequence[dict[str, Any]], files: Sequence[str | None], classes: Sequence[str] | None
+    own: Sequence[str] | None,
+    contents: Sequence[dict[str, Any]],
+    files: Sequence[str | None],
+    classes: Sequence[str] | None,
 ) -> tuple[str, ...] | None:
-    """Numbers the annotations' classes by `classes`, and returns the classes' names."""
+    """Numbers the annotations' classes, which have their `own` names, by `classes`; returns the names of all."""
     found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
-    own = _names(folder)
     numbers, names = number_labels(
         [each["category_id"] for _, each in found], classes if own is None else own, lambda i: str(found[i][0])
     )
@@ -141,10 +138,8 @@ def _number_classes(
     return names
 
 
-def _names(folder: Path) -> tuple[str, ...] | None:
+def _names(root: Path) -> tuple[str, ...] | None:
     """Returns `names` of the data.yaml beside `images`, or one folder up, as in ROOT/train/images."""
-    root = _root(folder)
-    assert root is not None
     file = next((file for file in (root / "data.yaml", root.parent / "data.yaml") if file.exists()), None)
     if file is None:
         return None

@@ -12,7 +12,7 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.pack.annotated import annotated_files, read_annotations, renumber
 from gpuloader.pack.records import OpenedSource
 
-MOST_BYTES = 1 << 32  # of an annotation file; that of COCO's 118,287 training pictures has 0.4 GiB
+MOST_BYTES = 1 << 32  # of an annotation file
 
 _LISTS = ("images", "annotations", "categories")
 

@@ -84,9 +84,12 @@ def _content(file: str) -> dict[str, Any]:
     parser = ElementTree.XMLParser(target=_WithoutDoctype())
     try:
         root = ElementTree.fromstring(read_annotations(file, MOST_BYTES), parser)
+        width, height = (int(_number(root, f"size/{side}")) for side in ("width", "height"))
+        if width < 1 or height < 1:
+            raise ValueError(f"its size is {width}x{height} pixels")
         return {
-            "width": int(_number(root, "size/width")),
-            "height": int(_number(root, "size/height")),
+            "width": width,
+            "height": height,
             "annotations": [_annotation(each) for each in root.iterfind("object")],
         }
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding

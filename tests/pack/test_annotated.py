@@ -307,6 +307,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><annotat
             "size/height of its <annotation> is '', not a number",
         ),
         ("<annotation><size><width>inf</width></size></annotation>", "size/width of its <annotation> is 'inf'"),
+        ("<annotation><size><width>0</width><height>9</height></size></annotation>", "its size is 0x9 pixels"),
         ("SIZE" + voc_object("dog", [1, 2, 3]), "bndbox/ymax of its <object> is '', not a number"),
         ("SIZE" + voc_object("dog", [1, 2, 3, "nan"]), "bndbox/ymax of its <object> is 'nan', not a number"),
         ("SIZE" + voc_object("dog", [1, 2, 3, 4], "<difficult>no</difficult>"), "difficult of its <object> is 'no'"),
