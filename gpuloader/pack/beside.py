@@ -19,7 +19,7 @@ MOST_YAML_BYTES = 1 << 18
 _MOST_YAML_DEPTH = 16
 
 _IMAGES, _LABELS, _MASKS = "images", "labels", ("masks", "annotations")  # ADE20K has its masks in annotations
-_TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding; Ultralytics allows the same
+_TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding
 
 
 class Targets(NamedTuple):
