@@ -1,0 +1,1 @@
+"""Boxes, masks and points, which move with the pixels: pure functions."""
