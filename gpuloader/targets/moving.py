@@ -2,7 +2,8 @@
 
 A transform that places pixels is derived from the placements before and after it, so that it knows nothing of targets.
 Boxes are cut where torchvision cuts them (`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and
-flips. A RandomResizedCrop of the whole picture counts as a resize.
+flips. Boxes that begin beyond their picture differ in two cases: a RandomResizedCrop of the whole picture counts as a
+resize, and a RandomCrop that pads twice as one cut.
 """
 
 from __future__ import annotations
@@ -204,8 +205,7 @@ def _hulls(points: Floats) -> Floats:
 
 def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
     """Moves (N, k, 2) points by the inverse of their samples' matrices."""
-    identity = np.eye(3)
-    inverse = np.linalg.inv(np.where(warp.applied[:, None, None], warp.matrices, identity))
+    inverse = np.linalg.inv(np.where(warp.applied[:, None, None], warp.matrices, np.eye(3)))
     moved = points @ inverse[rows, :, :2].swapaxes(1, 2) + inverse[rows, None, :, 2]
     return moved[..., :2] / moved[..., 2:]
 

@@ -293,6 +293,10 @@ def test_what_is_derived_as_one_step_moves_targets_within_the_picture_as_torchvi
     assert_moves_as_torchvision(Recipe(transforms), SIZES)
 
 
+def test_masks_are_resized_with_the_roundings_of_float32() -> None:
+    assert_moves_as_torchvision(Recipe([Resize((224, 49))]), [(62, 119), (124, 119), (76, 64)])
+
+
 def test_each_view_moves_targets_by_itself() -> None:
     views = View([RandomResizedCrop((22, 28)), RandomHorizontalFlip()], 2), View([CenterCrop(30), FULL_AFFINE])
     assert_moves_as_torchvision(Recipe(views=views), SIZES, ties=0.02)
