@@ -197,7 +197,7 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
     if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
         _log.warning(
             "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
-            "in them are those of the stored images, not of the delivered ones. Boxes, Mask and Keypoints move with them",
+            "in them are those of the stored images, not of the delivered ones. Boxes, Mask and Keypoints move",
             ", ".join(named),
         )
 

@@ -53,7 +53,7 @@ class Component(ABC):
         return "json" if self.path else self.source.lower().removeprefix(".")
 
     def content(self, component: bytes) -> Any:  # noqa: ANN401
-        """Returns the component's bytes, or the value under NAME: None if it need not be there, else ValueError."""
+        """Returns the component's bytes, or the value under NAME; if there is none, None or a ValueError."""
         return under(self.path, json.loads(component), self.required) if self.path else component
 
     def check_source(self) -> None:
@@ -229,7 +229,7 @@ def parse_fields(
 
 
 def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401
-    """Returns the value under a path; if there is none, None if it is not `required`, else raises ValueError."""
+    """Returns the value under a path; if there is none, None, or a ValueError if it is `required`."""
     searched, last = innermost(content, path)
     if not required and not (isinstance(searched, dict) and last in searched):
         return None

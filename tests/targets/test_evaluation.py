@@ -30,7 +30,9 @@ def write_coco(folder: Path) -> Path:
     for number in range(COUNT):
         height, width = (120 + 10 * number, 200 - 8 * number)
         (folder / "val" / f"{number:03d}.jpg").write_bytes(jpeg(height, width, seed=number))
-        content["images"].append({"id": 500 - number, "file_name": f"{number:03d}.jpg", "height": height, "width": width})
+        content["images"].append(
+            {"id": 500 - number, "file_name": f"{number:03d}.jpg", "height": height, "width": width}
+        )
         for _ in range(number % 5):
             w, h = rng.uniform(20, 70, 2)
             x, y = rng.uniform(0, (width - w, height - h))
@@ -53,7 +55,13 @@ def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: P
         "image_id": Field("json:image_id"),
     }
     loader = GPULoader(
-        tmp_path / "shards", 4, "cpu", preset=Compose([Resize((160, 160))]), label_from=None, output="dict", fields=fields
+        tmp_path / "shards",
+        4,
+        "cpu",
+        preset=Compose([Resize((160, 160))]),
+        label_from=None,
+        output="dict",
+        fields=fields,
     )
     results = []
     for batch in loader:
