@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
     from gpuloader.loading.stats import Stats
     from gpuloader.loading.world import World
+    from gpuloader.targets.boxes import Boxes
+    from gpuloader.targets.keypoints import Keypoints
+    from gpuloader.targets.masks import Mask
 
 __version__ = "0.1.0"
 
@@ -53,6 +56,7 @@ __all__ = [
     "BadImageError",
     "BadImages",
     "Batch",
+    "Boxes",
     "Cache",
     "Compose",
     "ConfigError",
@@ -64,9 +68,11 @@ __all__ = [
     "GPULoaderError",
     "IndexFileError",
     "InstallationError",
+    "Keypoints",
     "LabelError",
     "LabelFrom",
     "LoaderError",
+    "Mask",
     "MixedLoader",
     "NoSamplesError",
     "OneOf",
@@ -100,12 +106,15 @@ _LATE = {
     "Stats": "gpuloader.loading.stats",
     "WaitMonitor": "gpuloader.loading.monitor",
     "World": "gpuloader.loading.world",
+    "Boxes": "gpuloader.targets.boxes",
+    "Keypoints": "gpuloader.targets.keypoints",
+    "Mask": "gpuloader.targets.masks",
 }
 
 
 _MODULES = {
     *("collators", "compat", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "training", "transformers", "transforms"),
+    *("pack", "pipelines", "pytorch_lightning", "targets", "training", "transformers", "transforms"),
 }
 
 

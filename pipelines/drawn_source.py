@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader.images.gate import admit_all
+from gpuloader.images.orientation import image_orientations
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, Recipe
@@ -30,12 +31,13 @@ def drawn_source(jpegs: Sequence[bytes], preset: Recipe, batch_size: int, seed: 
         DataError: an image cannot be decoded; the message names the first one.
     """
     files, sizes = admit_all(jpegs, preset.max_pixels, preset.formats)
+    turned = image_orientations(jpegs) if preset.orientation == "apply" else np.zeros(len(files), np.int64)
 
     def batches() -> Iterator[tuple[list[Any], Drawn] | None]:
         for epoch in count():
             for first in range(0, len(files), batch_size):
                 ids = np.arange(first, min(first + batch_size, len(files)))
-                yield [files[number] for number in ids], preset.draw(Draws(seed, epoch, ids), sizes[ids])
+                yield [files[number] for number in ids], preset.draw(Draws(seed, epoch, ids), sizes[ids], turned[ids])
             yield None
 
     each = batches()

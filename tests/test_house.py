@@ -25,9 +25,9 @@ BESIDE = {"conda", "configs/presets", "configs/train", "docs", "scripts", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Cache Compose ConfigError DataError Decoder DeviceError Field GPULoader
-        GPULoaderError IndexFileError InstallationError LabelError LabelFrom LoaderError MixedLoader NoSamplesError
-        OneOf PackError
+        BadImageError BadImages Batch Boxes Cache Compose ConfigError DataError Decoder DeviceError Field GPULoader
+        GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask MixedLoader
+        NoSamplesError OneOf PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,
@@ -82,6 +82,9 @@ PUBLIC = {
     "gpuloader.tools.tune": """
         TuneResult tune verdict
     """,
+    "gpuloader.targets": """
+        Boxes Keypoints Mask to_detection to_detr to_tv_tensors
+    """,
     "gpuloader.training": """
         CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
         PerformanceConfig SamplingStrategy TrainerHooks TrainingConfig
@@ -99,7 +102,7 @@ PUBLIC = {
 }
 
 
-PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.pack", "gpuloader.training"}
+PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.pack", "gpuloader.targets", "gpuloader.training"}
 BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1} - PUBLIC_ROOMS
 
 

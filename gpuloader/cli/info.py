@@ -47,6 +47,8 @@ def _print(info: Info) -> None:
     say(f"components  {_counts(info.components)}")
     if info.jpegs:
         say(f"seekable    {info.seekable:,} of {counted(info.jpegs, 'JPEG')}")
+    if info.turned:
+        say(f"turned      {info.turned:,} by their EXIF orientation: upright with `orientation: apply` in a recipe")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)

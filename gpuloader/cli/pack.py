@@ -27,7 +27,9 @@ def pack(
     source: Annotated[
         str,
         typer.Argument(
-            help="Class folders, FILE.csv, FILE.jsonl, tars, a Hugging Face dataset or torchvision:NAME:ROOT."
+            help="Class folders, FILE.csv, FILE.jsonl, tars, a Hugging Face dataset or torchvision:NAME:ROOT. With "
+            "boxes or masks: a COCO FILE.json, a Pascal VOC folder or its ImageSets/Main/LIST.txt, ROOT/images beside "
+            "ROOT/labels of YOLO or beside ROOT/masks."
         ),
     ],
     destination: Annotated[Path, typer.Argument(help="The folder for the shards.")],
@@ -58,6 +60,9 @@ def pack(
         bool, typer.Option("--seekable", help="Rewrite JPEGs losslessly, so that loaders decode only what they need.")
     ] = False,
     classes: Annotated[Path | None, typer.Option(help="JSON list of names that number the labels.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The pictures of a COCO file, if they are not found.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.")] = None,
     part: Annotated[str, typer.Option(metavar="I/N", help="Write the I-th of N parts; I starts at 0.")] = "0/1",
     ray: Annotated[
@@ -88,6 +93,7 @@ def pack(
         decoded=decoded,
         seekable=seekable,
         classes=classes,
+        images=images,
         workers=workers,
         part=_part(part),
         ray=ray,
@@ -99,7 +105,7 @@ def pack(
         for picture in result.left_out:
             say(f"left out: {picture.name!r}: {picture.why}")
         if result.passed_over:
-            say(f"skipped, because their names are not those of pictures: {result.passed_over:,}")
+            say(f"skipped, because they belong to no sample: {result.passed_over:,}")
         total = len(result.shards) + len(result.missing)
         shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
         say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")

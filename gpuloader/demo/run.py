@@ -70,7 +70,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     """
     check_output(picture, PICTURES)
     if there := next((name for name in (PHOTOS, SHARDS) if (folder / name).exists()), None):
-        raise StateError(f"{folder / there} is there already: give an empty folder")
+        raise StateError(f"{folder / there} exists already: give an empty folder")
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:

@@ -43,7 +43,7 @@ class LongWork:
 
 
 def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:
-    """Yields the items; if that takes over 2 seconds, a bar in a terminal counts them if `shown`, else the log does."""
+    """Yields the items; after 2 seconds the log says how many they were; in a terminal a bar does, if `shown`."""
     work, late = LongWork(f"{title}: %s of %s"), time.monotonic() + _SILENT_SECONDS
     shown = shown and sys.stderr.isatty()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Reads an image's EXIF orientation from its first bytes, for the index; no pixel is read.
+"""Reads an image's EXIF orientation from its first bytes; no pixel is read.
 
 It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8), which also is what EXIF data are: 1 is
 upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
@@ -14,15 +14,21 @@ index would have to read all of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.helpers.regular_file import Read
 from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 
 MAX_CHUNKS = 1000  # of a PNG before its pixels, or a WebP; a picture has about ten
 MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
+
+FIRST_TRANSPOSED = 5
+"""From this orientation on, the rows of the stored picture are columns of the upright one."""
 
 _ORIENTATION, _SHORT, _LONG = 0x0112, 3, 4
 _APP1, _EXIF = 0xE1, b"Exif\0\0"
@@ -62,6 +68,15 @@ def image_orientation(read: Read) -> int:
     if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and head[20] & 8:
         return _of_exif(read, *_find_chunk(_chunks_of_webp(read), b"EXIF", b""))
     return _of_tiff(read, 0, 2**62)
+
+
+def image_orientations(images: Sequence[bytes]) -> NDArray[np.int64]:
+    """Returns the same of several images in memory, (n,)."""
+
+    def of(image: bytes) -> int:
+        return image_orientation(lambda count, offset: bytes(image[offset : offset + count]))
+
+    return np.array([of(image) for image in images], np.int64)
 
 
 def _exif_of_jpeg(read: Read) -> tuple[int, int]:

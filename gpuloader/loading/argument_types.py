@@ -10,7 +10,7 @@ import torch
 from typing_extensions import TypedDict
 
 from gpuloader.collators import Collator
-from gpuloader.loading.fields import Field
+from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.selection import CustomOrder
 from gpuloader.loading.world import World
@@ -22,7 +22,7 @@ AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
 AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
 AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str]
 AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None
-AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator | Field]
+AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator | Component]
 AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None
 OnError: TypeAlias = Literal["raise", "replace"] | BadImages | Mapping[str, Any]
 AnyDecoder: TypeAlias = Decoder | Mapping[str, Any] | None

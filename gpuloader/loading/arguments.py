@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
@@ -17,7 +18,7 @@ from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.helpers.text import counted, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
-from gpuloader.loading.fields import Field
+from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
@@ -26,6 +27,9 @@ _log = logging.getLogger("gpuloader")
 
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
+
+_SIZES = ("original_size", "size")
+"""Further entries of a batch with targets."""
 
 VALUES = {
     "sampling": Sampling,
@@ -168,9 +172,9 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(output: object, fields: tuple[str, ...]) -> dict[str, str] | None:
+def output_names(output: object, fields: Mapping[str, Component]) -> dict[str, str] | None:
     """Maps each entry to its name in the batch; None for a tuple."""
-    entries = (*ENTRIES, *fields)
+    entries = entries_of(fields)
     if output == "tuple":
         return None
     if output == "dict":
@@ -193,32 +197,44 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
     if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
         _log.warning(
             "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
-            "in them are those of the stored images, not of the delivered ones",
+            "in them are those of the stored images, not of the delivered ones. Boxes, Mask and Keypoints move",
             ", ".join(named),
         )
 
 
-def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Field], output: object) -> dict[str, Field]:
+def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], output: object) -> dict[str, Component]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
         raise ConfigError(f'fields={list(listed)!r} are delivered with output="dict" only')
-    fields: dict[str, Field] = {}
+    fields: dict[str, Component] = {}
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
-        if not (parsing is None or isinstance(parsing, Field) or callable(parsing)):
+        if not (parsing is None or isinstance(parsing, Component) or callable(parsing)):
             raise ConfigError(
                 f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
             )
-        if isinstance(parsing, Field):
+        field: Component
+        if isinstance(parsing, Component):
             field = parsing.resolve()
         else:
             name = name.lower().removeprefix(".")  # noqa: PLW2901
             parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
-        if name in ENTRIES:
-            raise ConfigError(f"fields={list(listed)!r}: {name} is already the name of another entry of the batch")
         fields[name] = field
+    entries = Counter(entries_of(fields))
+    if twice := next((name for name, count in entries.items() if count > 1), None):
+        raise ConfigError(f"fields={list(listed)!r}: {twice} is already the name of another entry of the batch")
     return fields
+
+
+def entries_of(fields: Mapping[str, Component]) -> list[str]:
+    """Lists the entries of a batch with these fields."""
+    names = [*ENTRIES]
+    if any(field.is_target for field in fields.values()):
+        names += _SIZES
+    for name, field in fields.items():
+        names += [name, *(f"{name}_{column}" for column in field.columns)]
+    return names

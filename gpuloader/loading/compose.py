@@ -17,6 +17,7 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.images.gate import admit_all
+from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.delivery import Images, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
@@ -119,19 +120,22 @@ class Compose(Recipe):
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
         It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
-        `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels.
+        `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels. With
+        `orientation="apply"`, files and PIL images are turned upright; an array has no orientation.
 
         Raises:
             ConfigError: an image is not a uint8 array of (height, width, 3), or a number is out of range.
             DataError: the bytes of an image cannot be decoded.
         """
         one = not isinstance(images, list)
-        encoded, arrays, sizes = _check_images(self, images if isinstance(images, list) else [images])
+        given: Sequence[Any] = images if isinstance(images, list) else [images]
+        encoded, arrays, sizes = _check_images(self, given)
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
-        drawn = self.draw(draws, sizes)
+        turned = image_orientations(given) if encoded and self.orientation == "apply" else None
+        drawn = self.draw(draws, sizes, turned)
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         # The graph has a copy of the recipe, so that it is freed with this one.
@@ -212,6 +216,8 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
         )
     if encoded[0]:
         return True, *admit_all(images, preset.max_pixels, preset.formats)
+    if preset.orientation == "apply":
+        images = [_turn_upright(image) for image in images]
     arrays = [np.ascontiguousarray(image) for image in images]
     for number, array in enumerate(arrays):
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
@@ -219,3 +225,10 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
                 f"image {number} is {array.dtype} of shape {array.shape}: allowed is uint8 (height, width, 3), RGB"
             )
     return False, arrays, np.array([array.shape[:2] for array in arrays], np.int64)
+
+
+def _turn_upright(image: object) -> object:
+    """Returns a PIL image as its EXIF orientation says, and an array as it is."""
+    from PIL import Image, ImageOps  # here, because a normal start does not need it
+
+    return ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image

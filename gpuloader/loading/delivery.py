@@ -12,6 +12,7 @@ from typing_extensions import TypedDict, TypeVar
 
 from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
+from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
 from gpuloader.recipe import Recipe
@@ -62,7 +63,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         weight = on_device(batch.mixing.weight)
         labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
     views = round_to_dtype(recipe, views)
-    images = views[0] if len(views) == 1 else views
+    images = _by_view(views)
     if run.names is None:
         return images, labels
     values: dict[str, Callable[[], Any]] = {
@@ -71,8 +72,16 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "index": lambda: on_device(batch.ids),
         "valid": lambda: on_device(batch.valid),
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
-        **{name: partial(_deliver_field, run.device, name, batch.fields.get(name, [])) for name in run.fields},
+        "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
+        "size": lambda: _by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
     }
+    for name, field in run.fields.items():
+        if field.is_target:
+            for part, by_view in batch.fields[name].items():
+                entry = f"{name}_{part}" if part else name
+                values[entry] = partial(_deliver_target, run.device, entry, by_view)
+        else:
+            values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
     return {name: values[entry]() for entry, name in run.names.items()}
 
 
@@ -81,11 +90,22 @@ def round_to_dtype(recipe: Recipe, views: list[torch.Tensor]) -> list[torch.Tens
     return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
 
 
+def _by_view(values: list[Any]) -> Any:  # noqa: ANN401
+    return values[0] if len(values) == 1 else values
+
+
+def _deliver_target(device: torch.device, name: str, by_view: list[Any]) -> Any:  # noqa: ANN401
+    return _by_view([_deliver_field(device, name, value) for value in by_view])
+
+
 def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
         return _move(device, value)
+    if isinstance(value, Ragged):
+        parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
+        return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
     if not isinstance(value, np.ndarray):
         return value
     try:

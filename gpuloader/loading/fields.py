@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,79 @@ from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
+from gpuloader.recipe import Drawn, Recipe, Shape
 
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 
 
+class Component(ABC):
+    """A component of each sample, from which a loader makes an entry of the batch, or several.
+
+    Attributes:
+        source: the component's extension, or "json:NAME", see `Field`.
+        required: whether a sample without it is an error.
+        is_target: whether it is a place in the image, and follows the pixels.
+    """
+
+    source: str
+    required: bool = True
+    is_target: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of its further entries: the batch has them as NAME_COLUMN."""
+        return ()
+
+    @cached_property
+    def path(self) -> str:
+        """NAME of a source "json:NAME"; empty for all of the component."""
+        return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
+
+    @cached_property
+    def extension(self) -> str:
+        """The component's extension, in lower case and without its dot."""
+        return "json" if self.path else self.source.lower().removeprefix(".")
+
+    def content(self, component: bytes) -> Any:  # noqa: ANN401
+        """Returns the component's bytes, or the value under NAME; if there is none, None or a ValueError."""
+        return under(self.path, json.loads(component), self.required) if self.path else component
+
+    def check_source(self) -> None:
+        """Raises ConfigError if the source is neither an extension nor "json:NAME"."""
+        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
+            name = type(self).__name__
+            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
+
+    @abstractmethod
+    def resolve(self) -> Component:
+        """Returns what a loader uses."""
+
+    def check_recipe(self, recipe: Recipe) -> None:  # noqa: B027 - most can be made beside any recipe's images
+        """Checks that it can be made beside a recipe's images; raises ConfigError if it cannot."""
+
+    @abstractmethod
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+        """Parses a sample's component.
+
+        Args:
+            component: None if the sample has none, which only happens if it is not `required`.
+            size: (height, width) of the sample's image.
+            drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
+        """
+
+    @abstractmethod
+    def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
+        """Makes the entry of a batch from the values of its samples, and what the recipe draws for them.
+
+        That of a target is a dictionary: the entry itself is under "", and `columns` under their names; each is a list
+        with an array or `Ragged` for each view.
+        """
+
+
 @dataclass(frozen=True)
-class Field:
+class Field(Component):
     """A value beside each image, parsed from one component of the sample; the argument `fields` names it.
 
     A component that cannot be parsed makes its sample bad, as an image that cannot be decoded does: `on_error` decides
@@ -56,22 +122,11 @@ class Field:
     collate: Callable[[list[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
-            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
+        self.check_source()
         for option in ("parse", "collate"):
             if not (getattr(self, option) is None or callable(getattr(self, option))):
+                name = type(self).__name__
                 raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
-
-    @cached_property
-    def path(self) -> str:
-        """NAME of a source "json:NAME"; empty for all of the component."""
-        return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
-
-    @cached_property
-    def extension(self) -> str:
-        """The component's extension, in lower case and without its dot."""
-        return "json" if self.path else self.source.lower().removeprefix(".")
 
     def resolve(self) -> Self:
         """Returns the field with both functions, taken from the extension's collator where it has none."""
@@ -79,10 +134,16 @@ class Field:
         collate = usual.collate if self.parse is None else _same
         return replace(self, parse=self.parse or usual.parse, collate=self.collate or collate)
 
-    def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401 - others draw
-        """Parses a sample's component, with the numbers that the plan draws for the sample's fields, (4,) in [0, 1)."""
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+        """Parses a sample's component."""
         assert self.parse is not None
-        return self.parse(_under(self.path, json.loads(component)) if self.path else component)
+        assert component is not None
+        return self.parse(self.content(component))
+
+    def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
+        """Returns what `collate` makes of the values."""
+        assert self.collate is not None
+        return self.collate(values)
 
 
 @dataclass(frozen=True)
@@ -106,47 +167,72 @@ class OneOf(Field):
         [['a cat'], ['a cat'], ['a pet'], ['a cat']]
     """
 
-    def value(self, component: bytes, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
         """Returns one of the parsed values.
 
         Raises:
             ValueError: there are none.
         """
-        values = super().value(component, drawn)
+        values = super().value(component, size, drawn)
         if not isinstance(values, (list, tuple, np.ndarray)) or len(values) == 0:
             raise ValueError(f"{describe(values)} is not a list with at least one value")
         return values[int(drawn[0] * len(values))]
 
 
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of several samples, one after the other; a batch has a list of their tensors.
+
+    Attributes:
+        values: (N, ...).
+        counts: (b,) int64, how many of the rows each sample has.
+        shapes: the shape of each sample's tensor; None if it is that of its rows.
+    """
+
+    values: NDArray[Any]
+    counts: NDArray[np.int64]
+    shapes: Sequence[tuple[int, ...]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
 def parse_fields(
-    fields: Mapping[str, Field], read: Callable[[str], bytes], drawn: NDArray[np.float64]
+    fields: Mapping[str, Component],
+    read: Callable[[str, bool], bytes | None],
+    size: Shape,
+    drawn: NDArray[np.float64],
 ) -> dict[str, Any]:
     """Returns the values of a sample's fields by name, and reads each component once.
 
     Args:
         fields: resolved.
-        read: reads the sample's component of an extension.
-        drawn: as for `Field.value`.
+        read: reads the sample's component of an extension, which may be required.
+        size, drawn: as for `Component.value`.
 
     Raises:
         Refused: a component is too large or cannot be parsed.
     """
-    components: dict[str, bytes] = {}
+    components: dict[tuple[str, bool], bytes | None] = {}
     values = {}
     for name, field in fields.items():
-        if field.extension not in components:
-            components[field.extension] = read(field.extension)
+        which = field.extension, field.required
+        if which not in components:
+            components[which] = read(*which)
         try:
-            values[name] = field.value(components[field.extension], drawn)
-        except _FAILURES as error:
-            kind = "" if isinstance(error, REFUSALS) else f"{type(error).__name__}: "  # a KeyError's text is a key
+            values[name] = field.value(components[which], size, drawn)
+        except (Refused, *_FAILURES) as error:
+            said = isinstance(error, (Refused, *REFUSALS))
+            kind = "" if said else f"{type(error).__name__}: "  # a KeyError's text is a key
             raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
     return values
 
 
-def _under(path: str, content: Any) -> Any:  # noqa: ANN401
-    """Returns the value under a path; raises ValueError if there is none."""
+def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401
+    """Returns the value under a path; if there is none, None, or a ValueError if it is `required`."""
     searched, last = innermost(content, path)
+    if not required and not (isinstance(searched, dict) and last in searched):
+        return None
     if not isinstance(searched, dict):
         raise ValueError(f"nothing is under {last!r}: it is {describe(searched)}")
     if last not in searched:

@@ -26,11 +26,11 @@ from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.png import trimmed
-from gpuloader.loading.fields import MOST_SAID, Field, parse_fields
+from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
-from gpuloader.recipe import Drawn, Mixing
+from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
@@ -138,7 +138,7 @@ class Reader:
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
-        images, drawn_for_all = self._cut(images, self._run.recipe.draw(planned.draws, sizes))
+        images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes))
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -148,15 +148,27 @@ class Reader:
             mixing=self._draw_mixing(planned),
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._collate(name, field, [values[name] for values in fields], ids)
+                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all)
                 for name, field in self._run.fields.items()
-                if len(ids)
+                if len(ids) or field.is_target
             },
             bad=bad,
             arena=arena,
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def _draw(self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> Drawn:
+        """Draws what the recipe draws for the images of these samples."""
+        recipe, index = self._run.recipe, self._run.shards.index
+        return recipe.draw(draws, sizes, index.at("orientation", ids) if recipe.orientation == "apply" else None)
+
+    def _delivered_size(self, sample: int, size: Shape) -> Shape:
+        """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
+        if not self._run.fields or self._run.recipe.orientation != "apply":
+            return size
+        turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= 5  # rows and columns exchanged
+        return (size[1], size[0]) if turned else size
 
     def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
         """Cuts JPEGs to what is drawn for them, in place."""
@@ -198,14 +210,15 @@ class Reader:
         try:
             if size is None:
                 image, size = admit_for(run, image)
-            fields = parse_fields(run.fields, partial(self._read_component, sample, wanted), numbers)
+            read = partial(self._read_component, sample, wanted)
+            fields = parse_fields(run.fields, read, self._delivered_size(sample, size), numbers)
         except Refused:
             if run.shards.discard_if_damaged(sample):
                 raise _DiscardedError from None
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         if sample in self._suspects:
-            files, tried = self._cut([image.copy()], run.recipe.draw(draws, np.array([size])))
+            files, tried = self._cut([image.copy()], self._draw(draws, np.array([sample]), np.array([size])))
             if bad := find_bad_rows(run, files, tried):
                 raise Refused(bad[0])
         return image, size, fields
@@ -226,26 +239,25 @@ class Reader:
             f"drawn to replace it: repair the shards"
         )
 
-    def _collate(self, name: str, field: Field, values: list[Any], ids: NDArray[np.int64]) -> Any:  # noqa: ANN401
-        assert field.collate is not None
+    def _collate(self, name: str, field: Component, values: list[Any], ids: NDArray[np.int64], drawn: Drawn) -> Any:  # noqa: ANN401
         try:
-            collated = field.collate(values)
+            collated = field.collated(values, drawn)
         except REFUSALS as error:
-            for sample, value in zip(ids, values):
+            for row, value in enumerate(values):
                 try:
-                    field.collate([value])
+                    field.collated([value], drawn.take([row]))
                 except REFUSALS as its_error:
-                    component = self._component_name(int(sample), field.extension)
+                    component = self._component_name(int(ids[row]), field.extension)
                     raise DataError(f"{component}: {its_error!s:.{MOST_SAID}}") from its_error
             component = self._component_name(int(ids[0]), field.extension)
             raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
-        if wrong := wrong_rows(name, collated, len(values)):
+        if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
         return collated
 
-    def _read_component(self, sample: int, wanted: Wanted, extension: str) -> bytes:
+    def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:
         data = self._run.shards.read_component(sample, extension, wanted)
-        if data is None:
+        if data is None and required:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
         return data
 

@@ -25,7 +25,7 @@ from gpuloader.loading.arguments import (
     resolve_shuffle,
     warn_of_places,
 )
-from gpuloader.loading.fields import Field
+from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
@@ -89,7 +89,7 @@ class Run:
     shards: ShardSet
     recipe: Recipe
     labels: Labels | None = None
-    fields: Mapping[str, Field] = field(default_factory=dict)
+    fields: Mapping[str, Component] = field(default_factory=dict)
     names: Mapping[str, str] | None = None
     bad_images: BadImages = field(default_factory=BadImages)
     known_bad: Mapping[int, str] = field(default_factory=dict)
@@ -193,9 +193,11 @@ def resolve_run(
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, tuple(parsed_fields))
+    names = output_names(output, parsed_fields)
+    for each in parsed_fields.values():
+        each.check_recipe(recipe)
     if here.local_rank == 0:
-        warn_of_places(tuple(parsed_fields))
+        warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
@@ -207,7 +209,8 @@ def resolve_run(
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
     shards.check_pictures([each.extension for each in parsed_fields.values()])
-    check_components(shards, dict.fromkeys(each.extension for each in parsed_fields.values()), positions, known_bad)
+    required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
+    check_components(shards, required, positions, known_bad)
     plan = Plan(
         positions,
         batch_size=as_python_integer(batch_size),

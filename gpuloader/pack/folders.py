@@ -27,7 +27,8 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     if not names:
         raise NoSamplesError(
             f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures give FILE.csv "
-            "or FILE.jsonl, with the columns path and label"
+            "or FILE.jsonl, with the columns path and label; for boxes or masks, a COCO FILE.json, a folder of Pascal "
+            "VOC, or ROOT/images beside ROOT/labels or ROOT/masks"
         )
     if set(names) <= SPLITS:
         raise ConfigError(

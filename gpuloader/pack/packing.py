@@ -23,7 +23,7 @@ from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
-from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, read_class_names
+from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.scan import scan
 
@@ -78,6 +78,7 @@ def pack(
     decoded: int | None = None,
     seekable: bool = False,
     classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    images: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     part: tuple[int, int] = (0, 1),
     ray: str | None = None,
@@ -85,13 +86,17 @@ def pack(
 ) -> PackResult:
     """Packs labelled pictures into WebDataset shards: an image, `cls`, and `json` if there are further fields.
 
+    Pictures with boxes or masks become an image with `json`, `mask.png` or both, and no `cls`.
+
     The same source and arguments give the same bytes, on any number of workers and machines. If a call is killed, the
     same call resumes it; finished shards are kept. Several packs may share a destination, each with its own prefix:
     all number their classes by the first one's classes.json.
 
     Args:
         source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, `torchvision:NAME:ROOT`,
-            or a sequence of (image or path, label).
+            or a sequence of (image or path, label). With boxes or masks: a COCO FILE.json, a folder of Pascal VOC or
+            its ImageSets/Main/LIST.txt or ImageSets/Segmentation/LIST.txt, or ROOT/images/SPLIT beside YOLO's
+            ROOT/labels/SPLIT or beside ROOT/masks/SPLIT.
         destination: the folder for the shards; it is made if it is missing.
         samples_per_shard: 1000 unless `shard_bytes` is given.
         shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
@@ -107,7 +112,10 @@ def pack(
         seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
             that they need. This takes `jpegtran` of libjpeg-turbo. A JPEG that could lose anything stays as it is.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None uses the
-            destination's classes.json, or, if there is none, the sorted names that occur.
+            destination's classes.json, or, if there is none, the sorted names that occur; a COCO file's categories by
+            id, and YOLO's classes as in data.yaml.
+        images: the folder that a COCO file's pictures are in, unless it is the file's own, or NAME beside its folder
+            for instances_NAME.json.
         workers: the number of processes; None for one per core.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
         ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"); it runs the
@@ -134,7 +142,12 @@ def pack(
         raise ConfigError(f"workers={workers}: allowed is an integer from 1 on; leave it out with ray")
     folder = user_path(destination).absolute()
     _check_apart(source, folder)
-    opened = _open(source, folder, _class_names(classes), progress)
+    opened = _open(source, folder, _class_names(classes), progress, None if images is None else user_path(images))
+    if opened.annotated and (max_size is not None or decoded is not None):
+        raise ConfigError(
+            "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
+            "leave both out, and resize in the recipe"
+        )
     keys = unique_keys(opened.records)
     shards = assign(keys, [record.size_bytes for record in opened.records], layout)
     _claim(folder, opened, layout, rendering, shards)
@@ -192,11 +205,13 @@ def _count_jpegs(shards: Sequence[Path], progress: bool) -> tuple[int, int]:
     return sum(jpegs for jpegs, _ in counts), sum(seekable for _, seekable in counts)
 
 
-def _open(source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool) -> OpenedSource:
+def _open(
+    source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool, images: Path | None
+) -> OpenedSource:
     """Opens the source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
     numbered = as_list(read_class_names(folder)) if classes is None else None
     try:
-        return open_source(source, classes, progress, numbered)
+        return open_source(source, classes, progress, numbered, images)
     except LabelError as error:
         if numbered is None:
             raise
@@ -245,11 +260,14 @@ def _claim(
         if not manifest.exists() or (manifest in manifests and tar not in own):
             raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
     if source.classes is not None:
-        write_once(folder / CLASSES_FILE, json.dumps(source.classes, indent=1).encode() + b"\n")
-        if as_list(read_class_names(folder)) != source.classes:
+        names, ids = list(source.classes), source.class_ids
+        classes = names if ids is None else {"names": names, "ids": list(ids)}
+        existing = write_once(folder / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
+        same_names = as_list(read_class_names(folder)) == source.classes
+        if not same_names or (ids is not None and json.loads(existing) != classes):
             raise StateError(
-                f"{folder / CLASSES_FILE} has other classes than the source: give another folder; if another pack has "
-                "just begun there, run this again"
+                f"{folder / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source: "
+                "give another folder; if another pack has just begun there, run this again"
             )
     for manifest in manifests:
         _check_same(manifest, write_once(manifest, text), content, text)
@@ -321,7 +339,7 @@ def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tupl
     if isinstance(classes, (str, os.PathLike)):
         path = user_path(classes)
         try:
-            names = json.loads(read_regular(path, MOST_CLASSES_BYTES))
+            names = listed_names(json.loads(read_regular(path, MOST_CLASSES_BYTES)))
         except OSError as error:
             raise ConfigError(
                 f"classes={os.fspath(classes)!r} cannot be read ({error.strerror}): allowed is a JSON file with a list"

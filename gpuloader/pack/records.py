@@ -67,12 +67,17 @@ class OpenedSource:
         fingerprint: hex digits that stand for all samples, wherever they are stored.
         classes: the classes' names, entry i for label i; None if labels are bare numbers.
         left_out_count: how many files or members belong to no sample.
+        class_ids: the classes' ids in the source, entry i for label i, None for a class that it lacks; None if it has
+            no such ids.
+        annotated: the records have places in the pictures, such as boxes and masks, so the pictures keep their sizes.
     """
 
     records: Sequence[Record]
     fingerprint: str
     classes: tuple[str, ...] | None = None
     left_out_count: int = 0
+    class_ids: tuple[int | None, ...] | None = None
+    annotated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,24 @@ def labelled_files(
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
     numbers, names = number_labels(labels, classes, where)
+    sizes = file_sizes(paths, where)
+    records = [
+        FileRecord(path, key_below(path, folder), size, number, json)
+        for path, size, number, json in zip(paths, sizes, numbers, fields or [None] * len(paths), strict=True)
+    ]
+    identity = (
+        b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
+        for record in records
+    )
+    return OpenedSource(records, fingerprint(identity, names), names, left_out_count)
+
+
+def file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:
+    """Returns the sizes of files in bytes; `where` names the i-th file's origin.
+
+    Raises:
+        PackError: files are missing.
+    """
     sizes: list[int] = []
     missing: list[str] = []
     for i, path in enumerate(paths):
@@ -150,15 +173,7 @@ def labelled_files(
             f"{len(missing)} of {counted(len(paths), 'picture')} cannot be found: {shown}: correct or remove these "
             f"entries"
         )
-    records = [
-        FileRecord(path, _key(path, folder), size, number, json)
-        for path, size, number, json in zip(paths, sizes, numbers, fields or [None] * len(paths), strict=True)
-    ]
-    identity = (
-        b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
-        for record in records
-    )
-    return OpenedSource(records, fingerprint(identity, names), names, left_out_count)
+    return sizes
 
 
 def number_labels(
@@ -211,7 +226,7 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
     return list(keys)
 
 
-def _key(path: str, folder: str) -> str:
+def key_below(path: str, folder: str) -> str:
     """Returns the path below the folder, without extension or dots in the file's name: a key ends at the first dot."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")

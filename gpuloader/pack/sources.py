@@ -10,25 +10,35 @@ from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, GPULoaderError, PackError
 from gpuloader.pack import tables
+from gpuloader.pack.beside import targets_beside, with_targets
+from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.pack.records import OpenedSource
 from gpuloader.pack.tars import tars
+from gpuloader.pack.voc import is_voc, voc
 from gpuloader.shards.paths import resolve_local, user_path
 
+_COCO = ".json"
+
 PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
-"""A folder, a table, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
+"""A folder, a table, annotations, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
 
 
 def open_source(
-    source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None = None
+    source: PictureSource,
+    classes: Sequence[str] | None,
+    progress: bool,
+    default_classes: Sequence[str] | None = None,
+    images: Path | None = None,
 ) -> OpenedSource:
     """Opens `source`: its samples are listed and labelled, but not read.
 
     Args:
         classes: the names that labels are numbered by; only for a source with names, not numbers.
         default_classes: the same, but ignored if the labels are numbers already.
+        images: the folder of the pictures; only for an annotation file of COCO.
         progress: show a bar on stderr if listing the samples means reading them.
 
     Raises:
@@ -39,6 +49,8 @@ def open_source(
         TarError: a tar is invalid.
     """
     try:
+        if images is not None:
+            return coco(_coco_file(source), images, default_classes if classes is None else classes)
         return _open(source, classes, progress, default_classes)
     except GPULoaderError:
         raise
@@ -62,20 +74,40 @@ def _open(
     path = user_path(text)
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
         return tables.table(path, names)
+    if path.is_file() and path.suffix.lower() == _COCO:
+        return coco(path, None, names)
+    if path.is_file() and is_voc(path):
+        return voc(path, names)
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             return _numbered_already(hugging_face(path), classes)
         if not any(path.glob("*.tar")):
-            return class_folders(path, names)
+            return _folder(path, names)
     elif not (_exists(path) or glob.has_magic(text) or "{" in text or "://" in text):
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
     elif path.is_file() and path.suffix.lower() != ".tar":
-        raise PackError(f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl and FILE.tar")
+        raise PackError(
+            f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl, FILE.json of COCO, "
+            "ImageSets/Main/LIST.txt of Pascal VOC and FILE.tar"
+        )
     shards = resolve_local(text)
     paths = [shard for shard in shards if isinstance(shard, Path)]
     if len(paths) < len(shards):
         raise PackError(f"{text} names folders of pictures: pack one folder at a time, by its path")
     return _numbered_already(tars(paths, progress), classes)
+
+
+def _folder(path: Path, names: Sequence[str] | None) -> OpenedSource:
+    if is_voc(path):
+        return voc(path, names)
+    targets = targets_beside(path)
+    return class_folders(path, names) if targets is None else with_targets(path, targets, names)
+
+
+def _coco_file(source: PictureSource) -> Path:
+    if isinstance(source, (str, os.PathLike)) and (path := user_path(source)).suffix.lower() == _COCO:
+        return path
+    raise ConfigError("images names the folder of the pictures of a COCO FILE.json: leave it out for other sources")
 
 
 def _exists(path: Path) -> bool:

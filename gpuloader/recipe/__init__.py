@@ -4,6 +4,7 @@ from gpuloader.recipe.drawn import Drawn, DrawnView
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import preset_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
+from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
     TRANSFORMS,
     PresetName,
@@ -24,6 +25,7 @@ __all__ = [
     "Mixing",
     "PresetName",
     "Recipe",
+    "Shape",
     "Step",
     "View",
     "explain",

@@ -74,7 +74,11 @@ class ExplainedView:
 
 
 def explain(preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
-    """Says what each view draws for a sample, an image of height x width, in an epoch of a run with this seed."""
+    """Says what each view draws for a sample in an epoch of a run with this seed.
+
+    The image has height x width pixels. If the recipe turns it upright, these are of the upright picture, and so are
+    the windows.
+    """
     drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
 

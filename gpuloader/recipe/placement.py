@@ -111,8 +111,9 @@ class Placement:
         )
 
     def crop(self, start: Ints, shape: Ints) -> Placement:
-        """Crops the output, or extends it: `start`, (n, 2), may be negative."""
-        return replace(self._cut(start, shape), overlapping=(self.overlapping[0], True))
+        """Crops the output, or extends it: `start`, (n, 2), may be negative. What was cut off does not return."""
+        shown = _overlap(self.shown, self.output())
+        return replace(self._cut(start, shape), shown=shown, overlapping=(self.overlapping[0], True))
 
     def resized_crop(
         self, start: Ints, shape: Ints, size: Ints, interpolation: ResizeFilter, antialias: bool

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, InstanceOf, model_validator
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, model_validator
 from typing_extensions import Self
 
 from gpuloader.errors import PresetError
@@ -44,11 +45,16 @@ def _as_torch_says(layout: str) -> str:
     return "channels_last" if layout == "nhwc" else layout
 
 
+def _as_yaml_reads(orientation: object) -> object:
+    return "off" if orientation is False else orientation  # YAML reads `off` as false
+
+
+Orientation: TypeAlias = Annotated[Literal["off", "apply"], BeforeValidator(_as_yaml_reads)]
 Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterValidator(_as_torch_says)]
 
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
-_LATER_KEYS = {"max_pixels", "formats"}
+_LATER_KEYS = {"max_pixels", "formats", "orientation"}
 _EARLIER_DEFAULT_FORMATS = FORMATS[:-1]
 
 
@@ -90,6 +96,8 @@ class Recipe:
         max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
         formats: the formats that images may have, told by their content; an image of another format is bad. The
             default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
+        orientation: "apply" turns pictures upright, as their EXIF orientation says, before all transforms; "off" takes
+            them as they are stored, as torchvision does.
     """
 
     transforms: Transforms = ()
@@ -100,6 +108,7 @@ class Recipe:
     layout: Layout = "nchw"
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     formats: Formats = DEFAULT_FORMATS
+    orientation: Orientation = "off"
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
@@ -243,11 +252,21 @@ class Recipe:
     @cached_property
     def drawn_for_none(self) -> Drawn:
         """What is drawn for no samples: it has the names, types and operations that all samples share."""
-        return Drawn.of([view.of_none for view in self.each_view])
+        return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 
-    def draw(self, draws: Draws, sizes: Ints) -> Drawn:
-        """Draws all that depends on random numbers, for images of these heights and widths, (n, 2) int64."""
-        return Drawn.of([view.draw(draws, sizes) for view in self.at(draws.epoch).each_view])
+    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> Drawn:
+        """Draws all that depends on random numbers.
+
+        Args:
+            sizes: (n, 2) int64, the heights and widths of the images as they are stored.
+            orientations: (n,) of 0 to 8, EXIF's of the images; only for a recipe whose `orientation` is "apply", and
+                None if all are upright.
+        """
+        if self.orientation == "off":
+            orientations = None
+        elif orientations is None:
+            orientations = np.zeros(len(sizes), np.int64)
+        return Drawn.of([view.draw(draws, sizes, orientations) for view in self.at(draws.epoch).each_view])
 
 
 def _sized(transforms: Sequence[Transform], epoch: int, shape: Shape | None) -> list[Transform]:

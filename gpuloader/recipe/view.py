@@ -112,16 +112,17 @@ class ViewPlan:
         assert self._shape is not None
         return self._shape
 
-    def draw(self, draws: Draws, sizes: Ints) -> DrawnView:
-        """Draws for images of these heights and widths, (n, 2)."""
-        placements = self._place(draws, sizes)
+    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> DrawnView:
+        """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
+        placements = self._place(draws, sizes, orientations)
         size = np.array([self.shape])
         programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
         erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
         return DrawnView(self.shape, placements, chain(programs, len(draws.ids)), erased)
 
-    def _place(self, draws: Draws, sizes: Ints) -> tuple[Placement, ...]:
-        placements = [Placement.whole(sizes)]
+    def _place(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> tuple[Placement, ...]:
+        whole = Placement.whole(sizes)
+        placements = [whole if orientations is None else whole.orient(orientations)]
         for transform in self.placing:
             placements.append(transform.place(placements[-1], self._draw(transform, draws)))
         return tuple(placements)

@@ -1,10 +1,14 @@
-"""`classes.json` beside shards: the names of the classes, as a list or as {name: label}."""
+"""`classes.json` beside shards: the names of the classes, as a list or as {name: label}.
+
+It can also be {"names": list, "ids": list}, with the ids that a COCO file has for the classes.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpuloader.errors import DataError
 from gpuloader.helpers.regular_file import read_regular
@@ -27,11 +31,21 @@ def read_class_names(folder: Path) -> dict[int, str]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
+    content = listed_names(content)
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return dict(enumerate(content))
     if isinstance(content, dict) and all(is_integer(label, -(2**63), 2**63) for label in content.values()):
         return {label: name for name, label in content.items()}
-    raise DataError(f"{path}: allowed are a list of class names, and {{name: label}} with 64-bit labels")
+    raise DataError(
+        f"{path}: allowed are a list of class names, {{name: label}} with 64-bit labels, and {{'names': list, "
+        "'ids': list}"
+    )
+
+
+def listed_names(content: Any) -> Any:  # noqa: ANN401 - JSON
+    """Returns the list of names in {"names": list, "ids": list}, and other content as it is."""
+    names = content.get("names") if isinstance(content, dict) and content.keys() == {"names", "ids"} else None
+    return names if isinstance(names, list) else content
 
 
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:

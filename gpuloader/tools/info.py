@@ -60,6 +60,7 @@ class Info:
         without_label: the number of samples without a label; a `.cls` that is not an integer counts, too.
         formats: samples by their image's extension, the most frequent first.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
+        turned: how many images are not stored upright, by their EXIF orientation.
         components: how many samples have each component, including the image, the most frequent first.
         height, width: pixels; None if no image's size is known.
         megapixels: millions of pixels.
@@ -79,6 +80,7 @@ class Info:
     formats: dict[str, int]
     jpegs: int
     seekable: int
+    turned: int
     components: dict[str, int]
     height: Spread | None
     width: Spread | None
@@ -131,6 +133,7 @@ def describe_shards(
         formats=_by_name(index.image_extensions(), index.extensions),
         jpegs=jpegs,
         seekable=seekable,
+        turned=int((shards.column("orientation") > 1).sum()),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),

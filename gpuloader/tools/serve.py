@@ -109,7 +109,7 @@ class Api:
         sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
         row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
         try:
-            height, width = self._gallery.size(sample)
+            height, width = self._gallery.size(sample, compose.orientation)
             self._gallery.tensors(compose, sample, **draws)
         except BadImageError as error:
             return {**row, "bad": error.cause}
@@ -117,8 +117,9 @@ class Api:
         return {**row, "height": height, "width": width, "views": [asdict(view) for view in views]}
 
     def original(self, query: Query) -> Picture:
-        """Returns a sample's image."""
-        return self._gallery.original(self._id(query), _integer(query, "side", 1, MOST_SIDE + 1, MOST_SIDE))
+        """Returns a sample's image, upright if the recipe turns it."""
+        side = _integer(query, "side", 1, MOST_SIDE + 1, MOST_SIDE)
+        return self._gallery.original(self._id(query), side, self._compose(query).orientation)
 
     def version(self, query: Query) -> Picture:
         """Returns a view of it, as training gets it."""

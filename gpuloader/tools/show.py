@@ -27,12 +27,14 @@ from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
+from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.compose import Compose
 from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
+from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
@@ -170,17 +172,20 @@ class Gallery:
         """Returns the ids of some samples of the data: the first ones of a training that shuffles with the seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
-    def original(self, sample: int, side: int) -> Picture:
+    def original(self, sample: int, side: int, orientation: Orientation = "off") -> Picture:
         """Returns a sample's image as a loader decodes it, downsized if its longer side is more than `side` pixels.
+
+        Args:
+            orientation: a recipe's; with "apply" the picture is upright.
 
         Raises:
             BadImageError: it cannot be decoded.
         """
-        encoded, (height, width) = self._image(sample)
+        encoded, (height, width) = self._image(sample, orientation)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        unchanged = Compose((Resize(shape),), dtype="uint8", max_pixels=MAX_PIXELS, formats=FORMATS)
-        [tensor] = self._run(unchanged, encoded, sample, 0, 0)
+        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "formats": FORMATS, "orientation": orientation}
+        [tensor] = self._run(Compose((Resize(shape),), dtype="uint8", **options), encoded, sample, 0, 0)
         return as_picture(tensor)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
@@ -202,19 +207,19 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read.
         """
-        _, (height, width) = self._image(sample)
+        height, width = self.size(sample, preset.orientation)
         return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width)
 
-    def size(self, sample: int) -> tuple[int, int]:
-        """Returns (height, width) of a sample's image in pixels.
+    def size(self, sample: int, orientation: Orientation = "off") -> tuple[int, int]:
+        """Returns (height, width) of a sample's image in pixels: with "apply", of the upright picture.
 
         Raises:
             BadImageError: the size cannot be read.
         """
-        return self._image(sample)[1]
+        return self._image(sample, orientation)[1]
 
-    def _image(self, sample: int) -> tuple[Encoded, tuple[int, int]]:
-        """Returns the file, or the array if it is decoded already; and its (height, width)."""
+    def _image(self, sample: int, orientation: Orientation = "off") -> tuple[Encoded, tuple[int, int]]:
+        """Returns the file, or the array if it is decoded already; and its (height, width), upright with "apply"."""
         [view] = self._shards.read_images(np.array([sample]), Arena())
         try:
             if cause := self._shards.too_large.get(sample):
@@ -222,7 +227,9 @@ class Gallery:
             admitted = admit_array(view) if self._shards.decoded else admit(view)
         except Refused as refused:
             raise BadImageError(*self._shards.locate(sample), refused.cause) from None
-        return admitted[0] if self._shards.decoded else view.tobytes(), admitted[1]
+        (height, width), [stored] = admitted[1], self._shards.index.at("orientation", np.array([sample]))
+        size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
+        return admitted[0] if self._shards.decoded else view.tobytes(), size
 
     def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         try:
@@ -322,7 +329,7 @@ def _pictures(
 ) -> Iterator[Picture | str]:
     """Yields the original, then each view of each version; for one that cannot be decoded, the cause."""
     try:
-        yield gallery.original(sample, side)
+        yield gallery.original(sample, side, compose.orientation)
     except BadImageError as error:
         yield error.cause
     for epoch in range(versions):
@@ -334,7 +341,7 @@ def _pictures(
 
 def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:
     """Returns left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
-    height, width = gallery.size(sample)
+    height, width = gallery.size(sample, compose.orientation)
     views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
     windows = (view.window for view in islice(views, len(COLOURS)))
     return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from bad_images import turned
 from command_line import run
-from making import write_samples
+from making import encoded, jpeg, picture, write_samples, write_shard
 
 
 def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
@@ -20,6 +21,14 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     assert lines[-5].split() == ["index", *lines[-5].split()[1:-1], "host"]
     # 10 images of 160 x 120 and 30 of 80 x 60, of three bytes a pixel: all are in a batch of 256.
     assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
+
+
+def test_turned_pictures_are_said_with_the_key_that_turns_them(tmp_path: Path) -> None:
+    image = encoded(picture(8, 9), "JPEG", exif=turned(6))
+    rows = [{"__key__": "a", "jpg": image, "cls": b"0"}, {"__key__": "b", "jpg": jpeg(8, 9), "cls": b"0"}]
+    write_shard(tmp_path / "a.tar", rows)
+    lines = run("info", tmp_path).stdout.splitlines()
+    assert lines[4] == "turned      1 by their EXIF orientation: upright with `orientation: apply` in a recipe"
 
 
 def test_as_json(tmp_path: Path) -> None:

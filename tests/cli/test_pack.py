@@ -53,7 +53,7 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     first = run(source, tmp_path / "packed", "--samples-per-shard", 10, "--part", "0/2", "--workers", 1)
     size = sum(path.stat().st_size for path in (tmp_path / "packed").glob("*.tar"))
     assert first.stdout == (
-        "skipped, because their names are not those of pictures: 1\n"
+        "skipped, because they belong to no sample: 1\n"
         f"20 samples in 2 of 3 shards, {size:,} bytes\n"
         "still missing: train-000001.tar\n"
     )

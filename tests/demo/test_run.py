@@ -96,8 +96,8 @@ def test_the_pictures_are_kept_where_asked_and_never_written_over(
 
     before = [path.stat() for path in sorted(Path("kept").rglob("*.*"))]
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
-    assert capsys.readouterr().err.splitlines() == ["error: kept/photos is there already: give an empty folder"]
+    assert capsys.readouterr().err.splitlines() == ["error: kept/photos exists already: give an empty folder"]
     assert [path.stat() for path in sorted(Path("kept").rglob("*.*"))] == before
     shutil.rmtree("kept/photos")
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
-    assert capsys.readouterr().err.splitlines() == ["error: kept/shards is there already: give an empty folder"]
+    assert capsys.readouterr().err.splitlines() == ["error: kept/shards exists already: give an empty folder"]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bad_images import turned
 from loaders import CUT
-from making import SIZES, jpeg
+from making import SIZES, encoded, picture
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from packing import samples_of
 
@@ -17,7 +18,7 @@ from gpuloader import Compose, DataError, GPULoader
 from gpuloader.pipelines import drawn_source, recipe_pipeline
 from gpuloader.recipe import load_preset
 
-JPEGS = [jpeg(*SIZES[n % len(SIZES)], seed=n) for n in range(10)]
+JPEGS = [encoded(picture(*SIZES[n % len(SIZES)], n), "JPEG", exif=turned(n)) for n in range(10)]
 
 
 def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs: int = 1) -> list[list[torch.Tensor]]:  # noqa: ANN401
@@ -43,8 +44,9 @@ def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs:
         load_preset("imagenet_eval", {"Resize": {"size": 36}, "CenterCrop": {"size": 32}}),
         load_preset("imagenet_randaugment", {"RandomResizedCrop": {"size": 32}, "layout": "channels_last"}),
         load_preset("moco_v2", {"RandomResizedCrop": {"size": 32}, "GaussianBlur": {"kernel_size": 5}}),
+        load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}, "orientation": "apply"}),
     ],
-    ids=["training", "evaluation", "channels last", "two views"],
+    ids=["training", "evaluation", "channels last", "two views", "upright"],
 )
 def test_the_pixels_are_those_of_compose(preset: Any) -> None:  # noqa: ANN401
     ours = by_dali(preset, JPEGS, 4, seed=7, epochs=2)  # the last batch of an epoch has two images

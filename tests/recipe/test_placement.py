@@ -133,6 +133,7 @@ def noise(height: int, width: int) -> torch.Tensor:
         [RandomCrop((4, 5)), RandomCrop(3)],
         [CenterCrop((4, 6)), Pad((1, 2, 3, 4), 7), RandomHorizontalFlip(), RandomCrop(6)],
         [Pad(1, 7), Pad((2, 0), 7), CenterCrop((3, 6)), Pad(1, 7)],
+        [CenterCrop(4), CenterCrop(6), RandomHorizontalFlip(1), CenterCrop((3, 9))],  # what was cut off stays so
         [RandomHorizontalFlip(), CornerCrop(3, "top left"), Pad((2, 1), padding_mode="reflect"), CenterCrop(5)],
         [RandomCrop(4), Resize(6)],
         [Pad((1, 2, 3, 4), (9, 8, 7)), Resize((5, 7)), RandomVerticalFlip()],

@@ -192,7 +192,7 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
         (
             "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
             "RandomErasing: {value: random}]\nviews: 2\nfast_idct: true\ndtype: float16\nlayout: channels_last\n"
-            "max_pixels: 9\nformats: [webp, jpeg, webp]\n",
+            "max_pixels: 9\nformats: [webp, jpeg, webp]\norientation: apply\n",
             Recipe(
                 [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
                 views=2,
@@ -201,8 +201,10 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
                 layout="channels_last",
                 max_pixels=9,
                 formats=["jpeg", "webp"],
+                orientation="apply",
             ),
         ),
+        ("transforms: [CenterCrop: {size: 8}]\norientation: off\n", Recipe([CenterCrop(8)], orientation="off")),
     ],
 )
 def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> None:
@@ -231,7 +233,7 @@ def test_a_transforms_name_is_its_class() -> None:
     assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
 
 
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats"
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats, orientation"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 
@@ -360,6 +362,7 @@ def test_a_wrong_value_is_said_with_what_is_allowed(
         ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float16', 'bfloat16' or 'uint8'"),
         ({"layout": "nchv"}, "layout", "'nchv' (did you mean nchw?)", "'nchw', 'channels_last' or 'nhwc'"),
         ({"max_pixels": 100_000_001}, "max_pixels", "100000001", "less than or equal to 100000000"),
+        ({"orientation": "aply"}, "orientation", "'aply' (did you mean apply?)", "'off' or 'apply'"),
         ({"formats": ["jpeg", "gif"]}, "formats", "'gif'", "'jpeg', 'png', 'webp', 'tiff', 'bmp', 'pnm' or 'jpeg2000'"),
         ({"mix": {"num_classes": 9, "per": "sampel"}}, "mix.per", "'sampel' (did you mean sample?)", "'batch'"),
     ],
@@ -700,9 +703,9 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
         ["webp", "png", "jpeg"],
         ["pnm", "bmp", "tiff", "webp", "png", "jpeg"],
     ):  # the default, now and then
-        later = preset_of(tmp_path, max_pixels=50_000_000, formats=formats)
+        later = preset_of(tmp_path, max_pixels=50_000_000, formats=formats, orientation="off")
         assert later.fingerprint == fingerprint
-        assert not {"max_pixels", "formats"} & later.pixels.keys()
+        assert not {"max_pixels", "formats", "orientation"} & later.pixels.keys()
     integers, floats = (
         Recipe([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
@@ -719,6 +722,7 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Recipe([crop], max_pixels=100_000_000),
         Recipe([crop], formats=["jpeg"]),
         Recipe([crop], formats=FORMATS),
+        Recipe([crop], orientation="apply"),
         Recipe([crop], views=2),
         Recipe([crop], mix=mix),
         Recipe([crop], mix=Mix(9, 0.5)),

@@ -10,6 +10,7 @@ from threading import Timer
 from typing import Any
 
 import pytest
+from annotating import write_voc, write_yolo
 from command_line import run
 from making import jpeg, write_samples
 
@@ -110,6 +111,28 @@ def test_pack_reads_no_picture_that_is_no_file(tmp_path: Path, put: Callable[[st
     with pytest.raises(PackError) as caught:
         pack(pairs, tmp_path / "packed", workers=1)
     assert f"the picture {odd} cannot be read (not a regular file but a {KINDS[kind]})" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("VOCdevkit/VOC2012/Annotations/a.xml", "VOCdevkit/VOC2012"),
+        ("labels/train/a.txt", "images/train"),
+        ("data.yaml", "images/train"),
+        ("coco.json", "coco.json"),
+    ],
+)
+def test_annotations_are_read_from_files_alone(
+    tmp_path: Path, put: Callable[[str, Path], Path], name: str, source: str, kind: str
+) -> None:
+    write_voc(tmp_path, {"a": []})
+    write_yolo(tmp_path, {"a": ""})
+    odd = put(kind, tmp_path / name)
+    images = tmp_path if source == name else None
+    with pytest.raises(PackError) as caught:
+        pack(tmp_path / source, tmp_path / "packed", workers=1, images=images)
+    assert f"the annotations {odd} cannot be read: not a regular file but a {KINDS[kind]}" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

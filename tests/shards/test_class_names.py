@@ -15,6 +15,8 @@ from gpuloader.shards import read_class_names
         ('{"dog": 1, "cat": 0}', {0: "cat", 1: "dog"}),
         ('{"dog": 7}', {7: "dog"}),
         ("[]", {}),
+        ('{"names": ["cat", "dog"], "ids": [7, null]}', {0: "cat", 1: "dog"}),
+        ('{"names": 1, "ids": 0}', {0: "ids", 1: "names"}),
     ],
 )
 def test_names_are_a_list_or_stand_beside_their_labels(tmp_path: Path, content: str, names: dict[int, str]) -> None:
@@ -32,12 +34,13 @@ def test_there_need_not_be_any(tmp_path: Path) -> None:
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),  # deeper than Python's stack
-        ("3", "allowed are a list of class names, and {name: label}"),
+        ("3", "allowed are a list of class names, {name: label}"),
         ("null", "allowed are a list"),
         ('"cat"', "allowed are a list"),
         ("[1]", "allowed are a list"),
         ('{"cat": "0"}', "allowed are a list"),
         ('{"cat": true}', "allowed are a list"),
+        ('{"names": [1], "ids": [1]}', "allowed are a list"),
     ],
 )
 def test_what_is_neither_is_an_error_that_names_the_file(tmp_path: Path, content: str, message: str) -> None:

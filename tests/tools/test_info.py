@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_images import turned
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader import Decoder, GPULoader
@@ -37,6 +38,16 @@ def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
     assert info.formats == {"jpg": 41, "png": 1, "jpeg": 1}
     assert (info.jpegs, info.seekable) == (42, 1)
     assert info.components == {"jpg": 41, "cls": 40, "json": 40, "png": 2, "txt": 1, "jpeg": 1}
+
+
+def test_pictures_that_are_not_stored_upright_are_counted(tmp_path: Path) -> None:
+    rows = [
+        {"__key__": f"{extension}{n}", extension: encoded(picture(8, 9), image_format, exif=turned(n))}
+        for extension, image_format in (("jpg", "JPEG"), ("png", "PNG"))
+        for n in range(9)  # 0 is none that EXIF has, 1 is upright
+    ]
+    assert describe_shards(write_shard(tmp_path / "a.tar", rows)).turned == 14
+    assert describe_shards(write_samples(tmp_path / "plain", 4)).turned == 0
 
 
 def test_sizes_are_spread_as_the_images_are(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from threading import Thread, active_count
 from threading import enumerate as enumerate_threads
 from typing import Any
@@ -17,8 +18,9 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from bad_images import turned
 from browsing import open_browser
-from making import damaged_jpeg, jpeg
+from making import damaged_jpeg, encoded, jpeg, picture, write_shard
 from PIL import Image
 from selenium.common import StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -29,7 +31,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from gpuloader import Compose, ConfigError
 from gpuloader.recipe import load_preset
-from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, make_server
+from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -208,6 +210,16 @@ def test_the_seed_is_the_servers_where_none_is_asked_for(port: int, gallery: Gal
 @pytest.mark.parametrize(("side", "size"), [(40, (40, 28)), (1024, (85, 60))])
 def test_an_original_is_as_small_as_asked_for(port: int, side: int, size: tuple[int, int]) -> None:
     assert ask_picture(port, "original", id=5, side=side).size == size
+
+
+def test_a_turned_picture_is_upright_beside_a_recipe_that_turns_it(tmp_path: Path) -> None:
+    image = encoded(picture(60, 80), "JPEG", exif=turned(6))
+    gallery = Gallery(write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image, "cls": b"0"}]), device_id=None)
+    api = Api(gallery, "mine.yaml", load_preset(PRESET, {"orientation": "apply"}), SEED)
+    for preset, size in (("mine.yaml", (60, 80)), ("dino", (80, 60))):
+        query = {"id": "0", "preset": preset}
+        assert api.original(query).size == size
+        assert (api.sample(query)["width"], api.sample(query)["height"]) == size
 
 
 @pytest.mark.parametrize(

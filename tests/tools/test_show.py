@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bad_images import turned
 from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_shard
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
@@ -215,6 +216,25 @@ def test_the_window_of_a_version_is_on_the_original(tmp_path: Path, preset: Reci
     found = np.argwhere((tile(image, 0, 0, 128) == colour(image, 0, 1, 128)).all(axis=2))
     expected = [max(0, round(top)), max(0, round(left)), min(128, round(bottom)) - 1, min(96, round(right)) - 1]
     assert [*found.min(axis=0), *found.max(axis=0)] == expected
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turned_pictures_are_shown_upright_with_their_windows(tmp_path: Path, orientation: int) -> None:
+    image = Image.open(io.BytesIO(encoded(picture(60, 80), "PNG", exif=turned(orientation))))
+    upright = ImageOps.exif_transpose(image)
+    for name, each in (("turned", image), ("plain", upright)):
+        rows = [{"__key__": "a", "png": encoded(each, "PNG", exif=each.getexif()), "cls": b"0"}]
+        write_shard(tmp_path / f"{name}.tar", rows)
+    plain, same = (Gallery(tmp_path / f"{name}.tar", device_id=None) for name in ("plain", "turned"))
+    off = Compose([T.RandomResizedCrop((32, 40)), T.RandomHorizontalFlip()])
+    on = Compose(off.transforms, orientation="apply")
+    assert same.size(0) == (60, 80)
+    assert same.size(0, "apply") == (upright.height, upright.width)
+    assert (np.asarray(same.original(0, 80)) == np.asarray(image)).all()
+    assert (np.asarray(same.original(0, 80, "apply")) == np.asarray(upright)).all()
+    assert same.explain(on, 0, 7, 0) == plain.explain(off, 0, 7, 0)
+    [ours], [theirs] = same.tensors(on, 0, 7, 0), plain.tensors(off, 0, 7, 0)
+    torch.testing.assert_close(ours, theirs, atol=1 / 255, rtol=0)
 
 
 @pytest.mark.parametrize(("columns", "expected"), [(None, (11, 2)), (6, (6, 4))])

@@ -1,0 +1,127 @@
+"""An annotation file of COCO as a source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gpuloader.errors import PackError, describe
+from gpuloader.helpers.values import is_integer
+from gpuloader.pack.annotated import annotated_files, read_annotations, renumber
+from gpuloader.pack.records import OpenedSource
+
+MOST_BYTES = 1 << 32  # of an annotation file
+
+_LISTS = ("images", "annotations", "categories")
+
+
+def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> OpenedSource:
+    """Opens the pictures of an annotation file, in its order, with their annotations.
+
+    Categories are numbered from 0 in the order of their ids, or by `classes`. Nothing else in an annotation changes.
+
+    Args:
+        images: the folder that `file_name` is relative to. None searches the file's own folder, and NAME beside it for
+            instances_NAME.json, as COCO's own files are.
+
+    Raises:
+        PackError: it is not such a file, ids are repeated or unknown, a path leads out of the folder, or pictures are
+            missing.
+        LabelError: a category is not in `classes`.
+        NoSamplesError: it has no images.
+    """
+    content = _read(file)
+    entries, annotations, categories = (_by_id(content[name], name, file) for name in _LISTS)
+    del content
+    ids = sorted(categories)
+    for number, category in categories.items():
+        if not isinstance(category.get("name"), str) or not category["name"]:
+            raise PackError(f"{file}: category {number} has no name")
+    own = [categories[number]["name"] for number in ids]
+    labels, names = renumber(own, classes, lambda i: f"{file}, category {ids[i]}")
+    label_of = dict(zip(ids, labels, strict=True))
+    id_of = {label: number for number, label in label_of.items()}
+
+    of_image: dict[int, list[dict[str, Any]]] = {number: [] for number in entries}
+    for number, annotation in annotations.items():
+        for name, known in (("image_id", entries), ("category_id", label_of)):
+            if not is_integer(annotation.get(name)) or annotation[name] not in known:
+                raise PackError(
+                    f"{file}: annotation {number} has the {name} {describe(annotation.get(name))}, which is no "
+                    f"{'image' if name == 'image_id' else 'category'} of the file"
+                )
+        annotation["category_id"] = label_of[annotation["category_id"]]
+        of_image[annotation["image_id"]].append(annotation)
+    for number, entry in entries.items():
+        _check_image(entry, f"{file}, image {number}")
+    numbers = list(entries)
+    file_names = [str(PurePosixPath(entry["file_name"])) for entry in entries.values()]
+    folder = _images_folder(file, file_names, images)
+    return annotated_files(
+        folder,
+        [f"{folder}/{name}" for name in file_names],
+        lambda i: f"{file}, image {numbers[i]}",
+        contents=[
+            {
+                "image_id": number,
+                **{name: entry[name] for name in ("width", "height", "file_name")},
+                "annotations": of_image[number],
+            }
+            for number, entry in entries.items()
+        ],
+        classes=names,
+        class_ids=tuple(id_of.get(label) for label in range(len(names))),
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_annotations(file, MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise PackError(f"{file} is not JSON: {error}") from None
+    if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in _LISTS):
+        keys = describe(sorted(content)) if isinstance(content, dict) else describe(content)
+        raise PackError(
+            f"{file} is not an annotation file of COCO, with the lists {', '.join(_LISTS)}: it has {keys}; a table of "
+            "pictures is FILE.csv or FILE.jsonl"
+        )
+    return content
+
+
+def _by_id(entries: Sequence[Any], kind: str, file: Path) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for i, entry in enumerate(entries):
+        number = entry.get("id") if isinstance(entry, dict) else None
+        if not is_integer(number, -(2**63), 2**63):
+            raise PackError(f"{file}: entry {i} of its {kind} has no integer as id: {describe(entry)}")
+        if number in found:
+            raise PackError(f"{file}: the id {number} occurs twice in its {kind}: correct one of the two")
+        found[number] = entry
+    return found
+
+
+def _check_image(entry: dict[str, Any], where: str) -> None:
+    name = entry.get("file_name")
+    if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
+        raise PackError(
+            f"{where} has the file_name {describe(name)}: allowed are paths within the folder of the images"
+        )
+    for side in ("width", "height"):
+        if not is_integer(entry.get(side), 1):
+            raise PackError(f"{where} has the {side} {describe(entry.get(side))}: allowed is a number of pixels")
+
+
+def _images_folder(file: Path, file_names: Sequence[str], images: Path | None) -> Path:
+    if images is not None:
+        return images.absolute()
+    own = file.absolute().parent
+    folders = (own, own.parent / file.stem.rpartition("_")[2])
+    for folder in folders:
+        if not file_names or (folder / file_names[0]).exists():
+            return folder
+    raise PackError(
+        f"{file}: its first picture {file_names[0]} is neither in {folders[0]} nor in {folders[1]}: give the folder of "
+        "the pictures, --images FOLDER"
+    )

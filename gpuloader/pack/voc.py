@@ -1,0 +1,117 @@
+"""A folder of Pascal VOC as a source: boxes of Annotations, or masks of SegmentationClass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from gpuloader.errors import PackError, describe
+from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations
+from gpuloader.pack.records import OpenedSource, number_labels
+from gpuloader.shards.index import IMAGE_EXTENSIONS
+
+MOST_BYTES = 16 << 20  # of an XML file, and of a list
+
+_PICTURES, _BOXES, _MASKS = "JPEGImages", "Annotations", "SegmentationClass"
+
+
+def is_voc(path: Path) -> bool:
+    """Says whether it is a folder with JPEGImages and Annotations/*.xml, or a list in its ImageSets."""
+    if path.is_dir():
+        return (path / _PICTURES).is_dir() and any((path / _BOXES).glob("*.xml"))
+    return any(path.absolute().match(f"ImageSets/{kind}/*.txt") for kind in ("Main", "Segmentation"))
+
+
+def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
+    """Opens a folder's pictures with XML files, or those of ImageSets/Main/LIST.txt, with boxes.
+
+    Of ImageSets/Segmentation/LIST.txt, it opens the pictures with masks. Pictures come in the list's order, or sorted.
+    Classes are numbered by `classes`, or from 0 by sorted name.
+
+    Raises:
+        PackError: an XML file cannot be read, or a name of the list has no picture, XML file or mask.
+        LabelError: a class that is not in `classes`.
+        NoSamplesError: the list is empty.
+    """
+    path = path.absolute()
+    listed = path.is_file()
+    root = path.parents[2] if listed else path
+    masked = listed and path.parent.name == "Segmentation"
+    pictures = by_stem(root / _PICTURES, IMAGE_EXTENSIONS)
+    targets = by_stem(root / _MASKS, ["png"]) if masked else by_stem(root / _BOXES, ["xml"])
+    stems = _names_in(path) if listed else list(targets)
+    for stem in stems:
+        for kind, found in ((_PICTURES, pictures), (_MASKS if masked else _BOXES, targets)):
+            if stem not in found:
+                raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: correct or remove it")
+    paths, files = [pictures[stem] for stem in stems], [targets[stem] for stem in stems]
+    if masked:
+        return annotated_files(root / _PICTURES, paths, lambda i: files[i], masks=files)
+    contents = [{"image_id": i, "file_name": Path(paths[i]).name, **_content(file)} for i, file in enumerate(files)]
+    objects = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
+    labels, names = number_labels([each["category_id"] for _, each in objects], classes, lambda i: objects[i][0])
+    for (_, each), label in zip(objects, labels, strict=True):
+        each["category_id"] = label
+    left_out_count = 0 if listed else len(pictures) - len(paths)
+    return annotated_files(
+        root / _PICTURES,
+        paths,
+        lambda i: files[i],
+        contents=contents,
+        classes=names,
+        left_out_count=left_out_count,
+    )
+
+
+def _names_in(file: Path) -> list[str]:
+    try:
+        names = read_annotations(file, MOST_BYTES).decode().split("\n")
+    except UnicodeError as error:
+        raise PackError(f"{file} is not a list of names in UTF-8: {error}") from None
+    return [name.strip() for name in names if name.strip()]
+
+
+class _WithoutDoctype(ElementTree.TreeBuilder):
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # its entities could expand endlessly
+        raise ValueError("it has a DOCTYPE, which is not allowed")
+
+
+def _content(file: str) -> dict[str, Any]:
+    """Reads an XML file: the picture's size, and its objects, with names as `category_id`."""
+    parser = ElementTree.XMLParser(target=_WithoutDoctype())
+    try:
+        root = ElementTree.fromstring(read_annotations(file, MOST_BYTES), parser)
+        width, height = (int(_number(root, f"size/{side}")) for side in ("width", "height"))
+        if width < 1 or height < 1:
+            raise ValueError(f"its size is {width}x{height} pixels")
+        return {
+            "width": width,
+            "height": height,
+            "annotations": [_annotation(each) for each in root.iterfind("object")],
+        }
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+        raise PackError(f"the annotations {file} cannot be read: {error}") from None
+
+
+def _annotation(node: ElementTree.Element) -> dict[str, Any]:
+    left, top, right, bottom = (_number(node, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax"))
+    return {
+        "bbox": [left - 1, top - 1, right - left + 1, bottom - top + 1],  # pixels from 1 on, and both ends included
+        "category_id": node.findtext("name", "").strip(),
+        "difficult": int(_number(node, "difficult", "0")),
+        "truncated": int(_number(node, "truncated", "0")),
+    }
+
+
+def _number(node: ElementTree.Element, path: str, default: str = "") -> float:
+    text = node.findtext(path, default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{path} of its <{node.tag}> is {describe(text)}, not a number")
+    return number

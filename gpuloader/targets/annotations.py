@@ -1,0 +1,223 @@
+"""Parses a sample's annotations, values of JSON, into boxes and key points. ValueError says what cannot be used."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
+NameOf: TypeAlias = Callable[[int], str]
+"""Names the value of an annotation, given its number, for a message."""
+
+MOST_ANNOTATIONS = 10_000
+MOST_POINTS = 100_000  # in a sample
+MOST_POINTS_OF_ONE = 1_000  # annotation
+MOST_COORDINATE = 10_000_000  # no image is as large, and float32 has all integers up to there
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Annotated:
+    """The boxes of a sample, and the columns beside them.
+
+    Attributes:
+        boxes: (n, 4) float64 of x1, y1, x2, y2, in pixels or relative to the image as in the file.
+        columns: by name, (n,) int64, float32 or bool.
+    """
+
+    boxes: NDArray[np.float64]
+    columns: Mapping[str, NDArray[Any]]
+
+
+def parse_boxes(
+    annotations: object,
+    format: BoxFormat,  # noqa: A002 - the word of users and of torchvision
+    box: str = "bbox",
+    columns: Sequence[str] = (),
+) -> Annotated:
+    """Returns the boxes of a sample.
+
+    Args:
+        annotations: COCO's, a list of n objects; or, without columns, a list of n boxes.
+        format: of the file: two corners, a corner and a size, or a centre and a size.
+        box: the key of the box in each annotation.
+        columns: the keys of other values in each annotation, see `parse_column`. "area" is always float32.
+
+    Raises:
+        ValueError: there are more than 10,000 annotations, a key is missing, a value is no finite number, or a box has
+            a negative width or height.
+
+    Example:
+        >>> from gpuloader.targets.annotations import parse_boxes
+        >>> annotated = parse_boxes([{"bbox": [10, 20, 5, 8], "category_id": 3}], "xywh", columns=["category_id"])
+        >>> annotated.boxes.tolist(), annotated.columns["category_id"].tolist()
+        ([[10.0, 20.0, 15.0, 28.0]], [3])
+    """
+    values, name = values_of(annotations, box)
+    for number, value in enumerate(values):
+        if not isinstance(value, list) or len(value) != 4:
+            raise ValueError(f"{name(number)} is {shown(value)}: allowed are 4 numbers")
+    first, second = np.hsplit(as_numbers(chain(*values), lambda index: name(index // 4)).reshape(-1, 4), 2)
+    sizes = second - first if format == "xyxy" else second
+    if (sizes < 0).any():
+        number = int((sizes < 0).any(axis=1).argmax())
+        raise ValueError(f"{name(number)} is {shown(values[number])}: allowed are widths and heights of at least 0")
+    if format == "cxcywh":
+        first = first - sizes / 2
+    boxes = np.concatenate([first, second if format == "xyxy" else first + sizes], axis=1)
+    return Annotated(boxes, {key: _as_column(*_under(annotations, key), key == "area") for key in columns})
+
+
+def parse_column(values: object, n: int) -> NDArray[Any]:
+    """Returns a column that is in a list beside n boxes, (n,): integers as int64, numbers as float32, bools as bool.
+
+    A column without values is int64.
+
+    Raises:
+        ValueError: it is no list of n values, or they are no finite numbers, or larger than these types.
+
+    Example:
+        >>> from gpuloader.targets.annotations import parse_column
+        >>> parse_column([3, 1], 2), parse_column([0.5, 1], 2)
+        (array([3, 1]), array([0.5, 1. ], dtype=float32))
+    """
+    if not isinstance(values, list) or len(values) != n:
+        raise ValueError(f"the values beside {n:,} boxes are {shown(values)}: allowed is a list of {n:,}")
+    return _as_column(values, "values[{}]".format)
+
+
+def parse_points(annotations: object, key: str = "keypoints") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns the key points of a sample, (n, k, 2) of x and y as in the file, and their visibility, (n, k).
+
+    Args:
+        annotations: COCO's, a list of n objects with a list of x, y and visibility, k times; or a list of n such lists.
+            Such a list may have a list for each point, also without the visibility, which is then 2.
+        key: of the points in each annotation.
+
+    Raises:
+        ValueError: there are more than 10,000 annotations, 1,000 points of one, or 100,000 points of all; the
+            annotations differ in their number of points; a key is missing; a value is no finite number; or a visibility
+            is not 0 (not labelled), 1 (labelled, not visible) or 2.
+
+    Example:
+        >>> from gpuloader.targets.annotations import parse_points
+        >>> points, visibility = parse_points([{"keypoints": [4, 5, 2, 0, 0, 0]}])
+        >>> points.tolist(), visibility.tolist()
+        ([[[4.0, 5.0], [0.0, 0.0]]], [[2, 0]])
+    """
+    values, name = values_of(annotations, key)
+    rows: list[list[object]] = []
+    k, width = 0, 3
+    for number, value in enumerate(values):
+        points = _points_of(value, name(number))
+        if number == 0 and points:
+            k, width = len(points), len(points[0])
+        if len(points) != k or any(not isinstance(each, list) or len(each) != width for each in points):
+            raise ValueError(f"{name(number)} is {shown(value)}: allowed are {k:,} points as in {name(0)}")
+        if len(values) * k > MOST_POINTS:
+            raise ValueError(f"{len(values):,} annotations have {k:,} points each: allowed are {MOST_POINTS:,} in all")
+        rows += points
+    table = as_numbers(chain(*rows), lambda index: name(index // (k * width))).reshape(len(values), k, width)
+    visibility = table[..., 2] if width == 3 else np.full(table.shape[:2], 2)
+    if (wrong := ~np.isin(visibility, (0, 1, 2))).any():
+        number, point = np.argwhere(wrong)[0].tolist()
+        raise ValueError(f"{name(number)} has {visibility[number, point]:g} as a visibility: allowed are 0, 1 and 2")
+    return np.ascontiguousarray(table[..., :2]), visibility.astype(np.int64)
+
+
+def to_pixels(relative: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    """Returns boxes (..., 4) or points (..., 2), relative to an image's size, in its pixels.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader.targets.annotations import to_pixels
+        >>> to_pixels(np.array([[0.5, 0.5, 1.0, 0.75]]), 480, 640).tolist()
+        [[320.0, 240.0, 640.0, 360.0]]
+    """
+    return relative * np.tile(np.array([width, height], np.float64), relative.shape[-1] // 2)
+
+
+def values_of(annotations: object, key: str) -> tuple[list[Any], NameOf]:
+    """Returns the value of each annotation under `key`, or the annotations themselves if they are lists; and names.
+
+    Raises:
+        ValueError: there are too many annotations, or one has no such value.
+    """
+    listed = as_list(annotations, "annotations", MOST_ANNOTATIONS)
+    return (listed, "annotations[{}]".format) if listed and isinstance(listed[0], list) else _under(listed, key)
+
+
+def as_list(value: object, name: str, most: int) -> list[Any]:
+    """Returns a value that is a list of at most `most` values; raises ValueError if it is not."""
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"{name} is {shown(value)}: allowed is a list of at most {most:,}")
+    return value
+
+
+def as_numbers(
+    values: Iterable[object],
+    name: NameOf,
+    most: float = MOST_COORDINATE,
+    dtype: type[np.float64 | np.float32 | np.int64] = np.float64,
+) -> NDArray[Any]:
+    """Returns the numbers in [-most, most] that all of these values are; raises ValueError for the first that is not.
+
+    True and False are no numbers, nor is a text.
+    """
+    listed = list(values)
+    for index, value in enumerate(listed):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -most <= value <= most:
+            raise ValueError(
+                f"{name(index)} has {shown(value)}: allowed are finite numbers from {-most:,.8g} to {most:,.8g}"
+            )
+    return np.array(listed, dtype)
+
+
+def shown(value: object) -> str:
+    """Returns a short text of a value of JSON, in constant time."""
+    if isinstance(value, (dict, list)) and len(value) > _SHORT.maxlist:
+        return f"a {type(value).__name__} of {len(value):,}"
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return f"a {type(value).__name__} too large to show"
+
+
+def _under(annotations: object, key: str) -> tuple[list[Any], NameOf]:
+    values = []
+    for number, annotation in enumerate(as_list(annotations, "annotations", MOST_ANNOTATIONS)):
+        if not isinstance(annotation, dict) or key not in annotation:
+            raise ValueError(f"annotations[{number}] is {shown(annotation)}: allowed is an object with the key {key!r}")
+        values.append(annotation[key])
+    return values, lambda number: f"annotations[{number}][{key!r}]"
+
+
+def _points_of(value: object, name: str) -> list[Any]:
+    listed = as_list(value, name, 3 * MOST_POINTS_OF_ONE)
+    if listed and isinstance(listed[0], list):
+        if len(listed) <= MOST_POINTS_OF_ONE and len(listed[0]) in (2, 3):
+            return listed
+    elif len(listed) % 3 == 0:
+        return [listed[start : start + 3] for start in range(0, len(listed), 3)]
+    raise ValueError(
+        f"{name} is {shown(value)}: allowed are x, y and visibility of at most {MOST_POINTS_OF_ONE:,} points, "
+        "one behind the other or in a list for each point, there also x and y alone"
+    )
+
+
+def _as_column(values: list[object], name: NameOf, is_float: bool = False) -> NDArray[Any]:
+    kinds = set(map(type, values))
+    if kinds == {bool} and not is_float:
+        return np.array(values, np.bool_)
+    if kinds <= {int} and not is_float:
+        return as_numbers(values, name, 2**63 - 1, np.int64)
+    return as_numbers(values, name, _MOST_FLOAT32, np.float32)

@@ -1,0 +1,154 @@
+"""`Boxes`: the boxes of objects in the image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.loading.fields import Ragged, under
+from gpuloader.recipe import DrawnView, Shape
+from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column
+from gpuloader.targets.moving import move_boxes
+from gpuloader.targets.target import Target, samples_of
+
+_BESIDE = "json:"
+_PADDING = {"f": 0.0, "i": -1, "b": False}
+_FORMATS = ("xyxy", "xywh", "cxcywh")
+
+
+@dataclass(frozen=True)
+class Boxes(Target):
+    """The boxes of each sample, in pixels of the delivered image: a list of B tensors (n, 4) float32, x1, y1, x2, y2.
+
+    They move as torchvision's `tv_tensors.BoundingBoxes` do: a box is cut at the border of the image, and after a
+    rotation it is the smallest that holds the rotated one. Boxes that the crop leaves nothing of are left out, with
+    their values in all columns.
+
+    A batch named `boxes` also has `boxes_labels` and the other columns, lists of (n,) tensors, and `boxes_number`:
+    int64 (n,), which of the sample's annotations each box is.
+
+    Attributes:
+        source: "json:NAME" of a list of boxes, or of COCO's annotations, objects with a "bbox".
+        format: of the boxes in the file: two corners, a corner and a size, or a centre and a size.
+        relative: whether they are shares of the image's width and height, instead of pixels.
+        labels: the key of the label in each annotation, or "json:NAME" of a list of labels beside the boxes.
+        keys: further keys of each annotation, such as "iscrowd"; each is a column. Numbers are int64, or float32 if
+            they have a fraction. "area" is float32, and is scaled with its box.
+        min_size: boxes that are narrower or lower, in pixels of the delivered image, are left out.
+        min_visibility: boxes of whose area less than this share, in [0, 1], is in the image are left out.
+        pad_to: gives tensors (B, pad_to, 4), filled up with zeros (columns of integers with -1), and `boxes_count`,
+            int64 (B,). None gives lists.
+        required: whether a sample without annotations is an error. If not, it is a background picture: n is 0.
+
+    Raises:
+        ConfigError: an option is invalid.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Boxes, GPULoader
+        >>> from webdataset import TarWriter
+        >>> cat = {"bbox": [8, 16, 32, 32], "category_id": 3}
+        >>> with TarWriter("boxes.tar") as writer:
+        ...     _ = writer.write({"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": {"annotations": [cat]}})
+        >>> fields = {"boxes": Boxes("json:annotations", format="xywh", labels="category_id")}
+        >>> options = {"preset": "cifar10_eval", "label_from": None, "output": "dict", "fields": fields}
+        >>> [batch] = GPULoader("boxes.tar", 1, "cpu", **options)
+        >>> batch["boxes"], batch["boxes_labels"]  # the image is resized to half its size
+        ([tensor([[ 4.,  8., 20., 24.]])], [tensor([3])])
+    """
+
+    source: str
+    format: BoxFormat = "xyxy"
+    relative: bool = False
+    labels: str | None = None
+    keys: Sequence[str] = ()
+    min_size: float = 1.0
+    min_visibility: float = 0.0
+    pad_to: int | None = None
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ConfigError(f'Boxes({self.source!r}): allowed is "json:NAME"')
+        if self.format not in _FORMATS:
+            raise ConfigError(f"Boxes(format={self.format!r}): allowed are {', '.join(_FORMATS)}")
+        if not 0 <= self.min_visibility <= 1:
+            raise ConfigError(f"Boxes(min_visibility={self.min_visibility!r}): allowed is a share from 0 to 1")
+        if self.pad_to is not None and self.pad_to < 1:
+            raise ConfigError(f"Boxes(pad_to={self.pad_to!r}): allowed is at least 1, or None")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the entries beside the boxes."""
+        return (*self._parsed, "number", *(() if self.pad_to is None else ("count",)))
+
+    @property
+    def _parsed(self) -> tuple[str, ...]:
+        return (*(() if self.labels is None else ("labels",)), *self.keys)
+
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
+        """Parses the sample's boxes, to pixels of the image."""
+        document = None if component is None else json.loads(component)
+        annotations = None if document is None else under(self.path, document, self.required)
+        if annotations is None and not self.required:
+            annotations = []
+        beside = self.labels is not None and self.labels.startswith(_BESIDE)
+        keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
+        parsed = parse_boxes(annotations, self.format, columns=keys)
+        columns = {("labels" if key == self.labels else key): column for key, column in parsed.columns.items()}
+        if self.labels is not None and beside:
+            labels = under(self.labels.removeprefix(_BESIDE), document, bool(len(parsed.boxes)))
+            columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
+        scale = np.array([size[1], size[0]] * 2) if self.relative else 1.0
+        return Annotated(parsed.boxes * scale, columns)
+
+    def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
+        """Yields the boxes and the columns."""
+        counts = np.array([len(value.boxes) for value in values], np.int64)
+        samples = samples_of(counts)
+        before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
+        boxes = move_boxes(before, samples, view)
+        kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1)
+        if self.min_visibility:
+            whole = areas(move_boxes(before, samples, view, clamped=False))
+            kept &= areas(boxes) >= self.min_visibility * whole
+        counts = np.bincount(samples[kept], minlength=len(values))
+        yield "", self._gathered(boxes[kept].astype(np.float32), counts)
+        for name in self._parsed:
+            column = _joined([value.columns[name] for value in values], name)
+            if name == "area":
+                scale = areas(boxes) / np.maximum(areas(before), np.finfo(np.float64).tiny)
+                column = (column * scale).astype(np.float32)
+            yield name, self._gathered(column[kept], counts)
+        first = np.cumsum([0, *(len(value.boxes) for value in values)])[:-1]
+        yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)
+        if self.pad_to is not None:
+            yield "count", counts
+
+    def _gathered(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any] | Ragged:
+        if self.pad_to is None:
+            return Ragged(rows, counts)
+        if len(counts) and counts.max() > self.pad_to:
+            raise ValueError(f"{counts.max()} boxes are left of a sample: Boxes(pad_to={self.pad_to}) is too small")
+        padding = 0.0 if rows.ndim == 2 else _PADDING[rows.dtype.kind]
+        padded = np.full((len(counts), self.pad_to, *rows.shape[1:]), padding, rows.dtype)
+        padded[np.arange(self.pad_to) < counts[:, None]] = rows
+        return padded
+
+
+def areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Computes the areas of boxes, (N, 4), in square pixels."""
+    return (boxes[:, 2:] - boxes[:, :2]).prod(1)
+
+
+def _joined(columns: Sequence[NDArray[Any]], name: str) -> NDArray[Any]:
+    """Joins a column of several samples; those without rows do not decide its type."""
+    usual = np.float32 if name == "area" else np.int64
+    return np.concatenate([column for column in columns if len(column)] or [np.zeros(0, usual)])

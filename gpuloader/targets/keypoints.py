@@ -1,0 +1,97 @@
+"""`Keypoints`: points of objects in the image, such as joints and eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.loading.fields import Ragged
+from gpuloader.recipe import DrawnView, Shape
+from gpuloader.targets.annotations import parse_points
+from gpuloader.targets.moving import are_inside, move_points, which_are_flipped
+from gpuloader.targets.target import Target, samples_of
+
+
+@dataclass(frozen=True)
+class Keypoints(Target):
+    """The key points of each sample, in pixels of the delivered image: a list of B tensors (n, k, 2) float32, x and y.
+
+    They move as torchvision's `tv_tensors.KeyPoints` do: a flip maps x to W - 1 - x. A batch named `points` also has
+    `points_visibility`: a list of (n, k) int64 tensors, 0 where a point is not labelled or outside of the image,
+    otherwise as in the file.
+
+    Attributes:
+        source: "json:NAME" of COCO's annotations, objects with "keypoints", or of a list with the points of each.
+        flip_pairs: numbers of points that change places when the image is flipped, such as a left and a right eye;
+            they count from 0.
+        required: whether a sample without annotations is an error. If not, n is 0 in it.
+
+    Raises:
+        ConfigError: an option is invalid.
+
+    Example:
+        >>> from gpuloader import Keypoints
+        >>> Keypoints("json:annotations", flip_pairs=[(1, 2)]).columns
+        ('visibility',)
+    """
+
+    source: str
+    flip_pairs: Sequence[tuple[int, int]] = ()
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ConfigError(f'Keypoints({self.source!r}): allowed is "json:NAME"')
+        paired = [number for pair in self.flip_pairs for number in pair]
+        if (
+            len(set(paired)) < len(paired)
+            or min(paired, default=0) < 0
+            or any(len(pair) != 2 for pair in self.flip_pairs)
+        ):
+            raise ConfigError(
+                f"Keypoints(flip_pairs={list(self.flip_pairs)!r}): allowed are pairs of numbers from 0, each point in "
+                f"one pair at most"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the entries beside the points."""
+        return ("visibility",)
+
+    def value(
+        self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Parses the sample's points, (n, k, 2), and their visibility, (n, k)."""
+        annotations = None if component is None else self.content(component)
+        points, visibility = parse_points([] if annotations is None else annotations)
+        most = max((number for pair in self.flip_pairs for number in pair), default=-1)
+        if len(points) and most >= points.shape[1]:
+            raise ValueError(f"{points.shape[1]} points: flip_pairs names point {most}")
+        return points, visibility
+
+    def moved(
+        self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView
+    ) -> Iterator[tuple[str, Any]]:
+        """Yields the points and their visibility."""
+        shapes = [points.shape for points, _ in values]
+        counts = np.array([n * k for n, k, _ in shapes], np.int64)
+        samples = samples_of(counts)
+        points = np.concatenate([np.zeros((0, 2)), *(points.reshape(-1, 2) for points, _ in values)])
+        moved = move_points(points, samples, view)
+        visibility = np.concatenate([np.zeros(0, np.int64), *(seen.ravel() for _, seen in values)])
+        visibility[~are_inside(moved, view)] = 0
+        of_one = np.repeat([k for _, k, _ in shapes], counts)
+        first = np.cumsum(counts) - counts
+        begins = (np.arange(len(points)) - first[samples]) % np.maximum(of_one, 1) == 0
+        flipped = np.flatnonzero(begins & which_are_flipped(view)[samples])
+        for left, right in self.flip_pairs:
+            for each in (moved, visibility):
+                each[flipped + left], each[flipped + right] = each[flipped + right], each[flipped + left]
+        yield "", Ragged(moved.astype(np.float32), counts, shapes)
+        yield "visibility", Ragged(visibility, counts, [shape[:2] for shape in shapes])

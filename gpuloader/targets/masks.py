@@ -1,0 +1,120 @@
+"""`Mask`: the class of each pixel, or the outline of each object."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpuloader.errors import ConfigError
+from gpuloader.images.gate import admit
+from gpuloader.loading.fields import Ragged
+from gpuloader.recipe import DrawnView, Shape
+from gpuloader.targets.moving import move_mask
+from gpuloader.targets.outlines import parse_outlines
+from gpuloader.targets.target import Target
+
+_MOST_PIXELS = 1 << 28  # of all masks of a sample
+_MODES = ("1", "L", "P", "I", "I;16")
+_HEADER_BYTES = 10_000  # numpy's own bound
+
+
+@dataclass(frozen=True)
+class Mask(Target):
+    """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
+
+    It moves as torchvision's `tv_tensors.Mask` does, with the nearest pixel. With `instances`, or a source
+    "json:NAME", the batch has a list of B tensors (n, H, W) uint8 instead, 1 where an object is.
+
+    Attributes:
+        source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
+            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE.
+        fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
+        instances: whether the numbers other than 0 are objects, in their order.
+        required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
+
+    Raises:
+        ConfigError: an option is invalid.
+
+    Example:
+        >>> from gpuloader import Mask
+        >>> Mask("png", fill=255).extension
+        'png'
+    """
+
+    source: str
+    fill: int = 0
+    instances: bool = False
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path and self.extension.rpartition(".")[2] not in ("png", "npy"):
+            raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
+
+    @property
+    def _of_objects(self) -> bool:
+        return self.instances or bool(self.path)
+
+    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> NDArray[Any]:
+        """Returns the sample's mask, (H, W), or those of its objects, (n, H, W)."""
+        if self.path:
+            annotations = None if component is None else self.content(component)
+            return parse_outlines([] if annotations is None else annotations, *size)
+        if component is None:
+            return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
+        mask = _read_png(component, size) if self.extension.endswith("png") else _read_array(component, size)
+        if not self.instances:
+            return mask
+        numbers = np.unique(mask)
+        numbers = numbers[numbers != 0]
+        _check_pixels(len(numbers), size)
+        return (mask == numbers[:, None, None]).astype(np.uint8)
+
+    def moved(self, values: Sequence[NDArray[Any]], view: DrawnView) -> Iterator[tuple[str, Any]]:
+        """Yields the masks."""
+        fill = 0 if self._of_objects else self.fill
+        masks = [move_mask(mask, row, view, fill) for row, mask in enumerate(values)]
+        if self._of_objects:
+            counts = np.array([len(mask) for mask in masks], np.int64)
+            yield "", Ragged(np.concatenate([np.zeros((0, *view.shape), np.uint8), *masks]), counts)
+        else:
+            yield "", np.array(masks, np.int64).reshape(-1, *view.shape)
+
+
+def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
+    _, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
+    _check_shape(shape, size)
+    with Image.open(io.BytesIO(component), formats=("PNG",)) as picture:
+        if picture.mode not in _MODES:
+            raise ValueError(f"a PNG of the mode {picture.mode}: allowed are one channel and a palette")
+        try:
+            return np.asarray(picture).astype(np.int64 if picture.mode in ("I", "I;16") else np.uint8)
+        except (OSError, SyntaxError) as error:
+            raise ValueError(f"the PNG cannot be decoded: {error}") from None
+
+
+def _read_array(component: bytes, size: Shape) -> NDArray[Any]:
+    file = io.BytesIO(component)
+    if (version := np.lib.format.read_magic(file)) != (1, 0):
+        raise ValueError(f"version {version} of numpy's format: allowed is 1.0, as numpy.save writes it")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_HEADER_BYTES)
+    if dtype.kind not in "iub":
+        raise ValueError(f"an array of {dtype}: allowed are integers")
+    _check_shape(shape, size)
+    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+def _check_shape(shape: Sequence[int], size: Shape) -> None:
+    if tuple(shape) != tuple(size):
+        raise ValueError(f"the mask's shape is {tuple(shape)}, but that of its image {tuple(size)}")
+
+
+def _check_pixels(count: int, size: Shape) -> None:
+    if count * size[0] * size[1] > _MOST_PIXELS:
+        raise ValueError(f"{count:,} masks of {size[1]}x{size[0]} pixels: allowed are {_MOST_PIXELS:,} pixels in all")

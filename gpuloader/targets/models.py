@@ -1,0 +1,116 @@
+"""Gives batches with targets the form that other libraries take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gpuloader.targets.boxes import Boxes
+from gpuloader.targets.keypoints import Keypoints
+from gpuloader.targets.target import Target
+
+
+def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dict[str, Any]:
+    """Returns the batch with its images and targets as torchvision's `tv_tensors`; needs torchvision.
+
+    Args:
+        batch: of a loader with one view, `output="dict"` and these `fields`, without `pad_to`.
+        fields: as given to the loader.
+
+    Returns:
+        The batch: "image" is an `Image` (B, 3, H, W); boxes are lists of `BoundingBoxes` ("XYXY"), points of
+        `KeyPoints`; masks are a `Mask` (B, H, W), or lists of `Mask` (n, H, W). The other entries are as before.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.targets import Boxes, to_tv_tensors
+        >>> batch = {"image": torch.zeros(1, 3, 32, 48), "boxes": [torch.tensor([[4., 8., 20., 24.]])]}
+        >>> to_tv_tensors(batch, {"boxes": Boxes("json:annotations")})["boxes"][0].canvas_size
+        (32, 48)
+    """
+    from torchvision import tv_tensors
+
+    images = batch["image"]
+    canvas = images.shape[-2], images.shape[-1]
+    made = {**batch, "image": tv_tensors.Image(images)}
+    for name, field in fields.items():
+        if isinstance(field, Boxes):
+            boxes = batch[name]
+            made[name] = [tv_tensors.BoundingBoxes(each, format="XYXY", canvas_size=canvas) for each in boxes]
+        elif isinstance(field, Keypoints):
+            made[name] = [tv_tensors.KeyPoints(each, canvas_size=canvas) for each in batch[name]]
+        elif isinstance(field, Target):
+            masks = batch[name]
+            made[name] = [*map(tv_tensors.Mask, masks)] if isinstance(masks, list) else tv_tensors.Mask(masks)
+    return made
+
+
+def to_detection(
+    batch: Mapping[str, Any], *, boxes: str = "boxes", masks: str | None = None, points: str | None = None
+) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """Returns the images and the targets that torchvision's detection models take.
+
+    Args:
+        batch: of a loader with one view, `output="dict"`, and `Boxes` with `labels`, without `pad_to`.
+        boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
+            annotations as the boxes.
+
+    Returns:
+        B images (3, H, W), and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64, "image_id" (1,) int64,
+        the sample's number; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints" (n, k, 3) float32; and
+        "area" and "iscrowd" if they are `keys` of the boxes.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.targets import to_detection
+        >>> batch = {"image": torch.zeros(1, 3, 32, 48), "index": torch.tensor([7])}
+        >>> batch |= {"boxes": [torch.zeros(0, 4)], "boxes_labels": [torch.zeros(0, dtype=torch.int64)]}
+        >>> images, targets = to_detection({**batch, "boxes_number": [torch.zeros(0, dtype=torch.int64)]})
+        >>> sorted(targets[0]), images[0].shape
+        (['boxes', 'image_id', 'labels'], torch.Size([3, 32, 48]))
+    """
+    targets = []
+    for row, number in enumerate(batch[f"{boxes}_number"]):
+        target = {"boxes": batch[boxes][row], "image_id": batch["index"][row : row + 1]}
+        for key in ("labels", "area", "iscrowd"):
+            if f"{boxes}_{key}" in batch:
+                target[key] = batch[f"{boxes}_{key}"][row]
+        if masks is not None:
+            target["masks"] = batch[masks][row][number]
+        if points is not None:
+            seen = batch[f"{points}_visibility"][row][number]
+            target["keypoints"] = torch.cat([batch[points][row][number], seen[..., None].float()], -1)
+        targets.append(target)
+    return list(batch["image"]), targets
+
+
+def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]:
+    """Returns what DETR and its relatives in transformers take, as keyword arguments.
+
+    Args:
+        batch: as for `to_detection`.
+
+    Returns:
+        "pixel_values" (B, 3, H, W); "pixel_mask" (B, H, W) int64, 1 where the image is; and "labels", B dictionaries
+        with "class_labels" (n,) int64 and "boxes" (n, 4) float32: centre and size as shares of the image.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.targets import to_detr
+        >>> batch = {"image": torch.zeros(1, 3, 32, 64), "boxes": [torch.tensor([[16., 8., 48., 24.]])]}
+        >>> to_detr({**batch, "boxes_labels": [torch.tensor([3])]})["labels"][0]["boxes"]
+        tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
+    """
+    images = batch["image"]
+    height, width = images.shape[-2:]
+    labels = []
+    for corners, classes in zip(batch[boxes], batch[f"{boxes}_labels"]):
+        start, end = corners[:, :2], corners[:, 2:]
+        scale = corners.new_tensor([width, height])
+        labels.append(
+            {"class_labels": classes, "boxes": torch.cat([(start + end) / 2 / scale, (end - start) / scale], 1)}
+        )
+    mask = torch.ones(images.shape[0], height, width, dtype=torch.int64, device=images.device)
+    return {"pixel_values": images, "pixel_mask": mask, "labels": labels}

@@ -1,0 +1,300 @@
+"""Moves boxes, points and masks with the pixels, as torchvision's functions move them, one transform after the other.
+
+A transform that places pixels is derived from the placements before and after it, so that it knows nothing of targets.
+Boxes are cut where torchvision cuts them (`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and
+flips. Boxes that begin beyond their picture differ in two cases: a RandomResizedCrop of the whole picture counts as a
+resize, and a RandomCrop that pads twice as one cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.model import Ints
+from gpuloader.recipe.placement import PaddingMode, Placement
+from gpuloader.recipe.program import Op
+from gpuloader.recipe.recipe import Recipe
+from gpuloader.recipe.warps import mirror
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.integer]
+
+_CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """What one transform does with n pictures: cuts, resizes, cuts again, exchanges rows and columns, and flips.
+
+    Attributes:
+        cut: (n, 4) int64 top, left, bottom, right of what is resized, in the picture before; may reach beyond it.
+        resized: (n, 2) int64, its height and width after resizing.
+        shown: (n, 4) int64 top, left, bottom, right of the output in that.
+        clamps: (n, 2) bool, whether boxes end where `cut` and where `shown` ends.
+        transposed: (n,) bool, whether rows and columns are exchanged.
+        flipped: (n, 2) bool, whether rows and columns are reversed, after that.
+        padding_mode: what lies outside of the picture.
+    """
+
+    cut: Ints
+    resized: Ints
+    shown: Ints
+    clamps: Bools
+    transposed: Bools
+    flipped: Bools
+    padding_mode: PaddingMode
+
+
+def find_move(before: Placement, after: Placement) -> Move:
+    """Finds what a transform did: `after` is `before` cut, resized and cut again, or turned."""
+    sides, corner = before.output()[:, 2:] - before.corner, np.tile(before.corner, 2)
+    whole = np.concatenate([np.zeros_like(sides), sides], 1)
+    start, end = before.window[:, :2], before.window[:, 2:]
+    window = np.rint((after.window - np.tile(start, 2)) / np.tile((end - start) / before.resized, 2)).astype(np.int64)
+    resizes = (before.window != after.window).any(1) | (before.resized != after.resized).any(1)
+    cut = np.where(resizes[:, None], window - corner, whole)
+    resized = np.where(resizes[:, None], after.resized, sides)
+    shown = after.output() - np.where(resizes[:, None], 0, corner)
+    flipped = before.mirrored ^ after.mirrored
+    return Move(
+        cut=_turn(cut, sides, before),
+        resized=np.where(before.transposed[:, None], resized[:, ::-1], resized),
+        shown=_turn(shown, resized, before),
+        clamps=np.stack([(cut != whole).any(1), np.full(len(cut), after.overlapping[1])], 1),
+        transposed=before.transposed ^ after.transposed,
+        flipped=np.where(after.transposed[:, None], flipped[:, ::-1], flipped),
+        padding_mode=after.padding_mode,
+    )
+
+
+def _turn(boxes: Ints, sides: Ints, at: Placement) -> Ints:
+    """Turns boxes in pictures of these sides from the image's axes to those of the output."""
+    mirrored = np.where(np.tile(at.mirrored, 2), np.tile(sides, 2) - boxes[:, [2, 3, 0, 1]], boxes)
+    return np.where(at.transposed[:, None], mirrored[:, [1, 0, 3, 2]], mirrored)
+
+
+@lru_cache(maxsize=8)  # the masks of a batch are moved one by one
+def _moves(view: DrawnView) -> tuple[Move, ...]:
+    return tuple(find_move(*pair) for pair in zip(view.placements, view.placements[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Warp:
+    """A step of the program that moves the pixels of some samples.
+
+    Attributes:
+        applied: (n,) bool, of which samples.
+        matrices: (n, 3, 3) float32, see `program`.
+        flipped: (n, 2) bool, whether it only reverses columns, or rows: x and y.
+    """
+
+    applied: Bools
+    matrices: NDArray[np.float32]
+    flipped: Bools
+
+
+def _warps(view: DrawnView) -> Iterator[_Warp]:
+    flips = [mirror(horizontal, not horizontal, view.placement.shape) for horizontal in (True, False)]
+    for number, choices in enumerate(view.program.choices):
+        if Op.WARP in choices:
+            applied = view.program.ops[:, number] == Op.WARP
+            matrices = view.program.parameters[:, number, :9].reshape(-1, 3, 3)
+            flipped = np.stack([applied & (matrices == flip).all((1, 2)) for flip in flips], 1)
+            yield _Warp(applied, matrices, flipped)
+
+
+def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = True) -> Floats:
+    """Moves boxes to a view's output.
+
+    A warped box becomes the smallest upright one around it. What is left of a box may be empty.
+
+    Args:
+        boxes: (N, 4) left, top, right, bottom in pixels of the images.
+        rows: (N,) the sample of each box.
+        view: what is drawn for the samples.
+        clamped: whether what reaches beyond the image is cut off.
+
+    Returns:
+        (N, 4) float64, in pixels of the output.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Compose
+        >>> from gpuloader.plan import Draws
+        >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
+        >>> draws = Draws(0, 0, np.arange(1))
+        >>> drawn = Compose([Resize((50, 80)), RandomHorizontalFlip(1)]).draw(draws, np.array([[100, 200]]))
+        >>> move_boxes(np.array([[20.0, 0, 60, 50]]), np.array([0]), drawn.views[0]).tolist()
+        [[56.0, 0.0, 72.0, 25.0]]
+    """
+    moved = _hulls(_place(boxes.reshape(-1, 2, 2), rows, view, last=0, clamped=clamped))
+    for warp in _warps(view):
+        at = np.flatnonzero(warp.applied[rows])
+        warped = _hulls(_warp(moved[at][:, _CORNERS], rows[at], warp))
+        cut = np.clip(warped, 0, np.tile(view.placement.shape[rows[at], ::-1], 2))
+        whole = warp.flipped[rows[at]].any(1, keepdims=True) | (not clamped)
+        moved[at] = np.where(whole, warped, cut)
+    return moved
+
+
+def move_points(points: Floats, rows: Ints, view: DrawnView) -> Floats:
+    """Moves points to a view's output: (N, 2) x and y, as `move_boxes` does; a flip moves x to width - 1 - x.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Compose
+        >>> from gpuloader.plan import Draws
+        >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
+        >>> draws = Draws(0, 0, np.arange(1))
+        >>> drawn = Compose([Resize((50, 80)), RandomHorizontalFlip(1)]).draw(draws, np.array([[100, 200]]))
+        >>> move_points(np.array([[20.0, 50]]), np.array([0]), drawn.views[0]).tolist()
+        [[71.0, 25.0]]
+    """
+    moved = _place(points[:, None], rows, view, last=1, clamped=False)[:, 0]
+    for warp in _warps(view):
+        at = np.flatnonzero(warp.applied[rows])
+        moved[at] = _warp(moved[at, None], rows[at], warp)[:, 0] - warp.flipped[rows[at]]
+    return moved
+
+
+def which_are_flipped(view: DrawnView) -> Bools:
+    """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
+    flips = [*(move.flipped[:, 1] for move in _moves(view)), *(warp.flipped[:, 0] for warp in _warps(view))]
+    return np.sum(flips, 0) % 2 == 1
+
+
+def are_inside(points: Floats, view: DrawnView) -> Bools:
+    """Finds, (N,) bool, the moved points that lie in the output: 0 <= x < width and 0 <= y < height."""
+    (x, y), (height, width) = points.T, view.shape
+    return (x >= 0) & (x < width) & (y >= 0) & (y < height)
+
+
+def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> Floats:
+    """Moves (N, k, 2) points by the placements; a flip exchanges 0 and the side less `last`."""
+    for move in _moves(view):
+        for box, clamps, scale in (
+            (move.cut, move.clamps[:, 0], move.resized / _sides(move.cut)),
+            (move.shown, move.clamps[:, 1], np.ones_like(move.resized)),
+        ):
+            points = points - box[rows, None, 1::-1]
+            if clamped:
+                within = np.clip(points, 0, _sides(box)[rows, None, ::-1])
+                points = np.where(clamps[rows, None, None], within, points)
+            points = points * scale[rows, None, ::-1]
+        points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
+        sides = np.where(move.transposed[:, None], _sides(move.shown)[:, ::-1], _sides(move.shown))
+        points = np.where(move.flipped[rows, None, ::-1], (sides - last)[rows, None, ::-1] - points, points)
+    return points
+
+
+def _sides(boxes: Ints) -> Ints:
+    return boxes[:, 2:] - boxes[:, :2]
+
+
+def _hulls(points: Floats) -> Floats:
+    return np.concatenate([points.min(1), points.max(1)], 1)
+
+
+def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
+    """Moves (N, k, 2) points by the inverse of their samples' matrices."""
+    inverse = np.linalg.inv(np.where(warp.applied[:, None, None], warp.matrices, np.eye(3)))
+    moved = points @ inverse[rows, :, :2].swapaxes(1, 2) + inverse[rows, None, :, 2]
+    return moved[..., :2] / moved[..., 2:]
+
+
+def move_mask(mask: Mask, row: int, view: DrawnView, fill: int) -> Mask:
+    """Moves the mask of one sample to a view's output: each pixel is the nearest one, as torchvision finds it.
+
+    Args:
+        mask: (height, width) of the image, or (k, height, width), of any integers.
+        row: the sample's.
+        view: what is drawn for the samples.
+        fill: the value outside of the image.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Compose
+        >>> from gpuloader.plan import Draws
+        >>> from gpuloader.transforms import CenterCrop
+        >>> drawn = Compose([CenterCrop((2, 3))]).draw(Draws(0, 0, np.arange(1)), np.array([[4, 2]]))
+        >>> move_mask(np.arange(8).reshape(4, 2), 0, drawn.views[0], fill=255).tolist()
+        [[2, 3, 255], [4, 5, 255]]
+    """
+    places = [np.arange(side) for side in mask.shape[-2:]]
+    for move in _moves(view):
+        for axis in (0, 1):
+            cut = _cut(places[axis], move.cut[row, axis::2], move.padding_mode)
+            resized = cut[_nearest(len(cut), int(move.resized[row, axis]))]
+            places[axis] = _cut(resized, move.shown[row, axis::2], move.padding_mode)
+        if move.transposed[row]:
+            mask, places = mask.swapaxes(-1, -2), places[::-1]
+        places = [each[::-1] if flipped else each for each, flipped in zip(places, move.flipped[row])]
+    rows, columns = places
+    moved = mask.take(rows, -2).take(columns, -1)
+    moved[..., rows < 0, :] = fill
+    moved[..., columns < 0] = fill
+    matrices = [warp.matrices[row] for warp in _warps(view) if warp.applied[row]]
+    return _warp_mask(moved, matrices, fill) if matrices else moved
+
+
+def _cut(places: Ints, ends: Ints, padding_mode: PaddingMode) -> Ints:
+    """Takes places from a start to an end; -1 is outside of the image."""
+    start, end = ends.tolist()
+    before, after = max(-start, 0), max(end - len(places), 0)
+    if before or after:
+        around = before, after
+        constant = padding_mode == "constant"
+        places = np.pad(places, around, constant_values=-1) if constant else np.pad(places, around, padding_mode)
+    return places[start + before : end + before]
+
+
+def _nearest(before: int, after: int) -> Ints:
+    """Finds the nearest pixels as `torch.nn.functional.interpolate` does, with the numbers of float32."""
+    places = np.arange(after, dtype=np.float32) * (np.float32(before) / np.float32(after))
+    return np.minimum(places.astype(np.int64), before - 1)
+
+
+def _warp_mask(mask: Mask, matrices: list[NDArray[np.float32]], fill: int) -> Mask:
+    """Warps a mask by one matrix after the other, as the graph's kernel warps images: the nearest, in float32."""
+    height, width = mask.shape[-2:]
+    half = np.float32(0.5)
+    x: NDArray[np.float32] = np.arange(width, dtype=np.float32)
+    y: NDArray[np.float32] = np.arange(height, dtype=np.float32)[:, None]
+    inside: Bools = np.ones((height, width), bool)
+    for m in reversed(matrices):
+        column, row = x + half, y + half
+        depth = m[2, 0] * column + (m[2, 1] * row + m[2, 2])
+        x = np.rint((m[0, 0] * column + (m[0, 1] * row + m[0, 2])) / depth - half)
+        y = np.rint((m[1, 0] * column + (m[1, 1] * row + m[1, 2])) / depth - half)
+        here = (x >= 0) & (x < width) & (y >= 0) & (y < height)  # false for NaN
+        x, y, inside = np.where(here, x, 0), np.where(here, y, 0), inside & here
+    moved = mask[..., y.astype(np.int64), x.astype(np.int64)]
+    moved[..., ~inside] = fill
+    return moved
+
+
+def check_recipe_moves(recipe: Recipe, *, masks_only: bool = False) -> None:
+    """Checks that targets can follow the pixels; masks alone can follow more.
+
+    Raises:
+        ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
+    """
+    for view in recipe.each_view:
+        if any(Op.MIX_BEGIN in choices for choices in view.choices):
+            raise ConfigError(
+                "AugMix blends several warped copies of an image, so its targets have no one place: take RandAugment, "
+                "TrivialAugmentWide or AutoAugment, or leave AugMix out"
+            )
+        if view.how_placed.repeats and not masks_only:
+            raise ConfigError(
+                f"padding_mode={view.how_placed.padding_mode!r} repeats parts of objects, which then have no boxes or "
+                f'points: with boxes or points allowed is "constant"'
+            )

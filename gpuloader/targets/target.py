@@ -1,0 +1,54 @@
+"""`Target`: a component that is a place in the image; each batch has it in the pixels of the delivered image."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from gpuloader.errors import ConfigError
+from gpuloader.loading.fields import Component
+from gpuloader.recipe import Drawn, DrawnView, Recipe
+from gpuloader.targets.moving import check_recipe_moves
+
+
+class Target(Component):
+    """A place in the image: it follows what the recipe draws for the image."""
+
+    is_target: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.check_source()
+
+    def resolve(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Checks that it can follow all that the recipe does.
+
+        Raises:
+            ConfigError: the recipe mixes samples, or blends warped images.
+        """
+        if recipe.mix is not None:
+            name = type(self).__name__
+            raise ConfigError(f"{name} cannot follow a recipe that mixes samples: leave `mix` out of the recipe")
+        check_recipe_moves(recipe)
+
+    def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
+        """Returns the entries of the batch, see `Component.collated`."""
+        views = [dict(self.moved(values, view)) for view in drawn.views]
+        return {name: [view[name] for view in views] for name in ("", *self.columns)}
+
+    @abstractmethod
+    def moved(self, values: Sequence[Any], view: DrawnView) -> Iterator[tuple[str, Any]]:
+        """Yields the entries of a view by name, each an array or `Ragged`."""
+
+
+def samples_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the number of the sample of each row, (N,), of samples with so many rows, (n,)."""
+    return np.repeat(np.arange(len(counts)), counts)

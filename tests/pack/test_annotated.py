@@ -1,0 +1,544 @@
+"""Pictures with boxes and masks as sources of `pack`, against torchvision, pycocotools and Pillow."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotating import (
+    SIZES,
+    coco_content,
+    mask,
+    voc_object,
+    write_coco,
+    write_masks,
+    write_pictures,
+    write_voc,
+    write_yolo,
+)
+from making import encoded, jpeg, picture
+from oracle import torchvision
+from packing import samples_of, write_class_folders
+from PIL import Image, ImageOps
+
+from gpuloader import Field, GPULoader
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError, StateError
+from gpuloader.pack import PackResult, pack
+from gpuloader.pack.sources import open_source
+from gpuloader.shards import read_class_names
+
+
+def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, Any]]]:
+    """The source's samples in its own order, their `json` parsed."""
+    result = pack(source, tmp_path / "packed", shuffle=False, workers=1, **options)
+    samples = samples_of(tmp_path / "packed")
+    return result, [
+        {name: json.loads(value) if name == "json" else value for name, value in sample.items()} for sample in samples
+    ]
+
+
+def error_of(source: object, tmp_path: Path, kind: type[Exception], **options: object) -> str:
+    with pytest.raises(kind) as raised:
+        packed(source, tmp_path, **options)
+    assert not list((tmp_path / "packed").glob("*.tar"))
+    return str(raised.value)
+
+
+def classes_file(tmp_path: Path) -> Any:  # noqa: ANN401 - JSON
+    return json.loads((tmp_path / "packed" / "classes.json").read_text())
+
+
+# --- COCO
+
+
+def test_coco_is_torchvisions(tmp_path: Path) -> None:
+    file = write_coco(tmp_path)
+    result, samples = packed(file, tmp_path)
+    assert result.classes == ("dog", "cat", "emu")
+    assert classes_file(tmp_path) == {"names": ["dog", "cat", "emu"], "ids": [7, 18, 90]}
+    assert [sample["__key__"] for sample in samples] == ["a", "b_c", "d"]
+    assert all(set(sample) == {"__key__", "jpg", "json"} for sample in samples)
+
+    dataset = torchvision.datasets.CocoDetection(tmp_path / "train2017", file)
+    ids = classes_file(tmp_path)["ids"]
+    by_id = {sample["json"]["image_id"]: sample for sample in samples}
+    assert sorted(by_id) == dataset.ids
+    for i, number in enumerate(dataset.ids):
+        sample, (image, target) = by_id[number], dataset[i]
+        found = [{**each, "category_id": ids[each["category_id"]]} for each in sample["json"]["annotations"]]
+        assert found == target
+        assert (sample["json"]["width"], sample["json"]["height"]) == image.size
+        assert np.array_equal(Image.open(io.BytesIO(sample["jpg"])), image)
+        assert sample["json"]["file_name"] == dataset.coco.loadImgs(number)[0]["file_name"]
+    assert by_id[1000]["json"]["annotations"] == []
+
+
+def test_the_loader_reads_what_was_packed(tmp_path: Path) -> None:
+    packed(write_coco(tmp_path), tmp_path)
+    loader = GPULoader(
+        tmp_path / "packed",
+        3,
+        "cpu",
+        preset="imagenet_eval",
+        label_from=None,
+        output="dict",
+        fields={"id": Field("json:image_id"), "annotations": Field("json:annotations")},
+    )
+    batch = next(iter(loader))
+    assert batch["id"] == [42, 9, 1000]
+    assert [len(each) for each in batch["annotations"]] == [1, 2, 0]
+    assert read_class_names(tmp_path / "packed") == {0: "dog", 1: "cat", 2: "emu"}
+
+
+@pytest.mark.parametrize("where", ["its own", "given", "nested"])
+def test_the_folder_of_a_coco_files_pictures(tmp_path: Path, where: str) -> None:
+    content = coco_content()
+    if where == "nested":
+        for entry in content["images"]:
+            entry["file_name"] = f"./{entry['file_name'][0]}//{entry['file_name']}"
+            write_pictures(tmp_path / "in" / entry["file_name"][2], ["a", "b.c", "d"])
+    else:
+        write_pictures(tmp_path / "in")
+    file = tmp_path / ("in" if where == "its own" else "other") / "_annotations.coco.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content))
+    if where != "its own":
+        message = error_of(file, tmp_path, PackError)
+        assert "its first picture a" in message
+        assert "--images FOLDER" in message
+    _, samples = packed(file, tmp_path, images=None if where == "its own" else tmp_path / "in")
+    keys = ["a/a", "b/b_c", "d/d"] if where == "nested" else ["a", "b_c", "d"]
+    assert [sample["__key__"] for sample in samples] == keys
+
+
+def test_a_folder_of_pictures_is_only_given_for_coco(tmp_path: Path) -> None:
+    photos = write_class_folders(tmp_path / "photos", 3)
+    message = error_of(photos, tmp_path, ConfigError, images=photos)
+    assert "leave it out for other sources" in message
+
+
+def test_categories_are_numbered_as_given(tmp_path: Path) -> None:
+    file = write_coco(tmp_path)
+    result, samples = packed(file, tmp_path, classes=["owl", "cat", "dog", "emu"])
+    assert result.classes == ("owl", "cat", "dog", "emu")
+    assert classes_file(tmp_path) == {"names": ["owl", "cat", "dog", "emu"], "ids": [None, 18, 7, 90]}
+    assert [[each["category_id"] for each in sample["json"]["annotations"]] for sample in samples] == [[1], [3, 2], []]
+    again = tmp_path / "packed" / "classes.json"
+    assert pack(file, tmp_path / "others", classes=again, workers=1).classes == result.classes
+    message = error_of(file, tmp_path / "x", LabelError, classes=["cat", "emu"])
+    assert "category 7: unknown class 'dog': the classes are cat, emu" in message
+
+
+def test_two_splits_share_a_folder_if_their_categories_are_the_same(tmp_path: Path) -> None:
+    packed(write_coco(tmp_path), tmp_path)
+    packed(write_coco(tmp_path, split="val2017"), tmp_path, prefix="val")
+    other = coco_content()
+    other["categories"][0]["id"] = 91
+    other["annotations"][0]["category_id"] = 91
+    with pytest.raises(StateError, match=r"classes\.json has other ids of classes than the source: give another"):
+        packed(write_coco(tmp_path, other, split="other"), tmp_path, prefix="other")
+
+
+def test_two_categories_of_one_name_stay_two(tmp_path: Path) -> None:
+    content = coco_content()
+    content["categories"][1]["name"] = "emu"
+    result, samples = packed(write_coco(tmp_path, content), tmp_path)
+    assert result.classes == ("emu", "cat", "emu")
+    assert [each["category_id"] for each in samples[1]["json"]["annotations"]] == [2, 0]
+
+
+def changed(part: str, i: int, **values: object) -> Callable[[], object]:
+    def make() -> object:
+        content = coco_content()
+        content[part][i].update(values)
+        return content
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (list, "is not an annotation file of COCO, with the lists images, annotations, categories: it has []"),
+        (lambda: {"images": [], "annotations": {}, "categories": []}, "it has ['annotations', 'categories', 'images']"),
+        (lambda: {**coco_content(), "images": [3]}, "entry 0 of its images has no integer as id: 3"),
+        (changed("images", 1, id="x"), "entry 1 of its images has no integer as id"),
+        (changed("images", 1, id=True), "entry 1 of its images has no integer as id"),
+        (changed("images", 1, id=42), "the id 42 occurs twice in its images"),
+        (changed("annotations", 1, id=5), "the id 5 occurs twice in its annotations"),
+        (changed("categories", 1, id=90), "the id 90 occurs twice in its categories"),
+        (changed("annotations", 1, image_id=43), "annotation 1 has the image_id 43, which is no image of the file"),
+        (changed("annotations", 1, image_id=[]), "annotation 1 has the image_id [], which is no image of the file"),
+        (changed("annotations", 1, category_id=1), "annotation 1 has the category_id 1, which is no category"),
+        (changed("annotations", 1, category_id=None), "annotation 1 has the category_id None, which is no category"),
+        (changed("categories", 2, name=""), "category 18 has no name"),
+        (changed("images", 1, width=0), "image 9 has the width 0: allowed is a number of pixels"),
+        (changed("images", 1, height="60"), "image 9 has the height '60'"),
+        (changed("images", 1, file_name="gone.jpg"), "1 of 3 pictures cannot be found: TMP/train2017/gone.jpg (TMP/"),
+        (changed("images", 1, file_name="a\0.jpg"), "image 9: TMP/train2017/a\\x00.jpg cannot be read"),
+        (changed("images", 1, file_name="\ud800.jpg"), "cannot be read"),
+        (changed("images", 1, file_name="/etc/passwd"), "image 9 has the file_name '/etc/passwd': allowed are paths"),
+        (changed("images", 1, file_name="../a.jpg"), "image 9 has the file_name '../a.jpg': allowed are paths within"),
+        (changed("images", 1, file_name="x/../../a.jpg"), "allowed are paths within"),
+        (changed("images", 1, file_name=7), "image 9 has the file_name 7"),
+        (changed("annotations", 1, bbox=[float("nan"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
+        (changed("annotations", 1, bbox=[float("inf"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
+    ],
+)
+def test_what_is_wrong_in_a_coco_file_is_named(tmp_path: Path, make: Callable[[], object], message: str) -> None:
+    content: Any = make()
+    found = error_of(write_coco(tmp_path, content), tmp_path, PackError)
+    assert message.replace("TMP", str(tmp_path)) in found
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"images": [' + "9" * 5000 + "]}"])
+def test_what_is_no_json_is_an_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "instances.json"
+    file.write_text(text)
+    assert f"{file} is not JSON" in error_of(file, tmp_path, PackError)
+
+
+def test_a_coco_file_without_images_has_no_samples(tmp_path: Path) -> None:
+    file = write_coco(tmp_path, {"images": [], "annotations": [], "categories": []})
+    error_of(file, tmp_path, NoSamplesError)
+
+
+@pytest.mark.parametrize("source", ["coco", "voc", "yolo"])
+def test_a_file_of_annotations_has_a_most_size(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.pack.coco.MOST_BYTES", 100)
+    monkeypatch.setattr("gpuloader.pack.voc.MOST_BYTES", 100)
+    monkeypatch.setattr("gpuloader.pack.beside.MOST_BYTES", 100)
+    made: Path = {
+        "coco": lambda: write_coco(tmp_path),
+        "voc": lambda: write_voc(tmp_path, {"a": ["<object/>" * 20]}),
+        "yolo": lambda: write_yolo(tmp_path, {"a": "0 .5 .5 .1 .1\n" * 20}),
+    }[source]()
+    assert "bytes, more than the 100 allowed" in error_of(made, tmp_path, PackError)
+
+
+@pytest.mark.parametrize("options", [{"max_size": 20}, {"decoded": 20}])
+def test_annotated_pictures_keep_their_sizes(tmp_path: Path, options: dict[str, int]) -> None:
+    message = error_of(write_coco(tmp_path), tmp_path, ConfigError, **options)
+    assert "boxes and masks fit the sizes that they have" in message
+
+
+# --- Pascal VOC
+
+OBJECTS = {
+    "a": [voc_object("dog", [1, 1, 60, 40]), voc_object("cat", [5, 7, 5, 9], "<difficult>1</difficult>")],
+    "b.c": [voc_object("dog", [45.75, 2, 50, 3])],
+    "d": [],
+}
+
+
+def test_voc_is_torchvisions_counted_from_0(tmp_path: Path) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    result, samples = packed(root / "ImageSets" / "Main" / "train.txt", tmp_path)
+    assert result.classes == ("cat", "dog")
+    assert classes_file(tmp_path) == ["cat", "dog"]
+    dataset = torchvision.datasets.VOCDetection(tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["d", "b_c", "a"]
+    for i, sample in enumerate(samples):
+        image, target = dataset[i]
+        boxes = [
+            {side: float(value) for side, value in each["bndbox"].items()} for each in target["annotation"]["object"]
+        ]
+        # The pixels from xmin to xmax, both included, the first one being 1: as detectron2 converts them.
+        assert [each["bbox"] for each in sample["json"]["annotations"]] == [
+            [box["xmin"] - 1, box["ymin"] - 1, box["xmax"] - (box["xmin"] - 1), box["ymax"] - (box["ymin"] - 1)]
+            for box in boxes
+        ]
+        assert [result.classes[each["category_id"]] for each in sample["json"]["annotations"]] == [
+            each["name"] for each in target["annotation"]["object"]
+        ]
+        assert (sample["json"]["width"], sample["json"]["height"]) == image.size
+        assert np.array_equal(Image.open(io.BytesIO(sample["jpg"])), image)
+    assert samples[2]["json"] == {
+        "image_id": 2,
+        "file_name": "a.jpg",
+        "width": 60,
+        "height": 40,
+        "annotations": [
+            {"bbox": [0, 0, 60, 40], "category_id": 1, "difficult": 0, "truncated": 1},
+            {"bbox": [4, 6, 1, 3], "category_id": 0, "difficult": 1, "truncated": 0},
+        ],
+    }
+
+
+def test_a_voc_folder_has_all_pictures_with_xml_files(tmp_path: Path) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    (root / "Annotations" / "b.c.xml").unlink()
+    result, samples = packed(root, tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["a", "d"]
+    assert result.passed_over == 1
+
+
+def test_vocs_masks_are_torchvisions(tmp_path: Path) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    result, samples = packed(root / "ImageSets" / "Segmentation" / "train.txt", tmp_path)
+    assert (result.classes, result.samples) == (None, 3)
+    dataset = torchvision.datasets.VOCSegmentation(tmp_path)
+    for i, sample in enumerate(samples):
+        image, target = dataset[i]
+        assert set(sample) == {"__key__", "jpg", "mask.png"}
+        assert np.array_equal(Image.open(io.BytesIO(sample["mask.png"])), target)  # indices, no colours
+        assert np.array_equal(Image.open(io.BytesIO(sample["jpg"])), image)
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "it has a DOCTYPE, which is not allowed"),
+        (BOMB.encode("utf-16").decode("latin-1"), "it has a DOCTYPE, which is not allowed"),
+        ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><annotation/>', "it has a DOCTYPE, which is not allowed"),
+        ('<?xml version="1.0" encoding="nonsense"?><annotation/>', "cannot be read"),
+        ("<annotation>", "cannot be read: no element found"),
+        (
+            "<annotation><size><width>3</width></size></annotation>",
+            "size/height of its <annotation> is '', not a number",
+        ),
+        ("<annotation><size><width>inf</width></size></annotation>", "size/width of its <annotation> is 'inf'"),
+        ("<annotation><size><width>0</width><height>9</height></size></annotation>", "its size is 0x9 pixels"),
+        ("SIZE" + voc_object("dog", [1, 2, 3]), "bndbox/ymax of its <object> is '', not a number"),
+        ("SIZE" + voc_object("dog", [1, 2, 3, "nan"]), "bndbox/ymax of its <object> is 'nan', not a number"),
+        ("SIZE" + voc_object("dog", [1, 2, 3, 4], "<difficult>no</difficult>"), "difficult of its <object> is 'no'"),
+    ],
+)
+def test_what_is_wrong_in_an_xml_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    size = "<annotation><size><width>60</width><height>40</height></size>"
+    text = text.replace("SIZE", size) + ("</annotation>" if "SIZE" in text else "")
+    (root / "Annotations" / "a.xml").write_bytes(text.encode("latin-1"))
+    found = error_of(root, tmp_path, PackError)
+    assert f"{root}/Annotations/a.xml" in found
+    assert message in found
+
+
+def test_an_object_without_a_name_and_one_with_an_unknown_name(tmp_path: Path) -> None:
+    root = write_voc(tmp_path, {"a": [voc_object("", [1, 2, 3, 4])]})
+    assert f"{root}/Annotations/a.xml: the label ''" in error_of(root, tmp_path, LabelError)
+    root = write_voc(tmp_path / "b", OBJECTS)
+    assert "a.xml: unknown class 'dog': the classes are cat" in error_of(root, tmp_path, LabelError, classes=["cat"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "where"),
+    [
+        ("Main", "gone", "JPEGImages"),
+        ("Main", "../../../etc/passwd", "JPEGImages"),
+        ("Main", "a 1", "JPEGImages"),  # a list of one class
+        ("Main", "a", "Annotations"),
+        ("Segmentation", "a", "SegmentationClass"),
+    ],
+)
+def test_a_name_in_a_list_that_is_not_there(tmp_path: Path, kind: str, line: str, where: str) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    (root / "Annotations" / "a.xml").unlink()
+    (root / "SegmentationClass" / "a.png").unlink()
+    listed = root / "ImageSets" / kind / "train.txt"
+    listed.write_text(f"d\n\n{line}\r\n")
+    assert f"{listed} has '{line}', which is not in {root}/{where}" in error_of(listed, tmp_path, PackError)
+
+
+# --- YOLO
+
+
+def test_yolos_lines_are_boxes_and_polygons_in_pixels(tmp_path: Path) -> None:
+    # The middle of a picture of 60 x 40 pixels, and a triangle.
+    lines = "1 0.5 0.5 0.5 0.25\n\n0 0 0 1 0 0.5 0.75\n"
+    result, samples = packed(write_yolo(tmp_path, {"a": lines, "d": "", "gone": ""}), tmp_path)
+    assert (result.classes, result.passed_over) == (("cat", "dog"), 1)
+    assert [sample["__key__"] for sample in samples] == ["a", "b_c", "d"]
+    assert samples[0]["json"] == {
+        "image_id": 0,
+        "file_name": "a.jpg",
+        "width": 60,
+        "height": 40,
+        "annotations": [
+            {"bbox": [15, 15, 30, 10], "category_id": 1},
+            {"bbox": [0, 0, 60, 30], "category_id": 0, "segmentation": [[0, 0, 60, 0, 30, 30]]},
+        ],
+    }
+    empty = {"annotations": []}
+    assert samples[1]["json"] == {"image_id": 1, "file_name": "b.c.jpg", "width": 40, "height": 60, **empty}
+    assert samples[2]["json"] == {"image_id": 2, "file_name": "d.jpg", "width": 30, "height": 30, **empty}
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_yolo_counts_in_the_upright_picture(tmp_path: Path, orientation: int) -> None:
+    images = write_yolo(tmp_path, {"a": "0 0.5 0.5 1 1"})
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    (images / "a.jpg").write_bytes(encoded(picture(40, 60), "JPEG", exif=exif))
+    _, samples = packed(images, tmp_path)
+    width, height = ImageOps.exif_transpose(Image.open(images / "a.jpg")).size
+    assert (samples[0]["json"]["width"], samples[0]["json"]["height"]) == (width, height)
+    assert samples[0]["json"]["annotations"][0]["bbox"] == [0, 0, width, height]
+
+
+def test_the_layout_of_a_folder_for_each_split(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "set" / "train" / "images")
+    (tmp_path / "set" / "train" / "labels").mkdir()
+    (tmp_path / "set" / "train" / "labels" / "a.txt").write_text("1 0.5 0.5 0.5 0.5")
+    (tmp_path / "set" / "data.yaml").write_text("train: ../train/images\nnc: 2\nnames: ['cat', 'dog']\n")
+    result, samples = packed(images, tmp_path)
+    assert result.classes == ("cat", "dog")
+    assert [len(sample["json"]["annotations"]) for sample in samples] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "expected", "label"),
+    [
+        ("", None, None, 1),
+        ("", ["owl", "cat"], ("owl", "cat"), 1),
+        ("names: [cat, dog]", ["dog", "owl", "cat"], ("dog", "owl", "cat"), 0),
+    ],
+)
+def test_the_names_of_yolos_classes(
+    tmp_path: Path, names: str, classes: list[str] | None, expected: tuple[str, ...] | None, label: int
+) -> None:
+    images = write_yolo(tmp_path, {"a": "1 0.5 0.5 0.5 0.5"}, names)
+    result, samples = packed(images, tmp_path, classes=classes)
+    assert result.classes == expected
+    assert [each["category_id"] for each in samples[0]["json"]["annotations"]] == [label]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "message"),
+    [
+        ("0 0.5 0.5 0.5", PackError, "a.txt, line 2: 3 numbers behind the class: allowed are 4 of a box and 6, 8, ..."),
+        ("0 0.5 0.5 0.5 0.5 1", PackError, "a.txt, line 2: 5 numbers behind the class"),
+        ("cat 0.5 0.5 0.5 0.5", PackError, "a.txt, line 2: b'cat 0.5 0.5 0.5 0.5' is not a class and numbers"),
+        ("0 0.5 0.5 x 0.5", PackError, "is not a class and numbers"),
+        ("0 0.5 0.5 nan 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
+        ("0 0.5 1e999 0.5 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
+        ("0 30 20 10 10", PackError, "allowed are parts of the width and height, from 0 to 1"),
+        ("2 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class 2: there are 2 classes, from 0 on"),
+        ("-1 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class -1"),
+    ],
+)
+def test_what_is_wrong_in_a_text_file_is_named(tmp_path: Path, line: str, kind: type[Exception], message: str) -> None:
+    images = write_yolo(tmp_path, {"a": f"0 0.5 0.5 0.1 0.1\n{line}\n"})
+    assert message in error_of(images, tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("names: [cat", "cannot be read: while parsing"),
+        ("a: &a [cat]\nnames: *a", "aliases and lists within lists are not allowed"),
+        ("names: !!python/object/apply:os.system [ls]", "cannot be read: could not determine a constructor"),
+        ("[cat]", "allowed is a mapping with `names`"),
+        ("path: .", "its names are None: allowed are a list"),
+        ("names: {1: cat}", "its names are {1: 'cat'}: allowed are a list"),
+        ("names: [1]", "its names are [1]"),
+        ("names: [cat]\nkpt_shape: [17, 3]", "key points (`kpt_shape`) cannot be packed"),
+        ("[" * 200_000, "aliases and lists within lists are not allowed"),
+    ],
+)
+def test_what_is_wrong_in_data_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:
+    found = error_of(write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"}, text), tmp_path, PackError)
+    assert str(tmp_path / "data.yaml") in found
+    assert message in found
+
+
+def test_a_picture_of_no_known_size_is_left_out(tmp_path: Path) -> None:
+    images = write_yolo(tmp_path, {})
+    (tmp_path / "labels" / "train" / "a.txt").write_text("0 0.5 0.5 0.5 0.5")
+    (images / "a.jpg").write_bytes(b"no picture")
+    result, samples = packed(images, tmp_path)
+    assert [picture.why for picture in result.left_out] == [
+        "its size, by which its annotations are scaled, is not in a header of JPEG, PNG, WebP or BMP"
+    ]
+    assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
+
+
+# --- masks
+
+
+@pytest.mark.parametrize("beside", ["masks", "annotations"])
+@pytest.mark.parametrize("ending", ["jpg", "png", "bmp"])
+def test_masks_stand_beside_their_pictures(tmp_path: Path, beside: str, ending: str) -> None:
+    images = tmp_path / "set" / "images" / "training"
+    images.mkdir(parents=True)
+    for seed, name in enumerate(SIZES):
+        kind = {"jpg": "JPEG", "png": "PNG", "bmp": "BMP"}[ending]
+        (images / f"{name}.{ending}").write_bytes(encoded(picture(*SIZES[name], seed=seed), kind))
+    write_masks(tmp_path / "set" / beside / "training")
+    result, samples = packed(images, tmp_path)
+    assert (result.samples, result.classes) == (3, None)
+    for sample, name in zip(samples, SIZES, strict=True):
+        member = "jpg" if ending == "jpg" else "png"
+        assert set(sample) == {"__key__", member, "mask.png"}
+        assert np.array_equal(Image.open(io.BytesIO(sample["mask.png"])), mask(name))
+        assert np.array_equal(Image.open(io.BytesIO(sample[member])), Image.open(images / f"{name}.{ending}"))
+    fields = {"mask": Field("mask.png", lambda data: np.asarray(Image.open(io.BytesIO(data))))}
+    options: Any = {"preset": "imagenet_eval", "label_from": None, "output": "dict", "fields": fields}
+    batch = next(iter(GPULoader(tmp_path / "packed", 3, "cpu", **options)))
+    assert [each.shape for each in batch["mask"]] == list(SIZES.values())
+
+
+def test_text_files_and_masks_come_together(tmp_path: Path) -> None:
+    images = write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"})
+    write_masks(tmp_path / "masks" / "train")
+    _, samples = packed(images, tmp_path)
+    assert all(set(sample) == {"__key__", "jpg", "json", "mask.png"} for sample in samples)
+
+
+def test_a_picture_without_a_mask_is_named(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_masks(tmp_path / "masks", ["a"])
+    message = error_of(images, tmp_path, PackError)
+    assert f"{images}/b.c.jpg has no mask, as have 2 of 3 pictures" in message
+
+
+def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_masks(tmp_path / "masks")
+    (tmp_path / "masks" / "a.png").write_bytes(jpeg(40, 60))
+    result, samples = packed(images, tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
+    assert result.left_out[0].why.startswith(f"its mask {tmp_path}/masks/a.png: a PNG that does not begin with")
+
+
+def test_masks_in_two_folders_and_pictures_of_one_name(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_masks(tmp_path / "masks")
+    write_masks(tmp_path / "annotations")
+    assert "has masks in masks and in annotations beside it" in error_of(images, tmp_path, PackError)
+    (images / "a.png").write_bytes(encoded(picture(8, 8), "PNG"))
+    (tmp_path / "annotations" / "a.png").rename(tmp_path / "a.png")
+    assert "are called the same" not in error_of(images, tmp_path, PackError)
+    (tmp_path / "masks").rename(tmp_path / "other")
+    assert f"{images}/a.jpg and a.png are called the same" in error_of(images, tmp_path, PackError)
+
+
+def test_class_folders_stay_class_folders(tmp_path: Path) -> None:
+    """Also where their names are those of pictures and masks."""
+    for folder in ("images", "masks"):
+        write_class_folders(tmp_path / "photos" / folder, 3)
+    result, samples = packed(tmp_path / "photos", tmp_path)
+    assert result.classes == ("images", "masks")
+    write_class_folders(tmp_path / "set" / "images", 3)
+    write_masks(tmp_path / "set" / "masks")
+    nested = pack(tmp_path / "set" / "images", tmp_path / "others", workers=1)
+    assert nested.classes == ("cat", "dog", "emu")
+    assert {sample["__key__"].split("/")[0] for sample in samples} == {"images", "masks"}
+
+
+def test_records_are_small_and_go_to_other_processes(tmp_path: Path) -> None:
+    images = write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"})
+    write_masks(tmp_path / "masks" / "train")
+    records = open_source(images, None, progress=False).records
+    pickled = pickle.dumps(records)
+    assert len(pickled) < 2000
+    assert [record.read() for record in pickle.loads(pickled)] == [record.read() for record in records]

@@ -1,0 +1,492 @@
+"""Boxes, masks and key points in a loader's batches: coloured rectangles are where their targets say."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import encoded, saved, write_shard
+from PIL import Image
+
+from gpuloader import (
+    BadImageError,
+    BadImages,
+    Boxes,
+    ConfigError,
+    DataError,
+    Field,
+    GPULoader,
+    Keypoints,
+    Mask,
+    World,
+)
+from gpuloader.errors import PresetError
+from gpuloader.targets import to_detection, to_detr, to_tv_tensors
+
+COUNT = 12
+COLORS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]])
+FIELDS = {
+    "boxes": Boxes("json:annotations", format="xywh", labels="category_id", keys=("iscrowd", "area")),
+    "points": Keypoints("json:annotations", flip_pairs=[(0, 1)]),
+    "mask": Mask("mask.png", fill=255),
+    "objects": Mask("json:annotations"),
+}
+EVAL: dict[str, Any] = {
+    "transforms": [
+        {"Resize": {"size": [40, 60], "interpolation": "nearest"}},
+        {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}},
+    ]
+}
+
+
+def size_of(number: int) -> tuple[int, int]:
+    return 80 + 4 * (number % 5), 120 + 4 * (number % 3)
+
+
+def annotations_of(number: int) -> list[dict[str, Any]]:
+    """A rectangle for each of 0 to 3 colours, in columns that do not touch, with two points in opposite corners."""
+    height, _ = size_of(number)
+    found = []
+    for color in range(number % 4):
+        x, y, w, h = 40 * color + 4, 8 + number, 20 + number, height // 2
+        found.append(
+            {
+                "bbox": [x, y, w, h],
+                "category_id": color,
+                "iscrowd": color % 2,
+                "area": w * h,
+                "keypoints": [x, y, 2, x + w - 1, y + h - 1, 1],
+                "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+            }
+        )
+    return found
+
+
+def sample_of(number: int, changed: dict[str, bytes] | None = None) -> dict[str, bytes | str]:
+    """A black picture with the rectangles, their annotations, and a mask with 1 + the number of the colour."""
+    height, width = size_of(number)
+    pixels = np.zeros((height, width, 3), np.uint8)
+    mask = np.zeros((height, width), np.uint8)
+    for annotation in annotations_of(number):
+        x, y, w, h = annotation["bbox"]
+        pixels[y : y + h, x : x + w] = COLORS[annotation["category_id"]]
+        mask[y : y + h, x : x + w] = 1 + annotation["category_id"]
+    return {
+        "__key__": f"{number:03d}",
+        "png": encoded(Image.fromarray(pixels), "PNG"),
+        "json": json.dumps({"annotations": annotations_of(number)}).encode(),
+        "mask.png": encoded(Image.fromarray(mask), "PNG"),
+        **(changed or {}),
+    }
+
+
+def shard(folder: Path, changed: dict[int, dict[str, bytes]] | None = None) -> Path:
+    return write_shard(folder / "a.tar", [sample_of(n, (changed or {}).get(n)) for n in range(COUNT)])
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shard(tmp_path_factory.mktemp("targets"))
+
+
+def loader(tar: Path, batch_size: int = 4, **options: Any) -> GPULoader:  # noqa: ANN401
+    given = {"preset": EVAL, "label_from": None, "output": "dict", "fields": FIELDS, "seed": 3, **options}
+    return GPULoader(tar, batch_size, "cpu", **given)
+
+
+def train(*transforms: dict[str, Any]) -> dict[str, Any]:
+    return {"transforms": [*transforms, {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}}]}
+
+
+def by_sample(batches: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The entries of each sample by its number."""
+    return {
+        int(number): {name: value[row] for name, value in batch.items() if value is not None}
+        for batch in batches
+        for row, number in enumerate(batch["index"])
+    }
+
+
+def assert_same(ours: dict[int, dict[str, Any]], theirs: dict[int, dict[str, Any]]) -> None:
+    assert ours.keys() == theirs.keys()
+    for number, sample in ours.items():
+        for name, value in sample.items():
+            other = theirs[number][name]
+            assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, (name, number)
+
+
+def colored(image: torch.Tensor, color: int) -> torch.Tensor:
+    """Where an image has a rectangle's colour."""
+    others = [channel for channel in range(3) if channel != color]
+    return (image[color] > 0.6) & (image[others] < 0.4).all(0)
+
+
+def assert_covers(colored: torch.Tensor, shown: torch.Tensor) -> None:
+    """The coloured pixels are those of the mask, but for two at its border: their filters differ."""
+    around = torch.nn.functional.max_pool2d(shown[None].float(), 5, 1, 2)[0].bool()
+    within = ~torch.nn.functional.max_pool2d((~shown)[None].float(), 5, 1, 2)[0].bool()
+    assert not (colored & ~around).any()
+    assert not (within & ~colored).any()
+
+
+# --- what a batch has
+
+
+def test_a_batch_has_the_targets_in_pixels_of_its_images(tar: Path) -> None:
+    batch = next(iter(loader(tar)))
+    assert batch["original_size"].tolist() == [list(size_of(number)) for number in range(4)]
+    assert batch["size"].tolist() == [[40, 60]] * 4
+    for number in range(4):
+        height, width = size_of(number)
+        scale = np.array([60 / width, 40 / height])
+        expected = annotations_of(number)
+        count = len(expected)
+        corners = np.array([each["bbox"] for each in expected]).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        np.testing.assert_allclose(batch["boxes"][number], corners * np.tile(scale, 2), atol=1e-3)
+        assert batch["boxes_labels"][number].tolist() == [each["category_id"] for each in expected]
+        assert batch["boxes_iscrowd"][number].tolist() == [each["iscrowd"] for each in expected]
+        areas = [each["area"] * scale.prod() for each in expected]
+        np.testing.assert_allclose(batch["boxes_area"][number], areas, rtol=1e-5)
+        assert batch["boxes_number"][number].tolist() == list(range(count))
+        points = np.array([each["keypoints"] for each in expected]).reshape(count, -1 if count else 0, 3)
+        np.testing.assert_allclose(batch["points"][number], points[..., :2] * scale, atol=1e-3)
+        np.testing.assert_array_equal(batch["points_visibility"][number], points[..., 2])
+        assert batch["objects"][number].shape == (count, 40, 60)
+    kinds = {name: (value if isinstance(value, torch.Tensor) else value[0]).dtype for name, value in batch.items()
+             if name not in ("key", "label")}  # fmt: skip
+    assert kinds == {
+        "image": torch.float32,
+        "index": torch.int64,
+        "valid": torch.bool,
+        "original_size": torch.int64,
+        "size": torch.int64,
+        "boxes": torch.float32,
+        "boxes_labels": torch.int64,
+        "boxes_iscrowd": torch.int64,
+        "boxes_area": torch.float32,
+        "boxes_number": torch.int64,
+        "points": torch.float32,
+        "points_visibility": torch.int64,
+        "mask": torch.int64,
+        "objects": torch.uint8,
+    }
+
+
+CROP = {"RandomResizedCrop": {"size": [48, 64], "scale": [0.3, 1.0], "interpolation": "nearest"}}
+FLIPS: list[dict[str, Any]] = [{"RandomHorizontalFlip": {}}, {"RandomVerticalFlip": {}}]
+WARPS = {
+    "resized": [{"Resize": {"size": [50, 90], "interpolation": "nearest"}}],
+    "cropped and flipped": [CROP, *FLIPS],
+    "padded": [{"RandomCrop": {"size": [120, 150], "padding": 20}}],
+    "turned": [CROP, {"RandomRotation": {"degrees": 30}}],
+    "warped": [CROP, {"RandomAffine": {"degrees": 10, "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear": 8}}],
+    "in perspective": [CROP, {"RandomPerspective": {"interpolation": "nearest"}}],
+    "by a policy": [CROP, {"TrivialAugmentWide": {}}],
+}
+
+
+@pytest.mark.parametrize("transforms", WARPS.values(), ids=WARPS.keys())
+def test_the_targets_are_where_the_pixels_are(tar: Path, transforms: list[dict[str, Any]]) -> None:
+    fields = {**FIELDS, "boxes": Boxes("json:annotations", format="xywh", labels="category_id", min_size=0)}
+    seen = 0
+    for sample in by_sample(loader(tar, preset=train(*transforms), fields=fields, last_batch="partial")).values():
+        objects, by_mask = sample["objects"], sample["mask"]
+        for number, box, label in zip(sample["boxes_number"], sample["boxes"], sample["boxes_labels"]):
+            shown = objects[number].bool()
+            assert torch.equal(by_mask == 1 + label, shown)
+            if "TrivialAugmentWide" not in str(transforms):  # which changes colours, too
+                assert_covers(colored(sample["image"], int(label)), shown)
+            if not shown.any():
+                continue
+            rows, columns = torch.nonzero(shown, as_tuple=True)
+            around = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+            assert (box[:2] <= around[:2] + 2).all()
+            assert (box[2:] >= around[2:] - 2).all()
+            seen += 1
+    assert seen >= 8
+
+
+def test_points_of_a_flipped_image_change_places(tar: Path) -> None:
+    flipped = by_sample(loader(tar, preset=train(EVAL["transforms"][0], {"RandomHorizontalFlip": {"p": 1}})))
+    for number, sample in by_sample(loader(tar)).items():
+        if number not in flipped or not len(sample["points"]):
+            continue
+        left, right = sample["points"].unbind(1)
+        expected = torch.stack([right, left], 1)
+        expected[..., 0] = 60 - 1 - expected[..., 0]
+        np.testing.assert_allclose(flipped[number]["points"], expected, atol=1e-4)
+        assert flipped[number]["points_visibility"].tolist() == sample["points_visibility"].flip(1).tolist()
+
+
+def test_targets_do_not_change_the_images(tar: Path) -> None:
+    options = {"preset": train(CROP, *FLIPS, {"RandAugment": {}}), "last_batch": "partial"}
+    without = by_sample(loader(tar, fields={}, **options))
+    for number, sample in by_sample(loader(tar, **options)).items():
+        assert torch.equal(sample["image"], without[number]["image"])
+
+
+# --- options
+
+
+def test_boxes_that_a_crop_leaves_too_little_of_are_left_out_with_their_columns(tar: Path) -> None:
+    preset = train({"CenterCrop": {"size": [30, 40]}})
+    options = {"format": "xywh", "labels": "category_id"}
+    everything = by_sample(
+        loader(tar, preset=preset, fields={"boxes": Boxes("json:annotations", min_size=0, **options)})
+    )
+    for least in ({"min_size": 10}, {"min_visibility": 0.25}):
+        kept = by_sample(loader(tar, preset=preset, fields={"boxes": Boxes("json:annotations", **options, **least)}))
+        dropped = 0
+        for number, sample in kept.items():
+            all_boxes = everything[number]["boxes"]
+            sides = all_boxes[:, 2:] - all_boxes[:, :2]
+            whole = torch.tensor([each["bbox"][2] * each["bbox"][3] for each in annotations_of(number)])
+            good = (
+                (sides >= 10).all(1) if "min_size" in least else (sides.prod(1) >= 0.25 * whole) & (sides >= 1).all(1)
+            )
+            assert torch.equal(sample["boxes"], all_boxes[good])
+            assert torch.equal(sample["boxes_labels"], everything[number]["boxes_labels"][good])
+            assert torch.equal(sample["boxes_number"], torch.nonzero(good)[:, 0])
+            dropped += int((~good).sum())
+        assert dropped
+
+
+def test_padded_boxes_are_one_tensor(tar: Path) -> None:
+    fields = {"boxes": Boxes("json:annotations", format="xywh", labels="category_id", pad_to=3)}
+    ragged = by_sample(loader(tar))
+    for number, sample in by_sample(loader(tar, fields=fields)).items():
+        count = number % 4
+        assert sample["boxes"].shape == (3, 4)
+        assert sample["boxes_count"] == count
+        assert torch.equal(sample["boxes"][:count], ragged[number]["boxes"])
+        assert sample["boxes_labels"].tolist() == [*ragged[number]["boxes_labels"].tolist(), *[-1] * (3 - count)]
+        assert not sample["boxes"][count:].any()
+    with pytest.raises(DataError, match="3 boxes are left of a sample: Boxes"):
+        list(loader(tar, fields={"boxes": Boxes("json:annotations", format="xywh", pad_to=2)}))
+
+
+@pytest.mark.parametrize(
+    ("made", "options"),
+    [
+        (lambda x, y, w, h, *_: [x, y, x + w, y + h], {"format": "xyxy"}),
+        (lambda x, y, w, h, *_: [x + w / 2, y + h / 2, w, h], {"format": "cxcywh"}),
+        (lambda x, y, w, h, W, H: [x / W, y / H, w / W, h / H], {"format": "xywh", "relative": True}),  # noqa: N803
+    ],
+)
+def test_boxes_of_all_formats_are_the_same(tar: Path, tmp_path: Path, made: Any, options: dict[str, Any]) -> None:  # noqa: ANN401
+    changed = {}
+    for number in range(COUNT):
+        boxes = [made(*each["bbox"], *size_of(number)[::-1]) for each in annotations_of(number)]
+        labels = [each["category_id"] for each in annotations_of(number)]
+        changed[number] = {"json": json.dumps({"boxes": boxes, "labels": labels}).encode()}
+    fields = {"boxes": Boxes("json:boxes", labels="json:labels", **options)}
+    expected = by_sample(loader(tar))
+    for number, sample in by_sample(loader(shard(tmp_path, changed), fields=fields)).items():
+        np.testing.assert_allclose(sample["boxes"], expected[number]["boxes"], atol=1e-3)
+        assert torch.equal(sample["boxes_labels"], expected[number]["boxes_labels"])
+
+
+def test_several_views_have_their_own_targets(tar: Path) -> None:
+    preset = {**train(CROP, *FLIPS), "views": 2}
+    batch = next(iter(loader(tar, preset=preset, shuffle="none")))
+    for view in range(2):
+        for row in range(4):
+            for number, label in zip(batch["boxes_number"][view][row], batch["boxes_labels"][view][row]):
+                shown = batch["objects"][view][row][number].bool()
+                assert_covers(colored(batch["image"][view][row], int(label)), shown)
+    assert not torch.equal(batch["mask"][0], batch["mask"][1])
+    assert [size.tolist() for size in batch["size"]] == [[[48, 64]] * 4] * 2
+
+
+def test_targets_of_a_turned_picture_count_in_the_upright_one(tar: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rows and columns are exchanged
+    changed = {}
+    for number in range(COUNT):
+        upright = Image.open(io.BytesIO(sample_of(number)["png"]))  # type: ignore[arg-type]
+        stored = upright.transpose(Image.Transpose.ROTATE_90)
+        changed[number] = {"png": encoded(stored, "PNG", exif=exif)}
+    preset = train({"Resize": {"size": [40, 60]}})
+    upright_samples = by_sample(loader(tar, preset=preset))
+    turned = loader(shard(tmp_path, changed), preset={**preset, "orientation": "apply"})
+    for number, sample in by_sample(turned).items():
+        for name, value in upright_samples[number].items():
+            if name == "image":  # two orders of the same sums
+                np.testing.assert_allclose(sample[name], value, atol=0.01)
+            else:
+                assert torch.equal(sample[name], value) if isinstance(value, torch.Tensor) else sample[name] == value
+
+
+MASKS: dict[str, tuple[str, Any]] = {
+    "palette": ("mask.png", lambda mask: encoded(palette(mask), "PNG")),
+    "16 bits": ("mask.png", lambda mask: encoded(Image.fromarray(mask.astype(np.uint16)), "PNG")),
+    "array": ("mask.npy", lambda mask: saved(mask.astype(np.int32))),
+}
+
+
+def palette(mask: np.ndarray[Any, Any]) -> Image.Image:
+    image = Image.fromarray(mask, "P")
+    image.putpalette([0, 0, 0, 200, 10, 20, 30, 200, 40, 50, 60, 200])
+    return image
+
+
+def mask_of(number: int) -> np.ndarray[Any, Any]:
+    mask = np.zeros(size_of(number), np.uint8)
+    for annotation in annotations_of(number):
+        x, y, w, h = annotation["bbox"]
+        mask[y : y + h, x : x + w] = 1 + annotation["category_id"]
+    return mask
+
+
+@pytest.mark.parametrize(("source", "made"), MASKS.values(), ids=MASKS.keys())
+def test_masks_of_all_kinds_give_the_classes(tar: Path, tmp_path: Path, source: str, made: Any) -> None:  # noqa: ANN401
+    changed = {number: {source: made(mask_of(number))} for number in range(COUNT)}
+    expected = by_sample(loader(tar))
+    found = by_sample(loader(shard(tmp_path, changed), fields={"mask": Mask(source, fill=255)}))
+    for number, sample in found.items():
+        assert torch.equal(sample["mask"], expected[number]["mask"])
+
+
+def test_the_numbers_of_a_mask_are_objects_if_you_say_so(tar: Path) -> None:
+    for number, sample in by_sample(loader(tar, fields={"objects": Mask("mask.png", instances=True)})).items():
+        assert torch.equal(sample["objects"], by_sample(loader(tar))[number]["objects"])
+        break
+    for sample in by_sample(loader(tar, fields={**FIELDS, "numbers": Mask("mask.png", instances=True)})).values():
+        assert torch.equal(sample["numbers"], sample["objects"])
+
+
+# --- what holds for images holds for targets
+
+
+RANDOM = {"preset": train(CROP, *FLIPS, {"RandomRotation": {"degrees": 20}}), "last_batch": "partial"}
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 12])
+def test_they_do_not_depend_on_the_batch_size(tar: Path, batch_size: int) -> None:
+    assert_same(by_sample(loader(tar, batch_size, **RANDOM)), by_sample(loader(tar, **RANDOM)))
+
+
+def test_ranks_share_them(tar: Path) -> None:
+    parts = [by_sample(loader(tar, 2, world=World(rank, 2), **RANDOM)) for rank in range(2)]
+    assert_same({**parts[0], **parts[1]}, by_sample(loader(tar, **RANDOM)))
+
+
+def test_a_run_resumes_number_for_number(tar: Path) -> None:
+    with loader(tar, **RANDOM) as begun:
+        batches = iter(begun)
+        next(batches)
+        state = begun.state_dict()
+        rest = by_sample(batches)
+    resumed = loader(tar, 2, **RANDOM)
+    resumed.load_state_dict(state)
+    assert_same(by_sample(resumed), rest)
+
+
+BROKEN = {
+    "no JSON": {"json": b"{"},
+    "no annotations": {"json": b"{}"},
+    "a negative width": {"json": b'{"annotations": [{"bbox": [1, 1, -2, 3], "category_id": 1}]}'},
+    "no number": {"json": b'{"annotations": [{"bbox": [1, 1, NaN, 3], "category_id": 1}]}'},
+    "a mask of another size": {"mask.png": encoded(Image.new("L", (7, 9)), "PNG")},
+    "a mask in colours": {"mask.png": encoded(Image.new("RGB", size_of(5)[::-1]), "PNG")},
+    "a broken mask": {"mask.png": sample_of(5)["mask.png"][:60]},  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("changed", BROKEN.values(), ids=BROKEN.keys())
+def test_a_bad_annotation_makes_its_sample_bad(tar: Path, tmp_path: Path, changed: dict[str, bytes]) -> None:
+    broken = shard(tmp_path, {5: changed})
+    with pytest.raises(BadImageError, match=r"the .* component beside it: "):
+        list(loader(broken))
+    good = by_sample(loader(tar))
+    with loader(broken, on_error=BadImages(replace=True, max_share=1), shuffle="none") as replacing:
+        for batch in replacing:
+            for row, number in enumerate(batch["index"].tolist()):
+                assert number != 5
+                for name in ("image", "boxes", "boxes_labels", "mask", "objects", "points"):
+                    assert torch.equal(batch[name][row], good[number][name])  # the replacement's own
+        assert list(replacing.stats().bad) == [5]
+
+
+def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
+    samples = [sample_of(number) for number in range(4)]
+    del samples[3]["json"], samples[3]["mask.png"]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    with pytest.raises(DataError, match=r"1 of 4 samples lack .json .*1 of 4 samples lack .mask.png"):
+        loader(tar)
+    boxes = Boxes("json:annotations", format="xywh", labels="category_id", keys=("area",), required=False)
+    fields = {"boxes": boxes, "points": Keypoints("json:annotations", required=False),
+              "mask": Mask("mask.png", fill=255, required=False),
+              "objects": Mask("json:annotations", required=False)}  # fmt: skip
+    sample = by_sample(loader(tar, fields=fields))[3]
+    assert sample["boxes"].shape == (0, 4)
+    assert (sample["boxes_labels"].dtype, sample["boxes_area"].dtype) == (torch.int64, torch.float32)
+    assert sample["points"].shape == (0, 0, 2)
+    assert sample["objects"].shape == (0, 40, 60)
+    assert (sample["mask"] == 255).all()
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Boxes("json"), r"Boxes\('json'\): allowed is \"json:NAME\""),
+        (lambda: Boxes(""), "Boxes"),
+        (lambda: Boxes("json:a", format="yxyx"), "format='yxyx'.: allowed are xyxy, xywh, cxcywh"),  # type: ignore[arg-type]
+        (lambda: Boxes("json:a", pad_to=0), "pad_to=0.: allowed is at least 1"),
+        (lambda: Boxes("json:a", min_visibility=2), "min_visibility=2.: allowed is a share from 0 to 1"),
+        (lambda: Keypoints("json:a", flip_pairs=[(1, 2), (2, 3)]), "each point in one pair at most"),
+        (lambda: Mask("jpg"), 'allowed are "png", "npy"'),
+    ],
+)
+def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_recipe_that_targets_cannot_follow_is_refused_when_the_loader_is_made(tar: Path) -> None:
+    mixed = {**train(CROP), "mix": {"num_classes": 3, "mixup_alpha": 0.2}}
+    with pytest.raises(ConfigError, match="Boxes cannot follow a recipe that mixes samples"):
+        loader(tar, preset=mixed, label_from="json:label")
+    with pytest.raises((ConfigError, PresetError), match="AugMix"):
+        loader(tar, preset=train(CROP, {"AugMix": {}}))
+
+
+def test_entries_have_different_names(tar: Path) -> None:
+    with pytest.raises(ConfigError, match="boxes_labels is already the name of another entry"):
+        loader(tar, fields={**FIELDS, "boxes_labels": Field("json:annotations")})
+    with pytest.raises(ConfigError, match="size is already the name of another entry"):
+        loader(tar, fields={**FIELDS, "size": Field("json:annotations")})
+    batch = next(iter(loader(tar, output={"image": "pixels", "boxes": "b", "boxes_labels": "l"})))
+    assert list(batch) == ["pixels", "b", "l"]
+
+
+# --- what other libraries take
+
+
+def test_the_forms_of_other_libraries_have_the_same_targets(tar: Path) -> None:
+    batch = next(iter(loader(tar, preset=train(CROP, *FLIPS), shuffle="none")))
+    made = to_tv_tensors(batch, FIELDS)
+    images, targets = to_detection(batch, masks="objects", points="points")
+    for row, target in enumerate(targets):
+        assert torch.equal(images[row], batch["image"][row])
+        assert torch.equal(made["boxes"][row], batch["boxes"][row])
+        assert made["boxes"][row].canvas_size == made["points"][row].canvas_size == (48, 64)
+        assert len(target["boxes"]) == len(target["labels"]) == len(target["masks"]) == len(target["keypoints"])
+        assert target["masks"].shape[1:] == (48, 64)
+        assert target["image_id"].tolist() == [row]
+    assert type(made["mask"]).__name__ == type(made["objects"][0]).__name__ == "Mask"
+    labels = to_detr(batch)["labels"]
+    for row, label in enumerate(labels):
+        center, size = label["boxes"][:, :2], label["boxes"][:, 2:]
+        corners = torch.cat([center - size / 2, center + size / 2], 1) * torch.tensor([64, 48, 64, 48])
+        np.testing.assert_allclose(corners, batch["boxes"][row], atol=1e-3)

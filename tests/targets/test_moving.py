@@ -1,0 +1,532 @@
+"""Targets move as torchvision's functions move them, with the parameters that were drawn."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import functional as F  # noqa: N812 - as torchvision's documentation names it
+from oracle import torchvision
+from PIL import Image, ImageOps
+
+from gpuloader import Compose, ConfigError
+from gpuloader.plan import Draws
+from gpuloader.recipe import DrawnView, Recipe
+from gpuloader.recipe.auto_augment import POLICIES
+from gpuloader.recipe.crops import CornerCrop, Padding, random_windows
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.placement import Placement, sides
+from gpuloader.recipe.program import Program
+from gpuloader.targets import moving
+from gpuloader.targets.moving import (
+    are_inside,
+    check_recipe_moves,
+    find_move,
+    move_boxes,
+    move_mask,
+    move_points,
+    which_are_flipped,
+)
+from gpuloader.transforms import (
+    AugMix,
+    AutoAugment,
+    CenterCrop,
+    ColorJitter,
+    FiveCrop,
+    Normalize,
+    Pad,
+    RandAugment,
+    RandomAffine,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomVerticalFlip,
+    Resize,
+    TenCrop,
+    TrivialAugmentWide,
+    View,
+)
+
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
+
+v2 = torchvision.transforms.v2
+tv = torchvision.tv_tensors
+SIZES = [(24, 37), (40, 31), (16, 16), (50, 60)]  # height, width; each side of several crops is larger and smaller
+Call = Callable[[Any], Any]
+
+
+# --- the oracle: torchvision's functions, with the numbers that the documentation of each transform says it draws
+
+
+def calls(transform: Transform, draws: Draws, occurrence: int, view: int, height: int, width: int) -> list[Call]:
+    """What torchvision does with a picture of this size, its boxes, points and mask."""
+    draw = draws.of(transform.stream, occurrence, view)
+    match transform:
+        case Resize():
+            size = [transform.size] if isinstance(transform.size, int) else [*transform.size]
+            return [lambda each: F.resize(each, size, max_size=transform.max_size)]
+        case RandomResizedCrop():
+            window = random_windows(draw, np.array([[height, width]]), transform.scale, transform.ratio)[0].tolist()
+            return [lambda each: F.resized_crop(each, *window, [*sides(transform.size)])]
+        case CenterCrop():
+            h, w = sides(transform.size)
+            more = max(h - height, 0), max(w - width, 0)
+            return [
+                padded((more[1] // 2, more[0] // 2, (more[1] + 1) // 2, (more[0] + 1) // 2)),
+                cropped(round((height + more[0] - h) / 2), round((width + more[1] - w) / 2), h, w),
+            ]
+        case RandomCrop():
+            (h, w), (left, top, right, bottom) = sides(transform.size), four(transform.padding)
+            height, width = height + top + bottom, width + left + right
+            down, across = max(h - height, 0), max(w - width, 0)
+            y, x = np.floor(draw(2)[0] * [height + 2 * down - h + 1, width + 2 * across - w + 1]).astype(int).tolist()
+            around = padded((left, top, right, bottom), transform.padding_mode)
+            return [around, padded((across, down, across, down), transform.padding_mode), cropped(y, x, h, w)]
+        case Pad():
+            return [padded(four(transform.padding), transform.padding_mode)]
+        case RandomVerticalFlip():
+            return [F.vertical_flip] * bool(draw(1)[0, 0] < transform.p)
+        case RandomHorizontalFlip():
+            return [F.horizontal_flip] * bool(draw(1)[0, 0] < transform.p)
+        case CornerCrop():
+            h, w = sides(transform.size)
+            y, x = (height - h) * ("bottom" in transform.corner), (width - w) * ("right" in transform.corner)
+            return [cropped(y, x, h, w)]
+        case RandomRotation():
+            low, high = transform.degrees
+            angle = low + draw(1)[0, 0] * (high - low)
+            return [lambda each: F.rotate(each, angle, center=transform.center)]
+        case RandomAffine():
+            values = draw(6)[0]
+            spread = [width * transform.translate[0], height * transform.translate[1]]
+            move = [round(2 * value * most - most) for value, most in zip(values[1:3], spread)]
+            limits = [transform.degrees, transform.scale, transform.shear[:2], transform.shear[2:]]
+            angle, scale, *shear = (low + u * (high - low) for u, (low, high) in zip(values[[0, 3, 4, 5]], limits))
+            return [lambda each: F.affine(each, angle, move, scale, shear, center=transform.center)]
+        case RandomPerspective():
+            values = draw(9)[0]
+            old = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+            reach = [int(transform.distortion_scale * (side // 2)) for side in (width, height)]
+            inwards = np.floor(values[1:].reshape(4, 2) * (np.array(reach) + 1)).astype(int).tolist()
+            new = [
+                [
+                    by if at == 0 else side - 1 - most + by
+                    for at, by, side, most in zip(corner, inward, (width, height), reach)
+                ]
+                for corner, inward in zip(old, inwards)
+            ]
+            return [lambda each: F.perspective(each, old, new)] * bool(values[0] < transform.p)
+        case RandAugment():
+            space, drawn = v2.RandAugment._AUGMENTATION_SPACE, draw(2 * transform.num_ops)[0].reshape(-1, 2)
+            return [
+                operation(
+                    space, name_of(space, which), transform.num_magnitude_bins, transform.magnitude, sign, height, width
+                )
+                for which, sign in drawn
+            ]
+        case TrivialAugmentWide():
+            space, (which, magnitude, sign) = v2.TrivialAugmentWide._AUGMENTATION_SPACE, draw(3)[0]
+            bins = transform.num_magnitude_bins
+            return [operation(space, name_of(space, which), bins, int(magnitude * bins), sign, height, width)]
+        case AutoAugment():
+            space, (which, *numbers) = v2.AutoAugment._AUGMENTATION_SPACE, draw(5)[0]
+            pair = POLICIES[transform.policy][int(which * 25)]
+            return [
+                operation(space, name, 10, magnitude or 0, sign, height, width)
+                for (name, p, magnitude), applied, sign in zip(pair, numbers[::2], numbers[1::2])
+                if applied < p
+            ]
+    assert isinstance(transform, (ColorJitter, RandomErasing, Normalize)), transform
+    return []
+
+
+def name_of(space: dict[str, Any], uniform: float) -> str:
+    return list(space)[int(uniform * len(space))]
+
+
+def operation(
+    space: dict[str, Any], name: str, bins: int, magnitude: int, sign: float, height: int, width: int
+) -> Call:
+    """What torchvision's policies do with an image, as its functions of boxes."""
+    magnitudes, signed = space[name]
+    values = magnitudes(bins, height, width)
+    value = 0.0 if values is None else float(values[magnitude]) * (-1 if signed and sign < 0.5 else 1)
+    degrees = math.degrees(math.atan(value))
+    done: dict[str, Call] = {
+        "ShearX": lambda each: F.affine(each, 0.0, [0, 0], 1.0, [degrees, 0.0], center=[0, 0]),
+        "ShearY": lambda each: F.affine(each, 0.0, [0, 0], 1.0, [0.0, degrees], center=[0, 0]),
+        "TranslateX": lambda each: F.affine(each, 0.0, [int(value), 0], 1.0, [0.0, 0.0]),
+        "TranslateY": lambda each: F.affine(each, 0.0, [0, int(value)], 1.0, [0.0, 0.0]),
+        "Rotate": lambda each: F.rotate(each, value),
+    }
+    return done.get(name, lambda each: each)
+
+
+def four(padding: Padding) -> tuple[int, int, int, int]:
+    if isinstance(padding, int):
+        return padding, padding, padding, padding
+    left, top, right, bottom = padding if len(padding) == 4 else (*padding, *padding)
+    return left, top, right, bottom
+
+
+def padded(around: tuple[int, int, int, int], mode: str = "constant") -> Call:
+    """Pads; not by 0, which cuts boxes too, and which torchvision's own transforms leave out."""
+    return lambda each: F.pad(each, [*around], padding_mode=mode) if any(around) else each
+
+
+def cropped(top: int, left: int, height: int, width: int) -> Call:
+    return lambda each: F.crop(each, top, left, height, width)
+
+
+def moved_by_torchvision(things: Sequence[Any], view: int, transforms: Sequence[Transform], row: int) -> list[Any]:
+    seen: Counter[int] = Counter()
+    for transform in transforms:
+        occurrence = seen[transform.stream]
+        seen[transform.stream] += 1
+        for call in calls(transform, Draws(7, 0, np.array([row])), occurrence, view, *F.get_size(things[-1])):
+            things = [call(each) for each in things]
+    return list(things)
+
+
+# --- the comparison
+
+
+def targets_in(height: int, width: int, seed: int, beyond: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes, points, and a mask whose pixels all differ; the boxes may begin and end outside of the picture."""
+    rng, size = np.random.default_rng(seed), np.array([width, height])
+    corners = np.sort(rng.uniform(-beyond, 1 + beyond, (4, 2, 2)), 1) * size
+    boxes = np.concatenate([corners.reshape(4, 4), [[0, 0, width, height], [3, 1, 3, 5]]])
+    points = np.concatenate([rng.uniform(0, 1, (4, 2)) * size, [[0, 0], [width - 1, height - 1]]])
+    return boxes, points, np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
+
+
+def assert_moves_as_torchvision(
+    recipe: Recipe, sizes: Sequence[tuple[int, int]], ties: float = 0.0, beyond: float = 0.0
+) -> None:
+    """Compares all samples and views; a share of `ties` of a mask's pixels may differ."""
+    drawn = recipe.draw(Draws(7, 0, np.arange(len(sizes))), np.array(sizes))
+    targets = [targets_in(*size, row, beyond) for row, size in enumerate(sizes)]
+    rows = np.repeat(np.arange(len(sizes)), 6)
+    for plan, view in zip(recipe.each_view, drawn.views):
+        transforms = [*plan.placing, *plan.pixels]
+        boxes = move_boxes(np.concatenate([boxes for boxes, _, _ in targets]), rows, view)
+        points = move_points(np.concatenate([points for _, points, _ in targets]), rows, view)
+        for row, size in enumerate(sizes):
+            box, point, mask = (torch.from_numpy(each) for each in targets[row])
+            things = [tv.BoundingBoxes(box, format="XYXY", canvas_size=size), tv.KeyPoints(point, canvas_size=size)]
+            if plan.how_placed.repeats:  # torchvision refuses boxes and points there
+                things.clear()
+            *others, expected = moved_by_torchvision([*things, tv.Mask(mask)], plan.number, transforms, row)
+            for ours, other in zip((boxes, points), others):
+                np.testing.assert_allclose(ours[rows == row], other.numpy(), atol=1e-3, rtol=0)
+            moved = move_mask(targets[row][2], row, view, 0)
+            assert moved.shape == view.shape
+            assert moved.dtype == np.int32
+            assert (moved != expected.numpy()).mean() <= ties, (transforms, row)
+
+
+FULL_AFFINE = RandomAffine((-30, 60), (0.2, 0.3), (0.6, 1.5), (-20, 10, -5, 15))
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [Resize((20, 30))],
+        [Resize((50, 60))],  # some stay as they are
+        [Resize((41, 73), "nearest")],
+        [Resize(20), CenterCrop((20, 20))],
+        [Resize(20, max_size=25), CenterCrop(20)],
+        [Resize(25), Resize((33, 17))],  # two resizes of a mask are not one
+        [RandomResizedCrop((22, 28))],
+        [RandomHorizontalFlip(), RandomResizedCrop((22, 28)), RandomVerticalFlip()],
+        [CenterCrop((12, 15))],
+        [CenterCrop((41, 62))],  # larger, by an odd number on some sides
+        [CenterCrop((45, 20))],
+        [RandomCrop((14, 13))],
+        [RandomCrop((30, 33), padding=4)],
+        [Pad((1, 2, 3, 4)), Resize((30, 30)), Pad(2)],
+        [Pad(3), RandomCrop((12, 14)), Pad((0, 5)), RandomHorizontalFlip()],
+        [CenterCrop(10), CenterCrop(20)],  # what was cut off does not come back
+        [RandomHorizontalFlip(1), Resize((20, 31)), RandomVerticalFlip(1)],
+        [RandomHorizontalFlip(), RandomVerticalFlip(), CenterCrop(16)],
+        [CornerCrop(13, "bottom right")],
+        [RandomHorizontalFlip(1), RandomCrop(15), Resize((30, 29)), CornerCrop(13, "top left")],
+        [FiveCrop((12, 16))],
+        [Resize((24, 20)), TenCrop((11, 16))],
+        [RandomHorizontalFlip(), TenCrop(14, vertical_flip=True)],
+        [Resize((30, 40)), ColorJitter(0.4), RandomHorizontalFlip(), RandomVerticalFlip(), RandomErasing(1)],
+        [RandomCrop((14, 13), 3, padding_mode="edge"), RandomHorizontalFlip()],
+        [Pad(7, padding_mode="reflect"), Resize((31, 47))],
+        [Pad((3, 2), padding_mode="symmetric"), CenterCrop(17)],
+    ],
+    ids=str,
+)
+def test_placing_moves_targets_as_torchvision_does(transforms: list[Transform]) -> None:
+    assert_moves_as_torchvision(Recipe(transforms), SIZES, beyond=0.3)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [RandomResizedCrop(24, scale=(1, 1), ratio=(0.3, 3))],  # of the whole picture
+        [RandomCrop((30, 33), padding=(1, 2, 3, 4))],  # padded twice
+        [RandomCrop((70, 64), padding=(5, 0))],
+    ],
+    ids=str,
+)
+def test_what_is_derived_as_one_step_moves_targets_within_the_picture_as_torchvision_does(
+    transforms: list[Transform],
+) -> None:
+    assert_moves_as_torchvision(Recipe(transforms), SIZES)
+
+
+def test_masks_are_resized_with_the_roundings_of_float32() -> None:
+    assert_moves_as_torchvision(Recipe([Resize((224, 49))]), [(62, 119), (124, 119), (76, 64)])
+
+
+def test_each_view_moves_targets_by_itself() -> None:
+    views = View([RandomResizedCrop((22, 28)), RandomHorizontalFlip()], 2), View([CenterCrop(30), FULL_AFFINE])
+    assert_moves_as_torchvision(Recipe(views=views), SIZES, ties=0.02)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [RandomRotation((-90, 90))],
+        [RandomRotation((30, 30), center=(3, 40))],
+        [RandomRotation((180, 180))],
+        [RandomAffine((0, 0), (0.4, 0.4), (1, 1), (0, 0, 0, 0))],
+        [RandomAffine((0, 0), (0, 0), (0.5, 2), (0, 0, 0, 0))],
+        [RandomAffine((0, 0), (0, 0), (1, 1), (-40, 40, 0, 0))],
+        [RandomAffine((-170, 170), (0.1, 0.2), (0.7, 1.4), (-30, 30, -20, 20), center=(5, 6))],
+        [FULL_AFFINE, RandomHorizontalFlip(), RandomRotation((-45, 45)), RandomVerticalFlip()],
+        [RandomPerspective(0.5, 1.0)],
+        [RandomPerspective(0.9, 0.5), ColorJitter(0.3), RandomHorizontalFlip(1)],
+        [RandAugment(3, 20)],
+        [RandAugment(2, 9, num_magnitude_bins=11), RandomHorizontalFlip()],
+        [TrivialAugmentWide()],
+        *([AutoAugment(policy)] for policy in POLICIES),
+    ],
+    ids=str,
+)
+def test_warps_move_targets_as_torchvision_does(transforms: list[Transform]) -> None:
+    """torchvision finds a mask's pixels by other roundings, so that a few that are equally near may differ."""
+    assert_moves_as_torchvision(Recipe([RandomResizedCrop((44, 38)), *transforms]), SIZES * 3, ties=0.02)
+
+
+SIDES = st.integers(5, 50)
+PAIRS = st.tuples(SIDES, SIDES)
+PLACING = st.one_of(
+    st.builds(Resize, SIDES | PAIRS),
+    st.builds(RandomResizedCrop, PAIRS, st.just((0.2, 1.0))),
+    st.builds(CenterCrop, PAIRS),
+    st.builds(RandomCrop, PAIRS, st.integers(0, 4)),
+    st.builds(Pad, st.tuples(*[st.integers(0, 9)] * 4)),
+    st.builds(RandomHorizontalFlip),
+    st.builds(RandomVerticalFlip),
+)
+WARPING = st.sampled_from(
+    [FULL_AFFINE, RandomRotation((-20, 90)), RandomPerspective(0.4), RandomHorizontalFlip(), RandomVerticalFlip()]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PLACING, max_size=6), PAIRS, st.lists(WARPING, max_size=3), st.lists(PAIRS, min_size=1, max_size=3))
+def test_chains_move_targets_as_torchvision_does(
+    placing: list[Transform], last: tuple[int, int], warps: list[Transform], sizes: list[tuple[int, int]]
+) -> None:
+    changing = [ColorJitter(0.1), *warps] if warps else []
+    assert_moves_as_torchvision(Recipe([*placing, CenterCrop(last), *changing]), sizes, ties=0.05 if warps else 0.0)
+
+
+# --- the pixels themselves
+
+
+def picture_of(mask: np.ndarray) -> np.ndarray:
+    return np.repeat(mask[:, :, None].astype(np.uint8), 3, 2)
+
+
+def test_masks_move_bit_for_bit_as_the_graph_moves_pixels_to_the_nearest() -> None:
+    warps = [FULL_AFFINE, RandomHorizontalFlip(), RandomRotation((90, 90)), RandomPerspective(0.5, 0.5, "nearest")]
+    compose = Compose([RandomCrop((45, 38), 3), RandomVerticalFlip(), RandomApply(warps[:1]), *warps], dtype="uint8")
+    masks = [np.random.default_rng(row).integers(1, 256, SIZES[row % 4]) for row in range(12)]
+    pictures = compose([picture_of(mask) for mask in masks], seed=7)
+    [view] = compose.draw(Draws(7, 0, np.arange(12)), np.array([mask.shape for mask in masks])).views
+    for row, mask in enumerate(masks):
+        np.testing.assert_array_equal(move_mask(mask, row, view, 0), pictures[row, 0].numpy())
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [RandomResizedCrop((120, 160), (0.5, 1)), RandomHorizontalFlip()],
+        [Resize(150), Pad(20), RandomCrop((140, 150)), RandomVerticalFlip()],
+        [RandomResizedCrop((120, 160)), ColorJitter(0.2), RandomHorizontalFlip()],
+        [Resize((120, 160)), FULL_AFFINE],
+        [Resize((120, 160)), RandomChoice([RandomPerspective(0.3, 1), RandomRotation(45)]), RandAugment(1, 5)],
+    ],
+    ids=str,
+)
+def test_a_moved_box_encloses_the_pixels_that_were_in_it(transforms: list[Transform]) -> None:
+    count, size, box = 8, (200, 300), np.array([[100, 60, 190, 150]])
+    picture = np.zeros((*size, 3), np.uint8)
+    picture[60:150, 100:190] = 255
+    compose = Compose(transforms, dtype="uint8")
+    pictures = compose([picture] * count, seed=7).amax(1).numpy()
+    [view] = compose.draw(Draws(7, 0, np.arange(count)), np.array([size] * count)).views
+    boxes = move_boxes(np.repeat(box, count, 0), np.arange(count), view)
+    for (left, top, right, bottom), shown in zip(boxes, pictures):
+        rows, columns = np.nonzero(shown > 127)
+        assert len(rows)
+        found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+        assert (found[:2] >= [left - 1, top - 1]).all()
+        assert (found[2:] <= [right + 1, bottom + 1]).all()
+        if not view.program.choices:
+            np.testing.assert_allclose(found, [left, top, right, bottom], atol=1)
+
+
+# --- turned pictures
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_targets_of_turned_pictures_move(orientation: int) -> None:
+    height, width = 5, 7
+    placements = [Placement.whole(np.array([[height, width]] * 2))]
+    placements.append(placements[-1].orient(np.array([1, orientation])))
+    placements.append(placements[-1].crop(np.array([[1, 1]]), np.array([[3, 4]])))
+    placements.append(placements[-1].flip(1, np.array([True, True])))
+    view = DrawnView((3, 4), tuple(placements), Program(np.zeros((2, 0)), np.zeros((2, 0, 14)), ()), None)  # type: ignore[arg-type]
+    mask = np.arange(1, height * width + 1).reshape(height, width)
+    stored = Image.fromarray(mask.astype(np.uint8))
+    stored.getexif()[0x112] = orientation
+    expected = np.array(ImageOps.exif_transpose(stored))[1:4, 1:5][:, ::-1]
+    moved = move_mask(mask, 1, view, 0)
+    np.testing.assert_array_equal(moved, expected)
+    assert move_mask(mask, 0, view, 0)[0, 0] == mask[1, 4]
+    for y, x in np.ndindex(moved.shape):  # a pixel's box and point
+        before = np.argwhere(mask == moved[y, x])[:, ::-1].astype(float)
+        box = np.concatenate([before, before + 1], 1)
+        assert move_points(before, np.array([1]), view).tolist() == [[x, y]]
+        assert move_boxes(box, np.array([1]), view).tolist() == [[x, y, x + 1, y + 1]]
+
+
+def test_a_resize_of_a_turned_picture_is_that_of_the_upright_one() -> None:
+    whole = Placement.whole(np.array([[40, 60]])).orient(np.array([6]))
+    move = find_move(
+        whole, whole.resized_crop(np.array([[10, 5]]), np.array([[30, 20]]), np.array([[90, 50]]), "bilinear", True)
+    )
+    assert move.cut.tolist() == [[10, 5, 40, 25]]
+    assert move.resized.tolist() == [[90, 50]]
+    assert move.shown.tolist() == [[0, 0, 90, 50]]
+    assert not move.transposed.any()
+    assert not move.flipped.any()
+
+
+# --- the rest
+
+
+def view_of(transforms: Sequence[Transform], sizes: Sequence[tuple[int, int]] = SIZES) -> DrawnView:
+    return Recipe(transforms).draw(Draws(7, 0, np.arange(len(sizes))), np.array(sizes)).views[0]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64])
+def test_instance_masks_move_together_and_show_the_fill_outside(dtype: type[np.integer]) -> None:
+    view = view_of([CenterCrop((50, 50)), RandomRotation((45, 45))])
+    masks = np.random.default_rng(0).integers(0, 200, (3, 24, 37)).astype(dtype)
+    moved = move_mask(masks, 0, view, 255)
+    assert moved.dtype == dtype
+    for mask, each in zip(masks, moved):
+        np.testing.assert_array_equal(each, move_mask(mask, 0, view, 255))
+    assert (moved[0] == 255).sum() > 50 * 50 - 24 * 37 - 50
+    assert moved[0, 0, 0] == 255
+    assert move_mask(masks[:0], 0, view, 255).shape == (0, 50, 50)
+
+
+def test_samples_move_alone_as_among_others() -> None:
+    view = view_of([RandomHorizontalFlip(), RandomResizedCrop(30), FULL_AFFINE], SIZES * 2)
+    boxes, rows = np.concatenate([targets_in(*size, 0)[0] for size in SIZES * 2]), np.repeat(np.arange(8), 6)
+    together = move_boxes(boxes, rows, view)
+    backwards = move_boxes(boxes[::-1], rows[::-1], view)[::-1]
+    np.testing.assert_array_equal(together, backwards)
+    for row in range(8):
+        alone = move_boxes(boxes[rows == row], np.zeros(6, int), view.take([row]))
+        np.testing.assert_array_equal(together[rows == row], alone)
+
+
+def test_no_boxes_and_no_points_are_none_after_moving() -> None:
+    view, none = view_of([CenterCrop(20), RandomRotation(20), RandomHorizontalFlip(1)]), np.zeros(0, int)
+    assert move_boxes(np.zeros((0, 4)), none, view).shape == (0, 4)
+    assert move_points(np.zeros((0, 2)), none, view).shape == (0, 2)
+
+
+def test_moving_changes_no_input() -> None:
+    view, rows = view_of([CenterCrop(20), RandomHorizontalFlip(1), RandomRotation(20)]), np.zeros(6, int)
+    inputs = targets_in(*SIZES[0], 0)
+    copies = [each.copy() for each in inputs]
+    move_boxes(inputs[0], rows, view), move_points(inputs[1], rows, view), move_mask(inputs[2], 0, view, 9)
+    for each, copy in zip(inputs, copies):
+        np.testing.assert_array_equal(each, copy)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [CenterCrop(10)],
+        [RandomHorizontalFlip(), CenterCrop(10)],
+        [RandomHorizontalFlip(), CenterCrop(10), RandomHorizontalFlip(), RandomVerticalFlip()],
+        [CenterCrop(10), ColorJitter(0.1), RandomHorizontalFlip(), RandomVerticalFlip()],
+        [RandomHorizontalFlip(), CenterCrop(10), ColorJitter(0.1), RandomHorizontalFlip(), RandomVerticalFlip()],
+    ],
+    ids=str,
+)
+def test_flipped_samples_show_their_columns_from_right_to_left(transforms: list[Transform]) -> None:
+    view = view_of(transforms, [(20, 20)] * 20)
+    columns = np.tile(np.arange(20), (20, 1))
+    moved = [move_mask(columns, row, view, 0)[5] for row in range(20)]
+    assert which_are_flipped(view).tolist() == [bool(row[0] > row[-1]) for row in moved]
+
+
+def test_points_are_inside_where_torchvision_keeps_them() -> None:
+    view = view_of([CenterCrop((10, 20))])
+    points = np.array([[0, 0], [19.5, 9.5], [20, 5], [5, 10], [-0.1, 5], [5, -0.1], [19, 9]])
+    _, kept = F.sanitize_keypoints(torch.from_numpy(points), canvas_size=view.shape)
+    assert are_inside(points, view).tolist() == kept.tolist() == [True, True, False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "masks_only", "message"),
+    [
+        ([CenterCrop(10), AugMix()], False, "RandAugment"),
+        ([CenterCrop(10), RandomApply([RandomChoice([ColorJitter(0.1), AugMix()])])], True, "RandAugment"),
+        ([Pad(3, padding_mode="reflect"), CenterCrop(10)], False, "'reflect'.*\"constant\""),
+        ([RandomCrop(20, 3, padding_mode="edge")], False, "'edge'.*\"constant\""),
+    ],
+)
+def test_recipes_that_targets_cannot_follow_are_refused(
+    transforms: list[Transform], masks_only: bool, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_recipe_moves(Recipe(transforms), masks_only=masks_only)
+
+
+def test_recipes_that_targets_can_follow_are_not_refused() -> None:
+    check_recipe_moves(Recipe([RandomCrop(20, 3), AutoAugment(), FULL_AFFINE, Normalize((0, 0, 0), (1, 1, 1))]))
+    check_recipe_moves(Recipe([RandomCrop(20, 3, padding_mode="edge")]), masks_only=True)
+
+
+def test_the_examples_give_what_they_say() -> None:
+    assert doctest.testmod(moving).failed == 0
+    assert doctest.testmod(moving).attempted > 10

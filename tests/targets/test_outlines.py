@@ -1,0 +1,302 @@
+"""Masks of COCO's run lengths and polygons, against pycocotools, which defines them; and what is refused."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from pycocotools import mask as coco
+
+from gpuloader.targets.outlines import decode_rle, fill_polygons, parse_outlines
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy")  # pycocotools'
+
+Polygons = list[list[float]]
+
+NAN, INFINITE = float("nan"), float("inf")
+SIZES = st.tuples(st.integers(1, 30), st.integers(1, 30))
+SQUARE = [1, 1, 3, 1, 3, 3, 1, 3]
+
+
+def filled_by_coco(polygons: Polygons, height: int, width: int) -> NDArray[np.uint8]:
+    return coco.decode(coco.merge(coco.frPyObjects(polygons, height, width)))
+
+
+def text_by_coco(mask: NDArray[np.uint8]) -> dict[str, Any]:
+    encoded = coco.encode(np.asfortranarray(mask))
+    return {"size": encoded["size"], "counts": encoded["counts"].decode()}
+
+
+def counts_of(mask: NDArray[np.uint8]) -> list[int]:
+    changes = np.flatnonzero(np.diff(mask.ravel(order="F"), prepend=0))
+    return np.diff(changes, prepend=0, append=mask.size).tolist()
+
+
+def disk(height: int, width: int) -> NDArray[np.uint8]:
+    y, x = np.ogrid[:height, :width]
+    return ((x - width / 3) ** 2 + (y - height / 2) ** 2 < (width / 4) ** 2).astype(np.uint8)
+
+
+# --- run lengths
+
+
+@pytest.mark.parametrize(
+    "mask",
+    {
+        "nothing": np.zeros((4, 6), np.uint8),
+        "everything": np.ones((4, 6), np.uint8),
+        "one pixel": np.ones((1, 1), np.uint8),
+        "a row": np.array([[0, 1, 1, 0, 1]], np.uint8),
+        "each second pixel, from the first": np.resize(np.array([1, 0], np.uint8), (5, 7)),
+        "a disk": disk(40, 60),
+        "long runs": disk(1000, 2000),
+        "more runs than fit a byte": np.random.default_rng(0).integers(0, 2, (100, 90), np.uint8),
+    }.values(),
+)
+def test_a_mask_comes_back_from_its_runs(mask: NDArray[np.uint8]) -> None:
+    for rle in (text_by_coco(mask), {"size": list(mask.shape), "counts": counts_of(mask)}):
+        decoded = decode_rle(rle, *mask.shape)
+        assert decoded.dtype == np.uint8
+        assert decoded.flags.c_contiguous
+        np.testing.assert_array_equal(decoded, mask)
+
+
+@settings(max_examples=60, deadline=None)
+@given(mask=SIZES.flatmap(lambda size: arrays(np.uint8, size, elements=st.integers(0, 1))))
+def test_any_mask_comes_back_from_its_runs(mask: NDArray[np.uint8]) -> None:
+    np.testing.assert_array_equal(decode_rle(text_by_coco(mask), *mask.shape), mask)
+    np.testing.assert_array_equal(decode_rle({"size": list(mask.shape), "counts": counts_of(mask)}, *mask.shape), mask)
+
+
+@settings(max_examples=60, deadline=None)
+@given(beginning=st.lists(st.integers(0, 3), max_size=40))
+def test_runs_may_be_empty(beginning: list[int]) -> None:
+    counts = [*beginning, 40]
+    size = [sum(counts), 1]
+    expected = coco.decode(coco.frPyObjects({"size": size, "counts": counts}, *size))
+    np.testing.assert_array_equal(decode_rle({"size": size, "counts": counts}, *size), expected)
+
+
+# --- polygons
+
+
+@pytest.mark.parametrize(
+    "polygons",
+    {
+        "a square": [SQUARE],
+        "turned the other way": [[1, 1, 1, 3, 3, 3, 3, 1]],
+        "closed": [[*SQUARE, 1, 1]],
+        "a point twice": [[1, 1, 1, 1, 3, 1, 3, 3]],
+        "a triangle with fractions": [[0.3, 1.7, 8.9, 2.2, 4.45, 7.77]],
+        "points on the rounded half": [[0.1, 0.3, 7.5, 0.5, 7.1, 6.9, 0.7, 6.5]],
+        "a line": [[1, 1, 8, 6, 1, 1]],
+        "one point": [[4, 4, 4, 4, 4, 4]],
+        "smaller than a pixel": [[4.1, 4.1, 4.3, 4.1, 4.3, 4.3]],
+        "all of the image": [[0, 0, 10, 0, 10, 8, 0, 8]],
+        "beyond it on all sides": [[-10, -8, 20, -8, 20, 16, -10, 16]],
+        "partly outside": [[-5.2, 3, 4, -7.9, 15.3, 5, 6, 14.2]],
+        "wholly outside": [[11, 2, 15, 2, 15, 6]],
+        "across itself": [[1, 1, 8, 6, 8, 1, 1, 6]],
+        "two that overlap": [[0, 0, 6, 0, 6, 5, 0, 5], [3, 2, 9, 2, 9, 7, 3, 7]],
+        "one in another": [[0, 0, 9, 0, 9, 7, 0, 7], [3, 2, 6, 2, 6, 5, 3, 5]],
+        "the same twice": [SQUARE, SQUARE],
+        "steep edges": [[2, 0, 3.3, 7.9, 4.1, 0.2, 5.8, 7.7, 7, 0]],
+    }.values(),
+)
+def test_polygons_are_filled_as_by_pycocotools(polygons: Polygons) -> None:
+    filled = fill_polygons(polygons, 8, 10)
+    assert filled.dtype == np.uint8
+    np.testing.assert_array_equal(filled, filled_by_coco(polygons, 8, 10))
+
+
+@st.composite
+def polygons_in_an_image(draw: st.DrawFn) -> tuple[Polygons, int, int]:
+    height, width = draw(SIZES)
+    fineness = draw(st.sampled_from([1, 2, 5, 10, 1000]))
+
+    def coordinate(size: int) -> st.SearchStrategy[float]:
+        return st.integers(-size * fineness, 2 * size * fineness).map(lambda steps: steps / fineness)
+
+    point = st.tuples(coordinate(width), coordinate(height))
+    polygon = st.lists(point, min_size=3, max_size=12).map(lambda points: [each for both in points for each in both])
+    return draw(st.lists(polygon, min_size=1, max_size=4)), height, width
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=polygons_in_an_image())
+def test_any_polygons_are_filled_as_by_pycocotools(drawn: tuple[Polygons, int, int]) -> None:
+    np.testing.assert_array_equal(fill_polygons(*drawn), filled_by_coco(*drawn))
+
+
+# --- annotations
+
+
+@pytest.mark.parametrize("height_and_width", [(480, 640), (640, 480)])
+def test_instances_have_a_mask_each_in_their_order(height_and_width: tuple[int, int]) -> None:
+    height, width = height_and_width
+    mask = disk(height, width)
+    ring = [[50 + 40 * np.cos(t), 90 + 60 * np.sin(t)] for t in np.linspace(0, 6.2, 50)]
+    polygons: list[Polygons] = [
+        [np.ravel(ring).tolist(), SQUARE],
+        [SQUARE],
+        [[width + 1, 0, width + 9, 0, width + 1, 9]],
+    ]
+    annotations = [
+        {"segmentation": polygons[0]},
+        {"segmentation": text_by_coco(mask)},
+        {"segmentation": polygons[1]},
+        {"segmentation": {"size": [height, width], "counts": counts_of(mask)}},
+        {"segmentation": polygons[2]},
+    ]
+    first, second, third = (filled_by_coco(each, height, width) for each in polygons)
+    masks = parse_outlines(annotations, height, width)
+    np.testing.assert_array_equal(masks, np.stack([first, mask, second, mask, third]))
+    np.testing.assert_array_equal(parse_outlines(polygons, height, width), np.stack([first, second, third]))
+
+
+def test_a_background_has_no_masks() -> None:
+    masks = parse_outlines([], 3, 5)
+    assert (masks.shape, masks.dtype) == ((0, 3, 5), np.uint8)
+
+
+def test_the_key_of_an_outline_is_what_it_is_said_to_be() -> None:
+    [mask] = parse_outlines([{"rle": {"size": [1, 2], "counts": [1, 1]}}], 1, 2, "rle")
+    assert mask.tolist() == [[0, 1]]
+
+
+# --- what is refused
+
+
+def runs(counts: object, size: object = (2, 3)) -> dict[str, object]:
+    return {"size": list(size) if isinstance(size, tuple) else size, "counts": counts}
+
+
+def decoded(value: Any) -> object:  # noqa: ANN401
+    return decode_rle(value, 2, 3)
+
+
+def filled(value: object) -> object:
+    return fill_polygons(value, 2, 3)
+
+
+def outlined(value: object) -> object:
+    return parse_outlines(value, 2, 3)
+
+
+Row = tuple[Callable[[Any], object], object, str]
+
+REFUSED: list[Row] = [
+    (decoded, {}, "the mask has the size None: allowed is the image's, [2, 3]"),
+    (decoded, runs([6], (3, 2)), "the mask has the size [3, 2]: allowed is the image's, [2, 3]"),
+    (decoded, runs([6], "23"), "the mask has the size '23': allowed is the image's, [2, 3]"),
+    (decoded, {"size": [2, 3]}, "the counts of the mask is None: allowed is a list of at most 7"),
+    (decoded, runs([5]), "the mask has the counts [5]: allowed are integers with the sum 2 x 3"),
+    (decoded, runs([7]), "the mask has 7: allowed are finite numbers from -6 to 6"),
+    (decoded, runs([6, -1, 1]), "the mask has the counts [6, -1, 1]: allowed are integers with the sum 2 x 3"),
+    (decoded, runs([1.5, 4.5]), "the mask has the counts [1.5, 4.5]: allowed are integers with the sum 2 x 3"),
+    (decoded, runs([NAN]), "the mask has nan: allowed are finite numbers"),
+    (decoded, runs([10**30]), "the mask has 10000"),
+    (decoded, runs([6, [0]]), "the mask has [0]: allowed are finite numbers"),
+    (decoded, runs([6, "0"]), "the mask has '0': allowed are finite numbers"),
+    (decoded, runs([True, 5]), "the mask has True: allowed are finite numbers"),
+    (decoded, runs([]), "the mask has the counts []: allowed are integers"),
+    (decoded, runs([1, 1, 1, 1, 1, 1, 0, 0]), "is a list of 8: allowed is a list of at most 7"),
+    (decoded, runs(""), "the mask has the counts '': allowed are integers with the sum 2 x 3"),
+    (decoded, runs("5"), "the mask has the counts '5': allowed are integers with the sum 2 x 3"),
+    (decoded, runs("6`"), "the mask has the counts '6`': allowed are at most 7 as pycocotools writes them"),
+    (decoded, runs("6/"), "the mask has the counts '6/': allowed are at most 7"),
+    (decoded, runs("6\u00f0"), "allowed are at most 7"),
+    (decoded, runs("\ud800"), "allowed are at most 7"),
+    (decoded, runs("11111100"), "the mask has the counts '11111100': allowed are at most 7"),
+    (decoded, runs("ooooooo0"), "allowed are at most 7 as pycocotools writes them"),
+    (decoded, runs("oooooo?"), "allowed are integers with the sum 2 x 3"),
+    (decoded, runs("6O1"), "the mask has the counts '6O1': allowed are integers with the sum 2 x 3"),  # 6, -1, 1
+    (decoded, runs(b"6"), "the counts of the mask is b'6': allowed is a list of at most 7"),
+    (filled, [], "the outline is empty: allowed are polygons and run lengths"),
+    (filled, "abc", "the outline is 'abc': allowed is a list of at most 10,000"),
+    (filled, SQUARE, "the outline has 1: allowed are x, y, x, y ... of 3 points or more"),
+    (filled, [[0, 0, 1, 1]], "the outline has [0, 0, 1, 1]: allowed are x, y, x, y ... of 3 points"),
+    (filled, [[0, 0, 1, 1, 2, 2, 3]], "the outline has a list of 7: allowed are x, y, x, y"),
+    (filled, [[0, 0, 1, 1, 2, NAN]], "the outline has nan: allowed are finite numbers"),
+    (filled, [[0, 0, 1, 1, 2, INFINITE]], "the outline has inf: allowed are finite numbers"),
+    (filled, [[0, 0, 1, 1, 2, "2"]], "the outline has '2': allowed are finite numbers"),
+    (filled, [[0, 0, 1, 1, 2, [2]]], "the outline has [2]: allowed are finite numbers"),
+    (
+        filled,
+        [[0, 0, 1, 1, 6.5, 2]],
+        "the outline has the point [6.5, 2.0]: allowed are x from -3 to 6, y from -2 to 4",
+    ),
+    (filled, [[0, 0, 1, 1, 2, -2.5]], "the outline has the point [2.0, -2.5]: allowed are x from -3 to 6, y from"),
+    (outlined, [{"segmentation": [SQUARE]}, {}], "annotations[1] is {}: allowed is an object with the key 'segmentat"),
+    (outlined, [{"segmentation": None}], "annotations[0]['segmentation'] is None: allowed is a list"),
+    (outlined, [[[0, 0, 1, 0, 1, 1]], [[0, 0, 1, 0, 1, 9]]], "annotations[1] has the point [1.0, 9.0]: allowed"),
+    (
+        outlined,
+        [{"segmentation": runs([1])}],
+        "annotations[0]['segmentation'] has the counts [1]: allowed are integers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "value", "message"), REFUSED, ids=[repr(value) for _, value, _ in REFUSED])
+def test_what_cannot_be_used_is_named(parse: Callable[[object], object], value: object, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse(value)
+    assert message in str(raised.value)
+
+
+LARGE = (2000, 3000)
+STRIPES = (np.arange(LARGE[0] * LARGE[1]) % 2 * (np.arange(LARGE[0] * LARGE[1]) < 600_000)).astype(np.uint8)
+STRIPES = STRIPES.reshape(LARGE, order="F")
+ZIGZAG = [[-LARGE[1], 0, 2 * LARGE[1], LARGE[0]] * 1000]
+
+HUGE: dict[str, Row] = {
+    "a run of all": (
+        lambda value: decode_rle(value, *LARGE),
+        runs([6 * 10**6 + 1], LARGE),
+        "finite numbers from -6,000",
+    ),
+    "a text of large runs": (decoded, runs("o" * 6 + "?" + "0"), "integers with the sum 2 x 3"),
+    "sums that overflow": (lambda value: decode_rle(value, *LARGE), runs("oooooo?" * 100_000, LARGE), "with the sum"),
+    "more runs than pixels": (decoded, runs([0] * 10**6 + [6]), "a list of 1,000,001: allowed is a list of at most 7"),
+    "a text of them": (decoded, runs("0" * 10**6), "allowed are at most 7"),
+    "very many runs": (lambda value: decode_rle(value, *LARGE), runs([0] * 1_000_001, LARGE), "at most 1,000,000"),
+    "runs of all": (
+        lambda value: parse_outlines(value, *LARGE),
+        [{"segmentation": text_by_coco(STRIPES)}] * 2,
+        "allowed are at most 399,999 as pycocotools writes them",
+    ),
+    "a polygon": (filled, [[0, 0] * 10**6], "the outline has point 1,000,000: allowed are 100,000"),
+    "polygons": (filled, [[0] * 6] * 10**6, "the outline is a list of 1,000,000: allowed is a list of at most 10,000"),
+    "points of all": (outlined, [[[0] * 600] * 400] * 10_000, "annotations[0] has point 100,200: allowed are 100,000"),
+    "edges across the image": (lambda value: fill_polygons(value, *LARGE), ZIGZAG, "cross 6,000,000 columns"),
+    "masks": (
+        lambda value: parse_outlines(value, *LARGE),
+        [[SQUARE]] * 179,
+        "179 masks of 2000 x 3000 pixels: allowed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parse", "value", "message"), HUGE.values(), ids=HUGE)
+def test_what_is_huge_is_refused_at_once(parse: Callable[[object], object], value: object, message: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError) as raised:
+        parse(value)
+    assert time.process_time() - start < 1  # it takes some milliseconds
+    assert message in str(raised.value)
+    assert len(str(raised.value)) < 300
+    tracemalloc.start()
+    with pytest.raises(ValueError):
+        parse(value)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 60e6
