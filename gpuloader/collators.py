@@ -216,7 +216,7 @@ def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
     return in_parts(as_arrays)(components)
 
 
-def _array(component: bytes) -> NDArray[Any]:
+def read_array(component: bytes) -> NDArray[Any]:
     """Reads what `numpy.save` wrote; checks the size first, because numpy allocates what the header says.
 
     Raises:
@@ -241,7 +241,7 @@ def _array(component: bytes) -> NDArray[Any]:
 
 
 def _numbers(component: bytes) -> NDArray[Any]:
-    array = _array(component)
+    array = read_array(component)
     if array.dtype.char not in _NUMBERS:
         raise ValueError(f"an array of {array.dtype} cannot become a tensor: use `as_arrays` for this field")
     return array
@@ -334,7 +334,7 @@ _PARTS: dict[int, Parsing] = {  # by id: a user's collator may not be hashable
     id(as_integers): Parsing(lambda component: np.int64(int(component)), partial(np.array, dtype=np.int64)),
     id(as_floats): Parsing(lambda component: _float32(float(component)), partial(np.array, dtype=np.float32)),
     id(as_vectors): Parsing(_vector, _stack_vectors),
-    id(as_arrays): Parsing(_array, list),
+    id(as_arrays): Parsing(read_array, list),
     id(stacked): Parsing(_numbers, _stack),
     id(padded): Parsing(_rows, _pad),
 }

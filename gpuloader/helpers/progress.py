@@ -44,7 +44,7 @@ class LongWork:
 
 def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:
     """Yields the items; after 2 seconds the log says how many they were; in a terminal a bar does, if `shown`."""
-    work, late = LongWork(f"{title}: %s of %s"), time.monotonic() + _SILENT_SECONDS
+    work, late = LongWork("%s: %s of %s"), time.monotonic() + _SILENT_SECONDS
     shown = shown and sys.stderr.isatty()
     with ExitStack() as stack:
         bar = None
@@ -55,7 +55,7 @@ def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> It
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=number)
             elif not shown:
-                work.reached(number, total)
+                work.reached(title, number, total)
             yield item
 
 

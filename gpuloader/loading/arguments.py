@@ -22,6 +22,7 @@ from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
 from gpuloader.plan import Shuffle
+from gpuloader.recipe import Recipe
 
 _log = logging.getLogger("gpuloader")
 
@@ -197,8 +198,18 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
     if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
         _log.warning(
             "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
-            "in them are those of the stored images, not of the delivered ones. Boxes, Mask and Keypoints move",
+            "in them are those of the stored images, not of the delivered ones. Use Boxes, Mask or Keypoints",
             ", ".join(named),
+        )
+
+
+def warn_of_turned(recipe: Recipe, turned: int) -> None:
+    """Logs a warning if pictures with targets are turned by their EXIF orientation, and the recipe does not say how."""
+    if turned and recipe.orientation == "off":
+        _log.warning(
+            "%s turned by their EXIF orientation: targets count in the pictures as they are stored; if yours count in "
+            "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
+            f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
         )
 
 
@@ -214,7 +225,7 @@ def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], o
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
         if not (parsing is None or isinstance(parsing, Component) or callable(parsing)):
             raise ConfigError(
-                f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, or a Field"
+                f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, a Field or a target"
             )
         field: Component
         if isinstance(parsing, Component):

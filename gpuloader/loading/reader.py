@@ -25,6 +25,7 @@ from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
+from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
@@ -55,7 +56,7 @@ class EncodedBatch:
         drawn: what the recipe draws for them.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
-        fields: by name, what is made of the b values; empty if b is 0.
+        fields: by name, what is made of the b values; only targets if b is 0.
         bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
         arena: the memory behind `images`; free again when the graph is done with the batch.
         reading_seconds: the time for reading the images' bytes.
@@ -167,7 +168,7 @@ class Reader:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
         if not self._run.fields or self._run.recipe.orientation != "apply":
             return size
-        turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= 5  # rows and columns exchanged
+        turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= FIRST_TRANSPOSED
         return (size[1], size[0]) if turned else size
 
     def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:

@@ -24,6 +24,7 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
     warn_of_places,
+    warn_of_turned,
 )
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
@@ -208,6 +209,8 @@ def resolve_run(
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    if any(each.is_target for each in parsed_fields.values()) and here.local_rank == 0:
+        warn_of_turned(recipe, int((shards.column("orientation") > 1).sum()))
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
     check_components(shards, required, positions, known_bad)

@@ -15,14 +15,12 @@ from gpuloader.errors import NoSamplesError, PackError
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.images.header import image_header
 from gpuloader.images.limits import Refused
-from gpuloader.images.orientation import image_orientation
+from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientation
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.pack.records import OpenedSource, Sample, file_sizes, fingerprint, key_below, number_labels, read_picture
 
 MASK = "mask.png"
 """The extension of a mask: not "png", which could be the picture's."""
-
-_FIRST_TURNED = 5  # EXIF orientations from here on swap width and height
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def _in_pixels(relative: bytes, image: bytes) -> bytes:
     height, width, _ = image_header(read)
     if not height:
         raise Refused("its size, by which its annotations are scaled, is not in a header of JPEG, PNG, WebP or BMP")
-    if image_orientation(read) >= _FIRST_TURNED:
+    if image_orientation(read) >= FIRST_TRANSPOSED:
         height, width = width, height
     content = json.loads(relative)
     for annotation in content["annotations"]:

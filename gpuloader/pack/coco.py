@@ -40,6 +40,8 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
         if not isinstance(category.get("name"), str) or not category["name"]:
             raise PackError(f"{file}: category {number} has no name")
     own = [categories[number]["name"] for number in ids]
+    if classes is not None and len(set(own)) < len(own):
+        raise PackError(f"{file}: several categories have one name, so they cannot be numbered by names")
     labels, names = renumber(own, classes, lambda i: f"{file}, category {ids[i]}")
     label_of = dict(zip(ids, labels, strict=True))
     id_of = {label: number for number, label in label_of.items()}

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading.fields import Ragged, under
 from gpuloader.recipe import DrawnView, Shape
-from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column
+from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column, to_pixels
 from gpuloader.targets.moving import move_boxes
 from gpuloader.targets.target import Target, samples_of
 
 _BESIDE = "json:"
-_PADDING = {"f": 0.0, "i": -1, "b": False}
+_PADDING = {"f": 0.0, "i": -1}
+_FLOATS = ("area", "score")
 _FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
@@ -38,10 +40,11 @@ class Boxes(Target):
         format: of the boxes in the file: two corners, a corner and a size, or a centre and a size.
         relative: whether they are shares of the image's width and height, instead of pixels.
         labels: the key of the label in each annotation, or "json:NAME" of a list of labels beside the boxes.
-        keys: further keys of each annotation, such as "iscrowd"; each is a column. Numbers are int64, or float32 if
-            they have a fraction. "area" is float32, and is scaled with its box.
-        min_size: boxes that are narrower or lower, in pixels of the delivered image, are left out.
-        min_visibility: boxes of whose area less than this share, in [0, 1], is in the image are left out.
+        keys: further keys of each annotation, such as "iscrowd"; each is a column of int64. "area", which is scaled
+            with its box, and "score" are float32.
+        min_size: boxes that are narrower or lower, in pixels of the delivered image, are left out; above 0.
+        min_visibility: boxes of whose area, which is that of the upright box after a rotation, less than this share, in
+            [0, 1], is in the image are left out.
         pad_to: gives tensors (B, pad_to, 4), filled up with zeros (columns of integers with -1), and `boxes_count`,
             int64 (B,). None gives lists.
         required: whether a sample without annotations is an error. If not, it is a background picture: n is 0.
@@ -79,10 +82,24 @@ class Boxes(Target):
             raise ConfigError(f'Boxes({self.source!r}): allowed is "json:NAME"')
         if self.format not in _FORMATS:
             raise ConfigError(f"Boxes(format={self.format!r}): allowed are {', '.join(_FORMATS)}")
-        if not 0 <= self.min_visibility <= 1:
-            raise ConfigError(f"Boxes(min_visibility={self.min_visibility!r}): allowed is a share from 0 to 1")
-        if self.pad_to is not None and self.pad_to < 1:
-            raise ConfigError(f"Boxes(pad_to={self.pad_to!r}): allowed is at least 1, or None")
+        checks = {
+            "labels": (self.labels is None or isinstance(self.labels, str), 'a key, "json:NAME" and None'),
+            "keys": (
+                not isinstance(self.keys, str) and all(isinstance(key, str) for key in self.keys),
+                "a list of keys",
+            ),
+            "min_size": (isinstance(self.min_size, (int, float)) and self.min_size > 0, "a number above 0"),
+            "min_visibility": (
+                isinstance(self.min_visibility, (int, float)) and 0 <= self.min_visibility <= 1,
+                "a share from 0 to 1",
+            ),
+            "pad_to": (self.pad_to is None or is_integer(self.pad_to, 1), "an integer from 1 on, and None"),
+        }
+        for option, (is_allowed, allowed) in checks.items():
+            if not is_allowed:
+                raise ConfigError(f"Boxes({option}={getattr(self, option)!r}): allowed is {allowed}")
+        if len(set(self._parsed)) < len(self._parsed) or self.labels in self.keys:
+            raise ConfigError(f"Boxes(labels={self.labels!r}, keys={list(self.keys)!r}): a key is named twice")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,23 +123,24 @@ class Boxes(Target):
         if self.labels is not None and beside:
             labels = under(self.labels.removeprefix(_BESIDE), document, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
-        scale = np.array([size[1], size[0]] * 2) if self.relative else 1.0
-        return Annotated(parsed.boxes * scale, columns)
+        boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
+        return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
     def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
         """Yields the boxes and the columns."""
         counts = np.array([len(value.boxes) for value in values], np.int64)
         samples = samples_of(counts)
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
-        boxes = move_boxes(before, samples, view)
-        kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1)
+        height, width = view.shape
+        boxes = np.clip(move_boxes(before, samples, view), 0, [width, height, width, height])
+        kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1) & (areas(before) > 0)
         if self.min_visibility:
             whole = areas(move_boxes(before, samples, view, clamped=False))
             kept &= areas(boxes) >= self.min_visibility * whole
         counts = np.bincount(samples[kept], minlength=len(values))
         yield "", self._gathered(boxes[kept].astype(np.float32), counts)
         for name in self._parsed:
-            column = _joined([value.columns[name] for value in values], name)
+            column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])
             if name == "area":
                 scale = areas(boxes) / np.maximum(areas(before), np.finfo(np.float64).tiny)
                 column = (column * scale).astype(np.float32)
@@ -148,7 +166,11 @@ def areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return (boxes[:, 2:] - boxes[:, :2]).prod(1)
 
 
-def _joined(columns: Sequence[NDArray[Any]], name: str) -> NDArray[Any]:
-    """Joins a column of several samples; those without rows do not decide its type."""
-    usual = np.float32 if name == "area" else np.int64
-    return np.concatenate([column for column in columns if len(column)] or [np.zeros(0, usual)])
+def _dtype(name: str) -> type[np.float32 | np.int64]:
+    return np.float32 if name in _FLOATS else np.int64
+
+
+def _typed(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    if len(column) and column.dtype.kind == "f" and name not in _FLOATS:
+        raise ValueError(f"{name} has fractions, such as {column[column % 1 != 0][:1].tolist()}: allowed are integers")
+    return column.astype(_dtype(name))

@@ -13,7 +13,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
 from gpuloader.targets.annotations import parse_points
-from gpuloader.targets.moving import are_inside, move_points, which_are_flipped
+from gpuloader.targets.moving import move_points, which_are_flipped
 from gpuloader.targets.target import Target, samples_of
 
 
@@ -27,8 +27,8 @@ class Keypoints(Target):
 
     Attributes:
         source: "json:NAME" of COCO's annotations, objects with "keypoints", or of a list with the points of each.
-        flip_pairs: numbers of points that change places when the image is flipped, such as a left and a right eye;
-            they count from 0.
+        flip_pairs: numbers of points, from 0, that change places when the image is flipped left to right, such as a
+            left and a right eye.
         required: whether a sample without annotations is an error. If not, n is 0 in it.
 
     Raises:
@@ -83,9 +83,9 @@ class Keypoints(Target):
         counts = np.array([n * k for n, k, _ in shapes], np.int64)
         samples = samples_of(counts)
         points = np.concatenate([np.zeros((0, 2)), *(points.reshape(-1, 2) for points, _ in values)])
-        moved = move_points(points, samples, view)
+        moved, shown = move_points(points, samples, view)
         visibility = np.concatenate([np.zeros(0, np.int64), *(seen.ravel() for _, seen in values)])
-        visibility[~are_inside(moved, view)] = 0
+        visibility[~shown] = 0
         of_one = np.repeat([k for _, k, _ in shapes], counts)
         first = np.cumsum(counts) - counts
         begins = (np.arange(len(points)) - first[samples]) % np.maximum(of_one, 1) == 0

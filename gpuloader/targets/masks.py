@@ -5,23 +5,22 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gpuloader.collators import read_array
 from gpuloader.errors import ConfigError
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
 from gpuloader.targets.moving import move_mask
-from gpuloader.targets.outlines import parse_outlines
+from gpuloader.targets.outlines import MOST_MASK_BYTES, parse_outlines
 from gpuloader.targets.target import Target
 
-_MOST_PIXELS = 1 << 28  # of all masks of a sample
 _MODES = ("1", "L", "P", "I", "I;16")
-_HEADER_BYTES = 10_000  # numpy's own bound
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Mask(Target):
         'png'
     """
 
+    may_repeat: ClassVar[bool] = True
+
     source: str
     fill: int = 0
     instances: bool = False
@@ -68,9 +69,9 @@ class Mask(Target):
             return parse_outlines([] if annotations is None else annotations, *size)
         if component is None:
             return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
-        mask = _read_png(component, size) if self.extension.endswith("png") else _read_array(component, size)
+        mask = _read_png(component, size) if self.extension.endswith("png") else _read_npy(component, size)
         if not self.instances:
-            return mask
+            return mask.astype(np.int64)
         numbers = np.unique(mask)
         numbers = numbers[numbers != 0]
         _check_pixels(len(numbers), size)
@@ -88,26 +89,23 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
-    _, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
+    file, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
     _check_shape(shape, size)
-    with Image.open(io.BytesIO(component), formats=("PNG",)) as picture:
-        if picture.mode not in _MODES:
-            raise ValueError(f"a PNG of the mode {picture.mode}: allowed are one channel and a palette")
-        try:
-            return np.asarray(picture).astype(np.int64 if picture.mode in ("I", "I;16") else np.uint8)
-        except (OSError, SyntaxError) as error:
-            raise ValueError(f"the PNG cannot be decoded: {error}") from None
+    try:
+        with Image.open(io.BytesIO(file), formats=("PNG",)) as picture:
+            if picture.mode not in _MODES:
+                raise ValueError(f"a PNG of the mode {picture.mode}: allowed are one channel and a palette")
+            return np.asarray(picture)
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"the PNG cannot be decoded: {error}") from None
 
 
-def _read_array(component: bytes, size: Shape) -> NDArray[Any]:
-    file = io.BytesIO(component)
-    if (version := np.lib.format.read_magic(file)) != (1, 0):
-        raise ValueError(f"version {version} of numpy's format: allowed is 1.0, as numpy.save writes it")
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_HEADER_BYTES)
-    if dtype.kind not in "iub":
-        raise ValueError(f"an array of {dtype}: allowed are integers")
-    _check_shape(shape, size)
-    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+def _read_npy(component: bytes, size: Shape) -> NDArray[Any]:
+    array = read_array(component)
+    if array.dtype.kind not in "iub":
+        raise ValueError(f"an array of {array.dtype}: allowed are integers")
+    _check_shape(array.shape, size)
+    return array
 
 
 def _check_shape(shape: Sequence[int], size: Shape) -> None:
@@ -116,5 +114,7 @@ def _check_shape(shape: Sequence[int], size: Shape) -> None:
 
 
 def _check_pixels(count: int, size: Shape) -> None:
-    if count * size[0] * size[1] > _MOST_PIXELS:
-        raise ValueError(f"{count:,} masks of {size[1]}x{size[0]} pixels: allowed are {_MOST_PIXELS:,} pixels in all")
+    if count * size[0] * size[1] > MOST_MASK_BYTES:
+        raise ValueError(
+            f"{count:,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_BYTES:,} pixels in all"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gpuloader.errors import ConfigError
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.target import Target
@@ -57,6 +58,9 @@ def to_detection(
         boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
             annotations as the boxes.
 
+    Raises:
+        ConfigError: `masks` names a mask of classes, which has no row for each box.
+
     Returns:
         B images (3, H, W), and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64, "image_id" (1,) int64,
         the sample's number; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints" (n, k, 3) float32; and
@@ -71,6 +75,10 @@ def to_detection(
         >>> sorted(targets[0]), images[0].shape
         (['boxes', 'image_id', 'labels'], torch.Size([3, 32, 48]))
     """
+    if masks is not None and isinstance(batch[masks], torch.Tensor):
+        raise ConfigError(
+            f'masks={masks!r} is a mask of classes: name a field with a mask for each object, Mask("json:NAME")'
+        )
     targets = []
     for row, number in enumerate(batch[f"{boxes}_number"]):
         target = {"boxes": batch[boxes][row], "image_id": batch["index"][row : row + 1]}

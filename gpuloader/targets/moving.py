@@ -25,7 +25,7 @@ from gpuloader.recipe.warps import mirror
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-Mask = NDArray[np.integer]
+Pixels = NDArray[np.integer]
 
 _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
@@ -135,7 +135,7 @@ def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = Tr
         >>> move_boxes(np.array([[20.0, 0, 60, 50]]), np.array([0]), drawn.views[0]).tolist()
         [[56.0, 0.0, 72.0, 25.0]]
     """
-    moved = _hulls(_place(boxes.reshape(-1, 2, 2), rows, view, last=0, clamped=clamped))
+    moved = _hulls(_place(boxes.reshape(-1, 2, 2), rows, view, last=0, clamped=clamped)[0])
     for warp in _warps(view):
         at = np.flatnonzero(warp.applied[rows])
         warped = _hulls(_warp(moved[at][:, _CORNERS], rows[at], warp))
@@ -145,8 +145,10 @@ def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = Tr
     return moved
 
 
-def move_points(points: Floats, rows: Ints, view: DrawnView) -> Floats:
+def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bools]:
     """Moves points to a view's output: (N, 2) x and y, as `move_boxes` does; a flip moves x to width - 1 - x.
+
+    Also returns, (N,) bool, whether the output shows them: neither a crop nor a warp left them outside on the way.
 
     Example:
         >>> import numpy as np
@@ -155,14 +157,17 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> Floats:
         >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
         >>> draws = Draws(0, 0, np.arange(1))
         >>> drawn = Compose([Resize((50, 80)), RandomHorizontalFlip(1)]).draw(draws, np.array([[100, 200]]))
-        >>> move_points(np.array([[20.0, 50]]), np.array([0]), drawn.views[0]).tolist()
-        [[71.0, 25.0]]
+        >>> move_points(np.array([[20.0, 50]]), np.array([0]), drawn.views[0])
+        (array([[71., 25.]]), array([ True]))
     """
-    moved = _place(points[:, None], rows, view, last=1, clamped=False)[:, 0]
+    placed, shown = _place(points[:, None], rows, view, last=1, clamped=False)
+    moved, shown = placed[:, 0], shown & are_inside(placed[:, 0], view)
     for warp in _warps(view):
         at = np.flatnonzero(warp.applied[rows])
-        moved[at] = _warp(moved[at, None], rows[at], warp)[:, 0] - warp.flipped[rows[at]]
-    return moved
+        warped = _warp(moved[at, None], rows[at], warp)[:, 0] - warp.flipped[rows[at]]
+        moved[at] = warped
+        shown[at] &= are_inside(warped, view)
+    return moved, shown
 
 
 def which_are_flipped(view: DrawnView) -> Bools:
@@ -172,27 +177,33 @@ def which_are_flipped(view: DrawnView) -> Bools:
 
 
 def are_inside(points: Floats, view: DrawnView) -> Bools:
-    """Finds, (N,) bool, the moved points that lie in the output: 0 <= x < width and 0 <= y < height."""
+    """Finds, (N,) bool, the points that lie in the output: 0 <= x < width and 0 <= y < height."""
     (x, y), (height, width) = points.T, view.shape
     return (x >= 0) & (x < width) & (y >= 0) & (y < height)
 
 
-def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> Floats:
-    """Moves (N, k, 2) points by the placements; a flip exchanges 0 and the side less `last`."""
+def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
+    """Moves (N, k, 2) points by the placements; a flip exchanges 0 and the side less `last`.
+
+    Also returns, (N,) bool, whether no crop left any of the k points outside.
+    """
+    shown = np.ones(len(points), np.bool_)
     for move in _moves(view):
         for box, clamps, scale in (
             (move.cut, move.clamps[:, 0], move.resized / _sides(move.cut)),
             (move.shown, move.clamps[:, 1], np.ones_like(move.resized)),
         ):
             points = points - box[rows, None, 1::-1]
+            ends = _sides(box)[rows, None, ::-1]
+            shown &= ((points >= 0) & (points < ends)).all((1, 2)) | ~clamps[rows]
             if clamped:
-                within = np.clip(points, 0, _sides(box)[rows, None, ::-1])
+                within = np.clip(points, 0, ends)
                 points = np.where(clamps[rows, None, None], within, points)
             points = points * scale[rows, None, ::-1]
         points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
         sides = np.where(move.transposed[:, None], _sides(move.shown)[:, ::-1], _sides(move.shown))
         points = np.where(move.flipped[rows, None, ::-1], (sides - last)[rows, None, ::-1] - points, points)
-    return points
+    return points, shown
 
 
 def _sides(boxes: Ints) -> Ints:
@@ -210,7 +221,7 @@ def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
     return moved[..., :2] / moved[..., 2:]
 
 
-def move_mask(mask: Mask, row: int, view: DrawnView, fill: int) -> Mask:
+def move_mask(mask: Pixels, row: int, view: DrawnView, fill: int) -> Pixels:
     """Moves the mask of one sample to a view's output: each pixel is the nearest one, as torchvision finds it.
 
     Args:
@@ -262,7 +273,7 @@ def _nearest(before: int, after: int) -> Ints:
     return np.minimum(places.astype(np.int64), before - 1)
 
 
-def _warp_mask(mask: Mask, matrices: list[NDArray[np.float32]], fill: int) -> Mask:
+def _warp_mask(mask: Pixels, matrices: list[NDArray[np.float32]], fill: int) -> Pixels:
     """Warps a mask by one matrix after the other, as the graph's kernel warps images: the nearest, in float32."""
     height, width = mask.shape[-2:]
     half = np.float32(0.5)
@@ -281,7 +292,7 @@ def _warp_mask(mask: Mask, matrices: list[NDArray[np.float32]], fill: int) -> Ma
     return moved
 
 
-def check_recipe_moves(recipe: Recipe, *, masks_only: bool = False) -> None:
+def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
     """Checks that targets can follow the pixels; masks alone can follow more.
 
     Raises:
@@ -293,7 +304,7 @@ def check_recipe_moves(recipe: Recipe, *, masks_only: bool = False) -> None:
                 "AugMix blends several warped copies of an image, so its targets have no one place: take RandAugment, "
                 "TrivialAugmentWide or AutoAugment, or leave AugMix out"
             )
-        if view.how_placed.repeats and not masks_only:
+        if view.how_placed.repeats and not repeats:
             raise ConfigError(
                 f"padding_mode={view.how_placed.padding_mode!r} repeats parts of objects, which then have no boxes or "
                 f'points: with boxes or points allowed is "constant"'

@@ -16,7 +16,7 @@ from gpuloader.targets.annotations import MOST_POINTS, NameOf, as_list, as_numbe
 
 MOST_RUNS = 1_000_000  # in a sample
 MOST_POLYGONS = 10_000  # of an instance: as many fit int16
-MOST_MASK_BYTES = 1 << 30  # of a sample
+MOST_MASK_BYTES = 1 << 28  # of a sample
 _MOST_LETTERS = 7  # of a run: 5 bits in each
 _FINE = 5  # steps to a pixel, to which pycocotools rounds points
 
@@ -31,7 +31,7 @@ def parse_outlines(annotations: object, height: int, width: int, key: str = "seg
 
     Raises:
         ValueError: as `decode_rle` and `fill_polygons`, whose bounds are for all instances together; there are more
-            than 10,000 annotations, or their masks take more than 1 GiB.
+            than 10,000 annotations, or their masks take more than 256 MiB.
 
     Example:
         >>> from gpuloader.targets.outlines import parse_outlines

@@ -20,6 +20,8 @@ class Target(Component):
     """A place in the image: it follows what the recipe draws for the image."""
 
     is_target: ClassVar[bool] = True
+    may_repeat: ClassVar[bool] = False
+    """Whether it can follow padding that repeats pixels."""
 
     def __post_init__(self) -> None:
         self.check_source()
@@ -37,7 +39,7 @@ class Target(Component):
         if recipe.mix is not None:
             name = type(self).__name__
             raise ConfigError(f"{name} cannot follow a recipe that mixes samples: leave `mix` out of the recipe")
-        check_recipe_moves(recipe)
+        check_recipe_moves(recipe, repeats=self.may_repeat)
 
     def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
         """Returns the entries of the batch, see `Component.collated`."""

@@ -38,7 +38,7 @@ from gpuloader.shards import (
     write_quarantine,
 )
 from gpuloader.shards.folder import is_picture
-from gpuloader.shards.index import ARRAY_EXTENSION
+from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
 from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
 from gpuloader.tools.decoder_process import Decoding, runs
@@ -127,7 +127,7 @@ class CheckResult:
         bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
         broken: the shards that are damaged tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all. In a folder also
-            pictures that are second ones of their samples, with extensions that at most half of the samples have.
+            pictures that are second ones of their samples, with extensions that are no field's.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         repaired: the copies that were written.
     """
@@ -230,7 +230,7 @@ def check_shards(
             for shard in shards
             if shard.damage is not None
         ),
-        stray=(*left_out, *second),
+        stray=(*left_out, *second[:LEFT_OUT_KEPT]),
         stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
         lacking=_lacking(shards),
         repaired=tuple(repaired),
@@ -345,14 +345,17 @@ def _are_beside(index: ShardIndex) -> NDArray[np.bool_]:
 
 
 def _second_pictures(shard: _Shard) -> NDArray[np.int64]:
-    """Returns the components of a folder that are pictures beside an image, and too few to be a field."""
+    """Returns the components of a folder that are pictures beside an image, and too few to be a field.
+
+    Several files called KEY.mask.png are a field, however few they are.
+    """
     index, of_component = shard.index, shard.index.column("component_extension")
     is_beside = _are_beside(index)
     counts = np.bincount(of_component[is_beside], minlength=len(index.extensions)).tolist()
     few = [
         number
         for number, extension in enumerate(index.extensions)
-        if isinstance(shard.path, Folder) and 2 * counts[number] <= len(index)
+        if isinstance(shard.path, Folder) and counts[number] <= (1 if "." in extension else len(index) // 2)
         if is_picture(f"1.{extension}") and not extension.endswith(ARRAY_EXTENSION)
     ]
     return np.flatnonzero(is_beside & np.isin(of_component, few))

@@ -56,11 +56,11 @@ def test_items_that_take_long_are_counted_by_a_bar_or_by_lines_of_the_log(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    for item in count_long("abc", 3, "counting", shown):
+    for item in count_long("abc", 3, "counting 100%s", shown):
         now[0] += seconds
         assert item in "abc"
     assert ("counting" in capfd.readouterr().err) == bar
-    assert [record.getMessage() for record in caplog.records] == (["counting: 1 of 3"] if logged else [])
+    assert [record.getMessage() for record in caplog.records] == (["counting 100%s: 1 of 3"] if logged else [])
 
 
 def test_work_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

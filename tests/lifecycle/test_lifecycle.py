@@ -171,13 +171,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("steps", "bad", "everywhere", "every", "remote"),
     [
-        (0, None, False, 11, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
-        (1, None, False, 3, False),
-        (1, None, True, 11, False),
-        (2, 5, False, 15, False),  # decoding fails, and the pipeline is made again
+        (0, None, False, 23, False),  # the pipeline begins: thousands of places, most in DALI's making of the graph
+        (1, None, False, 7, False),
+        (1, None, True, 23, False),
+        (2, 5, False, 31, False),  # decoding fails, and the pipeline is made again
         (4, None, True, 1, False),  # there is no step any more
-        (0, None, False, 19, True),
-        (1, None, False, 5, True),
+        (0, None, False, 41, True),
+        (1, None, False, 11, True),
     ],
     ids=["first", "in the middle", "in the middle, in DALI too", "damaged image", "end", "first, URL", "middle, URL"],
 )
@@ -282,7 +282,7 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
 
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "URL"])
 def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behind(
-    tmp_path: Path, server: Server, remote: bool
+    tmp_path: Path, server: Server, places: Callable[[int], Iterator[int]], remote: bool
 ) -> None:
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(4)]
     path = write_shard(tmp_path / "train-0000.tar", samples)
@@ -296,7 +296,7 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behin
     begun().close()  # libraries keep threads and files of their own from their first use on
     gc.collect()
     at_start = threads_and_files()
-    for place in count():
+    for place in places(4):
         batches = begun()
         interrupt = InterruptAt(place, everywhere=False)
         interrupt.run(batches.close)

@@ -190,6 +190,7 @@ class InWorkers(IterableDataset[int]):
             yield from (index for batch in batches for index in batch["index"].tolist())
 
 
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("workers", "shared", "samples"),
     [(1, False, list(range(40))), (2, True, list(range(40)))],

@@ -172,7 +172,7 @@ def test_the_undisturbed_run_trains(undisturbed: dict[str, Any]) -> None:
         assert (weights - before[name]).abs().max() > 1e-3, name
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(("ranks", "accumulation"), [(2, 1), (4, 1), (2, 2), (1, 4)])
 def test_the_weights_depend_on_neither_ranks_nor_accumulation(
     config: Path, undisturbed: dict[str, Any], tmp_path: Path, ranks: int, accumulation: int
@@ -202,7 +202,7 @@ def test_a_killed_run_goes_on_with_other_ranks_from_its_last_whole_checkpoint(
     assert_same_training(run_through(config, tmp_path, ranks_then), undisturbed)
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("ranks", "strike", "ranks_then"),
     [

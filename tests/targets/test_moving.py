@@ -223,7 +223,7 @@ def assert_moves_as_torchvision(
     for plan, view in zip(recipe.each_view, drawn.views):
         transforms = [*plan.placing, *plan.pixels]
         boxes = move_boxes(np.concatenate([boxes for boxes, _, _ in targets]), rows, view)
-        points = move_points(np.concatenate([points for _, points, _ in targets]), rows, view)
+        points, _ = move_points(np.concatenate([points for _, points, _ in targets]), rows, view)
         for row, size in enumerate(sizes):
             box, point, mask = (torch.from_numpy(each) for each in targets[row])
             things = [tv.BoundingBoxes(box, format="XYXY", canvas_size=size), tv.KeyPoints(point, canvas_size=size)]
@@ -419,7 +419,7 @@ def test_targets_of_turned_pictures_move(orientation: int) -> None:
     for y, x in np.ndindex(moved.shape):  # a pixel's box and point
         before = np.argwhere(mask == moved[y, x])[:, ::-1].astype(float)
         box = np.concatenate([before, before + 1], 1)
-        assert move_points(before, np.array([1]), view).tolist() == [[x, y]]
+        assert move_points(before, np.array([1]), view)[0].tolist() == [[x, y]]
         assert move_boxes(box, np.array([1]), view).tolist() == [[x, y, x + 1, y + 1]]
 
 
@@ -469,7 +469,7 @@ def test_samples_move_alone_as_among_others() -> None:
 def test_no_boxes_and_no_points_are_none_after_moving() -> None:
     view, none = view_of([CenterCrop(20), RandomRotation(20), RandomHorizontalFlip(1)]), np.zeros(0, int)
     assert move_boxes(np.zeros((0, 4)), none, view).shape == (0, 4)
-    assert move_points(np.zeros((0, 2)), none, view).shape == (0, 2)
+    assert move_points(np.zeros((0, 2)), none, view)[0].shape == (0, 2)
 
 
 def test_moving_changes_no_input() -> None:
@@ -499,6 +499,21 @@ def test_flipped_samples_show_their_columns_from_right_to_left(transforms: list[
     assert which_are_flipped(view).tolist() == [bool(row[0] > row[-1]) for row in moved]
 
 
+@pytest.mark.parametrize(
+    ("transforms", "shown"),
+    [
+        ([CenterCrop(20), Pad(5)], False),  # the padding is where the point was
+        ([CenterCrop(20), CenterCrop(40)], False),
+        ([CenterCrop(20), RandomAffine(0, scale=(0.5, 0.5))], False),
+        ([CenterCrop(38), Pad(5)], True),
+        ([Pad(5), CenterCrop(50)], True),
+    ],
+)
+def test_points_that_were_cut_off_are_not_shown_again(transforms: list[Transform], shown: bool) -> None:
+    [view] = Compose(transforms).draw(Draws(0, 0, np.arange(1)), np.array([[40, 40]])).views
+    assert move_points(np.array([[6.0, 20.0], [20.0, 20.0]]), np.zeros(2, np.int64), view)[1].tolist() == [shown, True]
+
+
 def test_points_are_inside_where_torchvision_keeps_them() -> None:
     view = view_of([CenterCrop((10, 20))])
     points = np.array([[0, 0], [19.5, 9.5], [20, 5], [5, 10], [-0.1, 5], [5, -0.1], [19, 9]])
@@ -507,7 +522,7 @@ def test_points_are_inside_where_torchvision_keeps_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transforms", "masks_only", "message"),
+    ("transforms", "repeats", "message"),
     [
         ([CenterCrop(10), AugMix()], False, "RandAugment"),
         ([CenterCrop(10), RandomApply([RandomChoice([ColorJitter(0.1), AugMix()])])], True, "RandAugment"),
@@ -516,15 +531,15 @@ def test_points_are_inside_where_torchvision_keeps_them() -> None:
     ],
 )
 def test_recipes_that_targets_cannot_follow_are_refused(
-    transforms: list[Transform], masks_only: bool, message: str
+    transforms: list[Transform], repeats: bool, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_recipe_moves(Recipe(transforms), masks_only=masks_only)
+        check_recipe_moves(Recipe(transforms), repeats=repeats)
 
 
 def test_recipes_that_targets_can_follow_are_not_refused() -> None:
     check_recipe_moves(Recipe([RandomCrop(20, 3), AutoAugment(), FULL_AFFINE, Normalize((0, 0, 0), (1, 1, 1))]))
-    check_recipe_moves(Recipe([RandomCrop(20, 3, padding_mode="edge")]), masks_only=True)
+    check_recipe_moves(Recipe([RandomCrop(20, 3, padding_mode="edge")]), repeats=True)
 
 
 def test_the_examples_give_what_they_say() -> None:

@@ -94,6 +94,7 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
         (["jpg png", "jpg", "jpg", "png"], ["./0.png"], []),  # a second picture: nothing lacks one
         (["jpg 2023.jpg", "jpg", "jpg"], ["./0.2023.jpg"], []),
         (["jpg PNG", "jpg"], ["./0.PNG"], []),  # as it is written
+        (["jpg mask.png", "jpg mask.png", "jpg", "jpg", "jpg"], [], [("mask.png", 3, "./2")]),  # few masks
         (["jpg png", "jpg png", "jpg"], [], [("png", 1, "./2")]),  # such as masks
         (["jpg png", "jpg png"], [], []),
         (["jpg npy", "jpg", "jpg"], [], [("npy", 2, "./1")]),  # arrays are no pictures beside images

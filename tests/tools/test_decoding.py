@@ -47,6 +47,7 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(batch_size: int) ->
     assert bad == [place for place, kind in enumerate(kinds) if kind.verdict == "bad"]
 
 
+@pytest.mark.slow(kept=2)
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:

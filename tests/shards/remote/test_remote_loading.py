@@ -90,7 +90,7 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
                 assert value == other[name], name
 
 
-@pytest.mark.slow(kept=10)
+@pytest.mark.slow(kept=5)
 @pytest.mark.parametrize("room", [None, 1.5], ids=["all fits", "one shard fits"])
 @pytest.mark.parametrize(
     "settings",
@@ -222,6 +222,7 @@ def processes() -> Iterator[list[NewProcess]]:
         yield [first, second]
 
 
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("room", [None, 1])
 def test_ranks_share_a_cache(
     shards: list[Path], server: Server, cache: Path, processes: list[NewProcess], room: int | None
