@@ -256,7 +256,7 @@ def test_boxes_that_a_crop_leaves_too_little_of_are_left_out_with_their_columns(
     everything = by_sample(
         loader(tar, preset=preset, fields={"boxes": Boxes("json:annotations", min_size=1e-6, **options)})
     )
-    for least in ({"min_size": 20}, {"min_visibility": 0.7}):
+    for least in ({"min_size": 28}, {"min_visibility": 0.7}):
         kept = by_sample(loader(tar, preset=preset, fields={"boxes": Boxes("json:annotations", **options, **least)}))
         dropped = 0
         for number, sample in kept.items():
@@ -264,7 +264,7 @@ def test_boxes_that_a_crop_leaves_too_little_of_are_left_out_with_their_columns(
             sides = all_boxes[:, 2:] - all_boxes[:, :2]
             of = everything[number]["boxes_number"]
             whole = torch.tensor([each["bbox"][2] * each["bbox"][3] for each in annotations_of(number)])[of]
-            good = (sides >= 20).all(1) if "min_size" in least else (sides.prod(1) >= 0.7 * whole) & (sides >= 1).all(1)
+            good = (sides >= 28).all(1) if "min_size" in least else (sides.prod(1) >= 0.7 * whole) & (sides >= 1).all(1)
             assert torch.equal(sample["boxes"], all_boxes[good])
             assert torch.equal(sample["boxes_labels"], everything[number]["boxes_labels"][good])
             assert torch.equal(sample["boxes_number"], of[good])
