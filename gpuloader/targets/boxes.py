@@ -14,8 +14,8 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
 from gpuloader.loading.fields import Ragged, under
 from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe.moving import move_boxes
 from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column, to_pixels
-from gpuloader.targets.moving import move_boxes
 from gpuloader.targets.target import Target, samples_of
 
 _BESIDE = "json:"
@@ -131,8 +131,7 @@ class Boxes(Target):
         counts = np.array([len(value.boxes) for value in values], np.int64)
         samples = samples_of(counts)
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
-        height, width = view.shape
-        boxes = np.clip(move_boxes(before, samples, view), 0, [width, height, width, height])
+        boxes = np.clip(move_boxes(before, samples, view), 0, np.tile(view.placement.shape[samples, ::-1], 2))
         kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1) & (areas(before) > 0)
         if self.min_visibility:
             whole = areas(move_boxes(before, samples, view, clamped=False))

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe.moving import move_points, which_are_flipped
 from gpuloader.targets.annotations import parse_points
-from gpuloader.targets.moving import move_points, which_are_flipped
 from gpuloader.targets.target import Target, samples_of
 
 

@@ -16,7 +16,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
-from gpuloader.targets.moving import move_mask
+from gpuloader.recipe.moving import move_mask
 from gpuloader.targets.outlines import MOST_MASK_BYTES, parse_outlines
 from gpuloader.targets.target import Target
 

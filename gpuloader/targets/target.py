@@ -13,7 +13,7 @@ from typing_extensions import Self
 from gpuloader.errors import ConfigError
 from gpuloader.loading.fields import Component
 from gpuloader.recipe import Drawn, DrawnView, Recipe
-from gpuloader.targets.moving import check_recipe_moves
+from gpuloader.recipe.program import Op
 
 
 class Target(Component):
@@ -54,3 +54,22 @@ class Target(Component):
 def samples_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the number of the sample of each row, (N,), of samples with so many rows, (n,)."""
     return np.repeat(np.arange(len(counts)), counts)
+
+
+def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
+    """Checks that targets can follow the pixels; masks alone can follow more.
+
+    Raises:
+        ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
+    """
+    for view in recipe.each_view:
+        if any(Op.MIX_BEGIN in choices for choices in view.choices):
+            raise ConfigError(
+                "AugMix blends several warped copies of an image, so its targets have no one place: take RandAugment, "
+                "TrivialAugmentWide or AutoAugment, or leave AugMix out"
+            )
+        if view.how_placed.repeats and not repeats:
+            raise ConfigError(
+                f"padding_mode={view.how_placed.padding_mode!r} repeats parts of objects, which then have no boxes or "
+                f'points: with boxes or points allowed is "constant"'
+            )

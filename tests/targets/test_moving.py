@@ -19,22 +19,21 @@ from PIL import Image, ImageOps
 
 from gpuloader import Compose, ConfigError
 from gpuloader.plan import Draws
-from gpuloader.recipe import DrawnView, Recipe
+from gpuloader.recipe import DrawnView, Recipe, moving
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.crops import CornerCrop, Padding, random_windows
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.placement import Placement, sides
-from gpuloader.recipe.program import Program
-from gpuloader.targets import moving
-from gpuloader.targets.moving import (
+from gpuloader.recipe.moving import (
     are_inside,
-    check_recipe_moves,
     find_move,
     move_boxes,
     move_mask,
     move_points,
     which_are_flipped,
 )
+from gpuloader.recipe.placement import Placement, sides
+from gpuloader.recipe.program import Program
+from gpuloader.targets.target import check_recipe_moves
 from gpuloader.transforms import (
     AugMix,
     AutoAugment,
@@ -518,7 +517,11 @@ def test_points_are_inside_where_torchvision_keeps_them() -> None:
     view = view_of([CenterCrop((10, 20))])
     points = np.array([[0, 0], [19.5, 9.5], [20, 5], [5, 10], [-0.1, 5], [5, -0.1], [19, 9]])
     _, kept = F.sanitize_keypoints(torch.from_numpy(points), canvas_size=view.shape)
-    assert are_inside(points, view).tolist() == kept.tolist() == [True, True, False, False, False, False, True]
+    assert (
+        are_inside(points, np.zeros(len(points), np.int64), view).tolist()
+        == kept.tolist()
+        == [True, True, False, False, False, False, True]
+    )
 
 
 @pytest.mark.parametrize(

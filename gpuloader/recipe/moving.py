@@ -15,12 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.model import Ints
 from gpuloader.recipe.placement import PaddingMode, Placement
 from gpuloader.recipe.program import Op
-from gpuloader.recipe.recipe import Recipe
 from gpuloader.recipe.warps import mirror
 
 Bools = NDArray[np.bool_]
@@ -161,12 +159,12 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
         (array([[71., 25.]]), array([ True]))
     """
     placed, shown = _place(points[:, None], rows, view, last=1, clamped=False)
-    moved, shown = placed[:, 0], shown & are_inside(placed[:, 0], view)
+    moved, shown = placed[:, 0], shown & are_inside(placed[:, 0], rows, view)
     for warp in _warps(view):
         at = np.flatnonzero(warp.applied[rows])
         warped = _warp(moved[at, None], rows[at], warp)[:, 0] - warp.flipped[rows[at]]
         moved[at] = warped
-        shown[at] &= are_inside(warped, view)
+        shown[at] &= are_inside(warped, rows[at], view)
     return moved, shown
 
 
@@ -176,10 +174,10 @@ def which_are_flipped(view: DrawnView) -> Bools:
     return np.sum(flips, 0) % 2 == 1
 
 
-def are_inside(points: Floats, view: DrawnView) -> Bools:
+def are_inside(points: Floats, rows: Ints, view: DrawnView) -> Bools:
     """Finds, (N,) bool, the points that lie in the output: 0 <= x < width and 0 <= y < height."""
-    (x, y), (height, width) = points.T, view.shape
-    return (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    inside: Bools = ((points >= 0) & (points < view.placement.shape[rows, ::-1])).all(1)
+    return inside
 
 
 def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
@@ -290,22 +288,3 @@ def _warp_mask(mask: Pixels, matrices: list[NDArray[np.float32]], fill: int) -> 
     moved = mask[..., y.astype(np.int64), x.astype(np.int64)]
     moved[..., ~inside] = fill
     return moved
-
-
-def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
-    """Checks that targets can follow the pixels; masks alone can follow more.
-
-    Raises:
-        ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
-    """
-    for view in recipe.each_view:
-        if any(Op.MIX_BEGIN in choices for choices in view.choices):
-            raise ConfigError(
-                "AugMix blends several warped copies of an image, so its targets have no one place: take RandAugment, "
-                "TrivialAugmentWide or AutoAugment, or leave AugMix out"
-            )
-        if view.how_placed.repeats and not repeats:
-            raise ConfigError(
-                f"padding_mode={view.how_placed.padding_mode!r} repeats parts of objects, which then have no boxes or "
-                f'points: with boxes or points allowed is "constant"'
-            )
