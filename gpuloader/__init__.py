@@ -35,6 +35,7 @@ from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
+    from gpuloader.loading.buckets import Buckets
     from gpuloader.loading.compose import Compose
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
@@ -57,6 +58,7 @@ __all__ = [
     "BadImages",
     "Batch",
     "Boxes",
+    "Buckets",
     "Cache",
     "Compose",
     "ConfigError",
@@ -92,6 +94,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "Buckets": "gpuloader.loading.buckets",
     "Sampling": "gpuloader.loading.options",
     "LabelFrom": "gpuloader.loading.options",
     "Decoder": "gpuloader.loading.options",

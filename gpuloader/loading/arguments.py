@@ -21,7 +21,7 @@ from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
-from gpuloader.plan import Shuffle
+from gpuloader.plan import Bucketed, Shuffle
 from gpuloader.recipe import Recipe
 
 _log = logging.getLogger("gpuloader")
@@ -31,6 +31,9 @@ ENTRIES = ("image", "label", "index", "valid", "key")
 
 _SIZES = ("original_size", "size")
 """Further entries of a batch with targets."""
+
+_BUCKETED = ("original_size", "crop", "target_size")
+"""Further entries of a batch of a bucket."""
 
 VALUES = {
     "sampling": Sampling,
@@ -173,9 +176,9 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(output: object, fields: Mapping[str, Component]) -> dict[str, str] | None:
+def output_names(output: object, fields: Mapping[str, Component], in_buckets: bool = False) -> dict[str, str] | None:
     """Maps each entry to its name in the batch; None for a tuple."""
-    entries = entries_of(fields)
+    entries = entries_of(fields, in_buckets)
     if output == "tuple":
         return None
     if output == "dict":
@@ -213,7 +216,21 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
         )
 
 
-def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], output: object) -> dict[str, Component]:
+def warn_of_small_buckets(buckets: Bucketed) -> None:
+    """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
+    small = [shape for shape, run in zip(buckets.shapes, buckets.runs) if 0 < len(run) < buckets.quantum]
+    if buckets.whole and small:
+        _log.warning(
+            'last_batch="drop" never delivers the samples of %s, which have fewer than %d: %s; use last_batch="pad"',
+            counted(len(small), "bucket"),
+            buckets.quantum,
+            ", ".join(f"{height}x{width}" for height, width in small[:10]),
+        )
+
+
+def resolve_fields(
+    listed: Sequence[str] | Mapping[str, Collator | Component], output: object, in_buckets: bool = False
+) -> dict[str, Component]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
@@ -235,7 +252,7 @@ def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], o
             parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         fields[name] = field
-    entries = Counter(entries_of(fields))
+    entries = Counter(entries_of(fields, in_buckets))
     if twice := next((name for name, count in entries.items() if count > 1), None):
         raise ConfigError(f"fields={list(listed)!r}: {twice} is already the name of another entry of the batch")
     return fields
@@ -255,11 +272,11 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
     return names[0]
 
 
-def entries_of(fields: Mapping[str, Component]) -> list[str]:
+def entries_of(fields: Mapping[str, Component], in_buckets: bool) -> list[str]:
     """Lists the entries of a batch with these fields."""
-    names = [*ENTRIES]
-    if any(field.is_target for field in fields.values()):
-        names += _SIZES
+    further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
+    further += _BUCKETED if in_buckets else []
+    names = [*ENTRIES, *dict.fromkeys(further)]
     for name, field in fields.items():
         names += [name, *(f"{name}_{column}" for column in field.columns)]
     return names

@@ -63,7 +63,7 @@ def _largest_decoded(run: Run) -> tuple[int, int]:
     height, width = run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
     if not (run.shards.seekable and height):
         return height, width
-    regions = run.recipe.draw(Draws(0, 0, np.arange(_DRAWN)), np.tile([height, width], (_DRAWN, 1))).region
+    regions = run.largest.draw(Draws(0, 0, np.arange(_DRAWN)), np.tile([height, width], (_DRAWN, 1))).region
     rows, columns = ((regions[:, 2:] - regions[:, :2]).max(0) + _ROUNDED_UP_PIXELS).tolist()
     return min(height, rows), min(width, columns)
 

@@ -74,7 +74,9 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
         "size": lambda: _by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
+        "crop": lambda: _by_view([on_device(view.crop()) for view in batch.drawn.views]),
     }
+    values["target_size"] = values["size"]
     for name, field in run.fields.items():
         if field.is_target:
             for part, by_view in batch.fields[name].items():

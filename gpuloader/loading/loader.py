@@ -60,6 +60,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         index   (B,) int64 on the device, the sample's number in the data
         valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
+        original_size, crop, target_size
+                with buckets, each (B, 2) int64: height, width of the picture; top, left of the delivered image in the
+                resized picture, as it is flipped; height, width of the delivered image
         NAME    one entry for each of `fields`: a list of parsed JSON, text or bytes, a tensor of stacked `.npy`, or
                 whatever its collator makes of the B components
 
@@ -85,7 +88,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
             number in each epoch. The weights of `sampling` override `shuffle`.
         last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`. None means "drop" if the recipe draws random
-            numbers, otherwise "partial". Only the dictionary tells you which samples are padding.
+            numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples are padding.
         seed: an integer in [0, 2**64).
         output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
             `{"image": "pixel_values", "label": "labels"}`.
@@ -97,7 +100,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. In a batch
             without samples, each other field is an empty list. Each sample that can be delivered must have these
             components, unless they are not `required`; `Sampling(require=...)` leaves out those that lack one.
-        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
+        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
             drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
@@ -196,7 +199,16 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def num_samples(self) -> int:
         """The samples in an epoch over all ranks, after `sampling`."""
-        return self._run.plan.samples
+        return self._run.plan.num_samples
+
+    @property
+    def shapes(self) -> list[tuple[int, int]] | None:
+        """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
+
+        They are the same on every rank.
+        """
+        cursor = self._progress.cursor
+        return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))
 
     @property
     def batch_size(self) -> int:
@@ -279,13 +291,17 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
+        With buckets, with those whose product divides the state's quantum.
+
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or shuffle; the message names the
-                difference.
+            StateError: the state belongs to another version, dataset, recipe, seed or shuffle, or its quantum does not
+                allow this number of ranks and batch size; the message names the difference.
         """
         self._check_open()
         cursor, bad = self._run.check_state(state)
         self._batches.close()
+        if (run := self._run.resumed(state)) is not self._run:
+            self._run, self._batches = run, DecodedBatches(run, self._quarantine)
         self._progress.restore(cursor)
         self._quarantine.restore(bad)
 

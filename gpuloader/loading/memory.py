@@ -105,7 +105,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
-    needed = estimate_memory(run.shards, run.recipe, "", batch_size, prefetch)
+    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch)
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "

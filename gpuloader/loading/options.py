@@ -13,6 +13,7 @@ import numpy as np
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import is_integer
+from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.world import World
 from gpuloader.shards import user_path
 
@@ -41,6 +42,8 @@ class Sampling:
         replacement: with `weights`: whether a sample can occur twice in an epoch.
         steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
+        buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
+            None gives all batches the recipe's size.
 
     Example:
         >>> from gpuloader import Sampling
@@ -53,6 +56,7 @@ class Sampling:
     replacement: bool = True
     steps_per_epoch: int | None = None
     require: Collection[str] = ()
+    buckets: Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
@@ -61,6 +65,10 @@ class Sampling:
         if require is None or not all(isinstance(each, str) for each in require):
             raise ConfigError(f"Sampling(require={self.require!r}): allowed is a list of extensions, such as ['txt']")
         _set(self, "require", tuple(each.lower().removeprefix(".") for each in require))
+        if isinstance(self.buckets, Sequence):
+            _set(self, "buckets", Buckets(sizes=self.buckets))
+        elif self.buckets is not None:
+            _set(self, "buckets", as_value(Buckets, "buckets", self.buckets))
 
 
 @dataclass(frozen=True)
@@ -201,7 +209,7 @@ class Cache:
         return None if self.folder is None else user_path(self.folder)
 
 
-_Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World)
+_Value = TypeVar("_Value", Buckets, Sampling, LabelFrom, BadImages, Decoder, Cache, World)
 
 
 def as_value(kind: type[_Value], name: str, argument: object) -> _Value:

@@ -31,7 +31,7 @@ from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
-from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, Stream
+from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
@@ -39,8 +39,8 @@ REPLACEMENT_ATTEMPTS = 100
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
-_DrawnRow: TypeAlias = tuple[Draws, NDArray[np.float64]]
-"""The draws of a row, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
+_DrawnRow: TypeAlias = tuple[PlannedBatch, NDArray[np.float64]]
+"""A row of the plan, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
 _GoodRow: TypeAlias = tuple[EncodedImage, tuple[int, int], Mapping[str, Any]]
 """An image as the graph takes it, its (height, width), and the values of the sample's fields by name."""
 
@@ -126,7 +126,7 @@ class Reader:
         fields: list[Mapping[str, Any]] = [{}] * len(ids)
         refused: dict[int, str] = {}
         for row in np.flatnonzero(unseen | bool(self._run.fields)).tolist():
-            sample, image, drawn = int(ids[row]), images[row], (planned.draws.take(slice(row, row + 1)), numbers[row])
+            sample, image, drawn = int(ids[row]), images[row], (planned.row(row), numbers[row])
             size = None if unseen[row] else tuple(sizes[row].tolist())
             try:
                 images[row], sizes[row], fields[row] = self._admit(sample, image, size, drawn, wanted)
@@ -137,10 +137,10 @@ class Reader:
                 accepted.note(sample, tuple(sizes[row].tolist()))
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
-            drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
+            drawn = planned.row(row), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
-        images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes, fields))
+        images, drawn_for_all = self._cut(images, self._draw(planned, ids, sizes, fields))
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -161,14 +161,18 @@ class Reader:
         )
 
     def _draw(
-        self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64], fields: Sequence[Mapping[str, Any]]
+        self,
+        planned: PlannedBatch,
+        ids: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        fields: Sequence[Mapping[str, Any]],
     ) -> Drawn:
         """Draws what the recipe draws for the images of these samples, with the values of their fields."""
         recipe, index = self._run.recipe, self._run.shards.index
         turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
         name = find_boxes(recipe, self._run.fields)
         boxes = () if name is None else [self._run.fields[name].boxes(values[name]) for values in fields]
-        return recipe.draw(draws, sizes, turned, boxes)
+        return recipe.at(planned.cursor.epoch, planned.shape).draw(planned.draws, sizes, turned, boxes)
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
@@ -188,7 +192,7 @@ class Reader:
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.at(planned.draws.epoch).shapes[0])
+        return mix.draw(draw, *self._run.recipe.at(planned.cursor.epoch, planned.shape).shapes[0])
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""
@@ -211,7 +215,7 @@ class Reader:
         Args:
             size: of an image that the gate accepted; None asks the gate.
         """
-        run, (draws, numbers) = self._run, drawn
+        run, (planned, numbers) = self._run, drawn
         if cause := run.known_bad.get(sample) or run.shards.too_large.get(sample):
             raise Refused(cause)
         try:
@@ -225,19 +229,20 @@ class Reader:
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         if sample in self._suspects:
-            files, tried = self._cut([image.copy()], self._draw(draws, np.array([sample]), np.array([size]), [fields]))
+            files, tried = self._cut(
+                [image.copy()], self._draw(planned, np.array([sample]), np.array([size]), [fields])
+            )
             if bad := find_bad_rows(run, files, tried):
                 raise Refused(bad[0])
         return image, size, fields
 
     def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
-        """Returns the first good sample among those that the plan draws, from all of an epoch, for the bad one."""
+        """Returns the first good sample among those that the plan draws for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.locate(sample), cause)
-        draws, _ = drawn
-        uniform = draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
-        positions = np.floor(uniform * self._run.plan.samples).astype(np.int64)
-        for candidate in self._run.plan.ids(draws.epoch, positions).tolist():
+        planned, _ = drawn
+        uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
+        for candidate in self._run.plan.replacements(planned.cursor, uniform).tolist():
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             with suppress(Refused):
                 return candidate, self._admit(candidate, image, None, drawn, wanted)

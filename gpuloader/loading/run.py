@@ -7,14 +7,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, PresetError, StateError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
     find_boxes,
@@ -25,8 +27,10 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
     warn_of_places,
+    warn_of_small_buckets,
     warn_of_turned,
 )
+from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
@@ -34,7 +38,7 @@ from gpuloader.loading.selection import Sources, check_components, make_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import AllSamples, Cursor, Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
 
@@ -78,6 +82,7 @@ class Run:
         decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
+        quantum: of buckets, if it was given.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -99,6 +104,7 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
+    quantum: int | None = None
 
     def __str__(self) -> str:
         plan = self.plan
@@ -106,8 +112,8 @@ class Run:
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
-            f"{counted(plan.samples, 'sample')}, {counted(plan.steps, 'step')} of {plan.batch_size}, {self.device}, "
-            f"recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
+            f"{counted(plan.num_samples, 'sample')}, {counted(plan.steps, 'step')} of {plan.batch_size}, "
+            f"{self.device}, recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
             f"rank {plan.rank} of {plan.world_size}"
         )
 
@@ -115,6 +121,14 @@ class Run:
     def device(self) -> torch.device:
         """The device of the batches."""
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
+
+    @cached_property
+    def largest(self) -> Recipe:
+        """The recipe with its largest output: that of the largest bucket that has samples."""
+        buckets = self.plan.bucketed
+        if buckets is None:
+            return self.recipe
+        return self.recipe.at(0, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod))
 
     @property
     def decoded(self) -> bool:
@@ -153,11 +167,38 @@ class Run:
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
+        if (other := self.resumed(state)) is not self:
+            return other.check_state(state)
         if isinstance(state, Mapping) and is_same(state.get("recipe"), self.recipe.earlier_fingerprint):
             state = {**state, "recipe": self.recipe.fingerprint}
         checked = check_identity(state, self.identity, self.described, self.shards)
         epoch, delivered = check_place(checked, "delivered", lambda _: self.plan.samples)
-        return self.plan.cursor(epoch, delivered), check_quarantine(checked["quarantine"], len(self.shards))
+        try:
+            cursor = self.plan.cursor(epoch, delivered)
+        except ConfigError as error:
+            raise StateError(f"the state cannot be resumed here: {error}") from None
+        return cursor, check_quarantine(checked["quarantine"], len(self.shards))
+
+    def resumed(self, state: object) -> Run:
+        """Returns the run itself; with the quantum of the state, if it has another, and this one was not given.
+
+        Raises:
+            StateError: the global batch does not divide the state's quantum; the message says what does.
+        """
+        buckets = self.plan.bucketed
+        quantum = state.get("quantum") if isinstance(state, Mapping) else None
+        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
+            return self
+        if self.quantum is not None:
+            raise StateError(
+                f"the state has buckets with a quantum of {quantum}, this loader has Buckets(quantum={self.quantum}): "
+                f"leave quantum out, or give {quantum}"
+            )
+        try:
+            plan = replace(self.plan, positions=replace(buckets, quantum=quantum))
+        except ConfigError as error:
+            raise StateError(f"the state cannot be resumed here: {error}") from None
+        return replace(self, plan=plan)
 
 
 def resolve_run(
@@ -194,8 +235,9 @@ def resolve_run(
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     storing = as_value(Cache, "cache", {} if cache is None else cache)
-    parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, parsed_fields)
+    in_buckets = chosen.buckets is not None
+    parsed_fields = resolve_fields(fields, output, in_buckets)
+    names = output_names(output, parsed_fields, in_buckets)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, parsed_fields)
@@ -210,7 +252,24 @@ def resolve_run(
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     selection = select(shards, chosen)
     labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
-    positions = make_sampling(shards, selection, labels, order, sources, chosen)
+    batch_size = as_python_integer(batch_size)
+    if last_batch is None:
+        last_batch = "pad" if in_buckets else recipe.default_last_batch
+    positions = make_sampling(
+        shards,
+        selection,
+        labels,
+        order,
+        sources,
+        chosen,
+        upright=recipe.orientation == "apply",
+        last_batch=last_batch,
+        global_batch=here.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses others
+    )
+    if isinstance(positions, Bucketed):
+        _check_shapes(recipe, positions)
+        if here.local_rank == 0:
+            warn_of_small_buckets(positions)
     if any(each.is_target for each in parsed_fields.values()) and here.local_rank == 0:
         warn_of_turned(recipe, int((shards.column("orientation") > 1).sum()))
     shards.check_pictures([each.extension for each in parsed_fields.values()])
@@ -218,16 +277,17 @@ def resolve_run(
     check_components(shards, required, positions, known_bad)
     plan = Plan(
         positions,
-        batch_size=as_python_integer(batch_size),
+        batch_size=batch_size,
         rank=here.rank,
         world_size=here.world_size,
-        last_batch=recipe.default_last_batch if last_batch is None else last_batch,
+        last_batch=last_batch,
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
     _check_mixing(recipe, plan, labels)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
+    run = replace(run, quantum=chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None)
     if here.world_size > 1:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
@@ -248,6 +308,15 @@ def _default_threads(run: Run) -> int:
     """Returns this process's share of the cores; with a GPU, at most 8."""
     cores = max(1, available_cores() // run.world.local_world_size)
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
+
+
+def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
+    """Checks that the recipe can make images of each bucket that has samples."""
+    for shape, run in zip(buckets.shapes, buckets.runs):
+        try:
+            _ = recipe.at(0, shape) if len(run) else None
+        except PresetError as error:
+            raise ConfigError(f"buckets: {error}") from None
 
 
 def _check_mixing(recipe: Recipe, plan: Plan, labels: Labels | None) -> None:

@@ -17,8 +17,22 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted, did_you_mean, similar
+from gpuloader.images.orientation import FIRST_TRANSPOSED
+from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
-from gpuloader.plan import AllSamples, ByShard, Custom, Mixture, Positions, Remaining, Shuffle, Subset, Weighted
+from gpuloader.plan import (
+    AllSamples,
+    Bucketed,
+    ByShard,
+    Custom,
+    LastBatch,
+    Mixture,
+    Positions,
+    Remaining,
+    Shuffle,
+    Subset,
+    Weighted,
+)
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
@@ -98,22 +112,36 @@ def make_sampling(
     shuffle: Shuffle | CustomOrder,
     sources: Sequence[tuple[int, float]],
     sampling: Sampling,
+    *,
+    upright: bool = False,
+    last_batch: LastBatch = "drop",
+    global_batch: int = 1,
 ) -> Positions:
     """Makes the samples of each epoch, and their order. Weights override `shuffle`.
+
+    Args:
+        upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
+            `last_batch` and `global_batch`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
-    subset, weights = sampling.subset, sampling.weights
+    subset, weights, buckets = sampling.subset, sampling.weights, sampling.buckets
     orders = {
+        "buckets": buckets is not None,
         "several sources": bool(sources),
         "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
+        'shuffle="block"': shuffle == "block" and buckets is not None,
     }
-    if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > orders["weights"]):
+    of_subsets = orders["weights"] + orders["buckets"]
+    if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > of_subsets):
         named = [name for name, is_given in {**orders, "subset": subset is not None}.items() if is_given]
-        raise ConfigError(f"{' and '.join(named)} cannot be combined: give one of them; only weights and subset can be")
+        raise ConfigError(
+            f"{' and '.join(named)} cannot be combined: give one of them; only weights and subset can be, and buckets "
+            f"and subset"
+        )
     if callable(shuffle):
         if sampling.require:
             raise ConfigError(
@@ -123,6 +151,13 @@ def make_sampling(
     if weights is not None:
         ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
         return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement, shuffle)
+    if isinstance(buckets, Buckets):
+        ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
+        if last_batch == "partial":
+            raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
+        numbers = assign_buckets(shards, ids, buckets, upright)
+        runs = [ids[numbers == number] for number in range(len(buckets.shapes))]
+        return Bucketed(buckets.shapes, runs, buckets.quantum or global_batch, last_batch == "drop", shuffle)
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)
     left_out = selection.left_out
@@ -135,6 +170,34 @@ def make_sampling(
     else:
         positions = AllSamples(int(sizes.sum()), shuffle)
     return Remaining(positions, left_out) if len(left_out) else positions
+
+
+def assign_buckets(shards: ShardSet, ids: NDArray[np.int64], buckets: Buckets, upright: bool) -> NDArray[np.int64]:
+    """Returns the number of each sample's bucket, (n,) int64; -1 for those that are skipped.
+
+    Raises:
+        ConfigError: the index does not know the size of some images, and they must not be skipped, or are all of them.
+    """
+    sizes = sizes_of(shards, ids, upright)
+    known = (sizes > 0).all(1)
+    if not known.all() and (buckets.unknown == "error" or not known.any()):
+        sample = int(ids[np.argmin(known)])
+        where, extension = shards.locate(sample), shards.index.extensions[shards.index.image_extensions()[sample]]
+        raise ConfigError(
+            f"buckets: the index does not know the size of {(~known).sum():,} of {counted(len(ids), 'image')}, such as "
+            f'{where.key!r} (.{extension}) in {where.shard}: leave them out by Buckets(unknown="skip"), or convert '
+            f"them to JPEG, PNG or WebP"
+        )
+    numbers = np.full(len(ids), -1)
+    numbers[known] = buckets.assign(sizes[known])
+    return numbers
+
+
+def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray[np.int64]:
+    """Returns heights and widths of images, (n, 2), as stored or upright; 0 if the index does not know them."""
+    sizes = np.stack([shards.index.at(side, ids) for side in ("height", "width")], 1).astype(np.int64)
+    turned = upright & (shards.index.at("orientation", ids) >= FIRST_TRANSPOSED)
+    return np.where(turned[:, None], sizes[:, ::-1], sizes)
 
 
 def check_components(

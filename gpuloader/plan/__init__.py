@@ -1,5 +1,6 @@
 """The plan: which sample comes when, and every random number for it, as pure functions of numbers."""
 
+from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.order import Order, Shuffle, make_order
@@ -8,6 +9,7 @@ from gpuloader.plan.positions import AllSamples, ByShard, Custom, Mixture, Posit
 __all__ = [
     "EPOCHS",
     "AllSamples",
+    "Bucketed",
     "ByShard",
     "Cursor",
     "Custom",

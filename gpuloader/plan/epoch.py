@@ -10,13 +10,16 @@ The last global batch may be short. Every rank gets the same number of steps in 
     drop     the short batch is left out
     pad      it is filled from the start of the epoch's order, and the filling is marked as not valid
     partial  it is split evenly: ranks differ by one sample at most (some get none, if there are fewer than ranks)
+
+With buckets, each global batch is of one bucket, and each bucket ends with "drop" or "pad": `gpuloader.plan.buckets`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from math import gcd
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
+from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import Draws, check_seed
 from gpuloader.plan.order import Order
 from gpuloader.plan.positions import Positions
@@ -56,12 +60,19 @@ class PlannedBatch:
         valid: (b,) bool, False for padding.
         draws: their random numbers: those of the samples. If a sample can occur twice in an epoch, those of the
             positions, so that each copy is augmented differently.
+        shape: (height, width) of the step's bucket; None without buckets.
     """
 
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
     draws: Draws
+    shape: tuple[int, int] | None = None
+
+    def row(self, row: int) -> PlannedBatch:
+        """Returns the batch of one of its samples."""
+        this = slice(row, row + 1)
+        return replace(self, ids=self.ids[this], valid=self.valid[this], draws=self.draws.take(this))
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ class Plan:
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
             raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
+        if self.bucketed is not None:
+            self._check_quantum(self.bucketed)
         natural = _steps(self.samples, self.global_batch, self.last_batch)
         if natural == 0:
             raise ConfigError(
@@ -103,6 +116,35 @@ class Plan:
                 f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
                 f"{counted(self.samples, 'sample')}, or None for all of them"
             )
+
+    def _check_quantum(self, buckets: Bucketed) -> None:
+        if buckets.quantum % self.global_batch:
+            raise ConfigError(
+                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} does not "
+                f"divide the buckets' quantum, {buckets.quantum}: allowed {self._allowed_sizes(buckets.quantum)}"
+            )
+        if not buckets.length:
+            raise ConfigError(
+                f'last_batch="drop" leaves no batch: no bucket has {counted(buckets.quantum, "sample")}. Use a smaller '
+                f'batch_size, or last_batch="pad"'
+            )
+
+    def _allowed_sizes(self, multiple: int) -> str:
+        """Says which batch sizes, or else which numbers of ranks, have a global batch that divides a number."""
+        size, left = divmod(multiple, self.world_size)
+        whose = "are numbers of ranks" if left else f"with {counted(self.world_size, 'rank')} are batch sizes of"
+        most = multiple if left else size
+        return f"{whose} {', '.join(str(number) for number in range(1, most + 1) if most % number == 0)}"
+
+    @property
+    def bucketed(self) -> Bucketed | None:
+        """The positions, if they are of buckets."""
+        return self.positions if isinstance(self.positions, Bucketed) else None
+
+    @property
+    def num_samples(self) -> int:
+        """The samples in an epoch without `steps_per_epoch`; without the padding of buckets."""
+        return self.samples if self.bucketed is None else self.bucketed.samples
 
     @property
     def samples(self) -> int:
@@ -151,9 +193,29 @@ class Plan:
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
         # Only "pad" goes beyond the epoch: positions begin at 0 again there, and are not valid.
         valid, positions = positions < self.epoch_samples, positions % self.samples
-        ids = self.ids(cursor.epoch, positions)
+        found = self._order(cursor.epoch)(positions)
+        ids = _decoded(found)
         draws = Draws(self.seed, cursor.epoch, positions if self.positions.repeats else ids)
-        return PlannedBatch(cursor, ids, valid, draws)
+        shape = next(iter(self.shapes(cursor, 1) or ()), None)
+        return PlannedBatch(cursor, ids, valid & (found >= 0), draws, shape)
+
+    def shapes(self, cursor: Cursor, steps: int) -> list[tuple[int, int]] | None:
+        """Returns (height, width) of the next `steps` steps of the cursor's epoch; None without buckets."""
+        if self.bucketed is None:
+            return None
+        positions = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
+        return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch)(positions)]
+
+    def replacements(self, cursor: Cursor, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Returns samples in place of a bad one of the step at the cursor, (k,), by numbers in [0, 1), (k,).
+
+        They are of the step's bucket; without buckets, of all of the epoch.
+        """
+        if self.bucketed is None:
+            return self.ids(cursor.epoch, np.floor(uniform * self.samples).astype(np.int64))
+        [bucket] = self._buckets(cursor.epoch)(np.array([cursor.delivered]))
+        run = self.bucketed.runs[bucket]
+        return run[np.floor(uniform * len(run)).astype(np.int64)]
 
     def draws_of_step(self, cursor: Cursor, rows: int) -> Draws:
         """Returns the random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
@@ -161,7 +223,7 @@ class Plan:
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the samples at some positions of an epoch, both (k,) int64."""
-        return self._order(epoch)(positions)
+        return _decoded(self._order(epoch)(positions))
 
     def coming(self, cursor: Cursor, steps: int) -> NDArray[np.int64]:
         """Returns the samples of all ranks in the next `steps` steps of the cursor's epoch, in order, (k,) int64."""
@@ -177,17 +239,41 @@ class Plan:
         return Cursor(cursor.epoch, min(cursor.delivered + steps * self.global_batch, self.epoch_samples))
 
     def place(self, cursor: Cursor) -> dict[str, int]:
-        """Returns the cursor as states save it, for any number of ranks and batch size."""
-        return {"epoch": cursor.epoch, "delivered": cursor.delivered}
+        """Returns the cursor as states save it, for any number of ranks and batch size that the quantum allows."""
+        quantum = {} if self.bucketed is None else {"quantum": self.bucketed.quantum}
+        return {"epoch": cursor.epoch, "delivered": cursor.delivered, **quantum}
 
     def cursor(self, epoch: int, delivered: int) -> Cursor:
-        """Makes the cursor that a state saved."""
-        return Cursor(epoch, delivered)
+        """Makes the cursor that a state saved.
+
+        Raises:
+            ConfigError: it is within a quantum of a bucket, and a step from there would go beyond its end.
+        """
+        cursor = Cursor(epoch, delivered)
+        if self.bucketed is not None and delivered % self.global_batch and self.steps_left(cursor):
+            place = delivered % self.bucketed.quantum
+            raise ConfigError(
+                f"{place} samples of a quantum of {self.bucketed.quantum} are delivered, and steps of "
+                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} would go "
+                f"beyond its end: allowed {self._allowed_sizes(gcd(place, self.bucketed.quantum))}"
+            )
+        return cursor
 
     @cached_property
     def _order(self) -> Callable[[int], Order]:
         """The order of an epoch; two are kept, because the next one is read ahead while one ends."""
         return lru_cache(maxsize=2)(partial(self.positions.order, self.seed))
+
+    @cached_property
+    def _buckets(self) -> Callable[[int], Order]:
+        """The buckets of an epoch's positions, if there are buckets."""
+        assert self.bucketed is not None
+        return lru_cache(maxsize=2)(partial(self.bucketed.buckets, self.seed))
+
+
+def _decoded(found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the ids of what an order gives: a bucket's padding is ~id, which is negative."""
+    return np.maximum(found, ~found)
 
 
 def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:

@@ -39,6 +39,12 @@ class DrawnView:
         """Where the output's pixels come from."""
         return self.placements[-1]
 
+    def crop(self) -> Ints:
+        """Computes (n, 2) int64 top, left of the output in the whole picture, resized and flipped as the output is."""
+        top, left, bottom, right = self.placements[0].part.T
+        corners = np.stack([np.stack([left, top], 1), np.stack([right, bottom], 1)], 1).astype(np.float64)
+        return -np.rint(self.placement.to_output(corners).min(1)).astype(np.int64)[:, ::-1]
+
     def take(self, rows: Rows) -> DrawnView:
         """Takes what is drawn for some of the samples, in that order."""
         return replace(
