@@ -22,19 +22,20 @@ def read_loader(shards: Sequence[str]) -> dict[str, Any]:
     """Returns a loader's arguments: `tar` alone, or all that are in the YAML file named in its place.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, has no `tar`, or names an unknown argument.
+        ConfigError: the file cannot be read, is no YAML, has no `tar`, names an unknown argument, or is not alone.
     """
-    if len(shards) != 1 or not shards[0].endswith((".yaml", ".yml")):
+    file = next((shard for shard in shards if shard.endswith((".yaml", ".yml"))), None)
+    if file is None:
         return {"tar": list(shards)}
-    arguments = load_yaml(_text(user_path(shards[0])), shards[0])
+    if len(shards) > 1:
+        raise ConfigError(f"{file} and other shards: give a loader's file alone, and name its shards as `tar` there")
+    arguments = load_yaml(_text(user_path(file)), file)
     for name in arguments:
         if name not in ARGUMENTS:
             hint = did_you_mean(str(name), ARGUMENTS)
-            raise ConfigError(
-                f"{shards[0]}: GPULoader has no argument {name!r}{hint}; allowed are {', '.join(ARGUMENTS)}"
-            )
+            raise ConfigError(f"{file}: GPULoader has no argument {name!r}{hint}; allowed are {', '.join(ARGUMENTS)}")
     if "tar" not in arguments:
-        raise ConfigError(f"{shards[0]}: `tar` is missing: it names the loader's shards, such as tar: shards/train/")
+        raise ConfigError(f"{file}: `tar` is missing: it names the loader's shards, such as tar: shards/train/")
     return arguments
 
 

@@ -16,7 +16,7 @@ def test_all_arguments_of_a_loader_may_be_in_it() -> None:
     assert set(ARGUMENTS) == set(signature(GPULoader).parameters)
 
 
-@pytest.mark.parametrize("shards", [["a.tar"], ["a.tar", "b.yaml"], ["shards/"]])
+@pytest.mark.parametrize("shards", [["a.tar"], ["a.tar", "b.tar"], ["shards/"], ["yaml"]])
 def test_shards_are_no_file_of_arguments(shards: list[str]) -> None:
     assert read_loader(shards) == {"tar": shards}
 
@@ -44,3 +44,8 @@ def test_what_is_no_loader_is_an_error(tmp_path: Path, text: str | None, message
         (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_loader([str(tmp_path / "a.yaml")])
+
+
+def test_a_file_beside_shards_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"b.yaml and other shards: give a loader's file alone"):
+        read_loader(["a.tar", "b.yaml"])
