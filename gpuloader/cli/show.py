@@ -46,8 +46,7 @@ def show(
 ) -> None:
     """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
 
-    Boxes, masks and key points are drawn on the pictures: those that the fields of a loader's YAML name, or what
-    `gpuloader pack` writes.
+    It draws boxes, masks and key points, too: those that `pack` writes, or the fields in a loader's YAML.
 
     Example: gpuloader show shards/train/ --preset imagenet_randaugment -o grid.png
 

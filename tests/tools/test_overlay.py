@@ -86,6 +86,7 @@ def test_targets_are_those_that_the_loader_delivers_in_that_epoch(tar: Path) -> 
                 assert [label for _, label, _ in overlay.boxes] == batch["boxes_labels"][row].tolist()
                 seen = batch["points_visibility"][row] > 0
                 assert [[x, y] for x, y, _ in overlay.points] == batch["points"][row][seen].tolist()
+                assert [point for *_, point in overlay.points] == seen.nonzero()[:, 1].tolist()
                 outlines, mask = overlay.areas
                 numbers = 1 + np.arange(len(batch["outlines"][row]))[:, None, None]
                 assert (outlines == (batch["outlines"][row].numpy() * numbers).max(0, initial=0)).all()
