@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from gpuloader.errors import describe
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, check_range, kept_as
 from gpuloader.recipe.part import part
@@ -33,9 +34,21 @@ Padding: TypeAlias = (
 """One number for all sides, (left and right, top and bottom), or (left, top, right, bottom)."""
 
 
+def _as_cover(size: object) -> object:
+    if size != "cover":
+        raise ValueError(f"found {describe(size)}; allowed are a side, [height, width], sides by epoch, and 'cover'")
+    return size
+
+
+Cover: TypeAlias = Annotated[Literal["cover"], BeforeValidator(_as_cover)]
+
+
 @part
 class Resize(PlacingTransform):
     """Resizes the image: one number is the shorter side (the longer is rounded down); a pair is (height, width).
+
+    With "cover", the image keeps its ratio and just covers the size of the crop behind it, as PIL's `ImageOps.cover`:
+    one side is the crop's, the other is rounded.
 
     With `pad`, the image keeps its ratio: it is resized to fit into (height, width), and padded on both sides to that
     (a letterbox, as YOLO's). Both sides are rounded, and half the padding is rounded down.
@@ -48,7 +61,7 @@ class Resize(PlacingTransform):
     a million values differed by more than 1.
 
     Attributes:
-        size: the shorter side, (height, width), or sides by epoch.
+        size: the shorter side, (height, width), sides by epoch, or "cover".
         max_size: the most that the longer side may have; the shorter side then shrinks in proportion.
         pad: the padding's colour in levels of 0 to 255, for a letterbox; None resizes to both sides.
 
@@ -58,7 +71,7 @@ class Resize(PlacingTransform):
         Resize(size=256, interpolation='bilinear', max_size=512, antialias=True, pad=None)
     """
 
-    size: Size
+    size: Size | Cover
     interpolation: ResizeFilter = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
@@ -71,7 +84,8 @@ class Resize(PlacingTransform):
             raise ValueError(f"pad {self.pad} needs size [height, width], got size {self.size}")
         if self.max_size is not None:
             if not isinstance(self.size, (int, dict)):
-                raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {list(self.size)}")
+                got = self.size if isinstance(self.size, str) else list(self.size)
+                raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {got}")
             shorter = self.size if isinstance(self.size, int) else max(self.size.values())
             if self.max_size <= shorter:
                 raise ValueError(f"max_size {self.max_size}: allowed is more than the shorter side, {shorter}")
@@ -79,6 +93,7 @@ class Resize(PlacingTransform):
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
+        assert not isinstance(self.size, str), "the view calls `cover`"
         size = at_epoch(self.size, 0)
         if self.pad is not None:
             scale = (np.array(size) / at.shape).min(1, keepdims=True)
@@ -92,9 +107,17 @@ class Resize(PlacingTransform):
             shape = resized_shorter(at.shape, size, self.max_size)
         return at.resize(shape, self.interpolation, self.antialias)
 
+    def cover(self, at: Placement, shape: Shape) -> Placement:
+        """Returns the placement of "cover" in front of a crop of this shape."""
+        (heights, widths), (height, width) = at.shape.T, shape
+        is_tall = widths / np.maximum(heights, 1) < width / height
+        ratio = np.where(is_tall, heights, widths) / np.maximum(np.where(is_tall, widths, heights), 1)
+        longer = np.rint(ratio * np.where(is_tall, width, height)).astype(np.int64)
+        resized = np.stack([np.where(is_tall, longer, height), np.where(is_tall, width, longer)], 1)
+        return at.resize(resized, self.interpolation, self.antialias)
+
     def output_shape(self, before: Shape | None) -> Shape | None:
-        size = at_epoch(self.size, 0)
-        return size if isinstance(size, tuple) else None
+        return self.size if isinstance(self.size, tuple) else None
 
 
 @part

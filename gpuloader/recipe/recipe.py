@@ -280,7 +280,7 @@ class Recipe:
 def _sized(transforms: Sequence[Transform], epoch: int, shape: Shape | None) -> list[Transform]:
     """Gives transforms their sizes of an epoch, and the last that has a size the shape, if there is one."""
     made: list[Any] = list(transforms)
-    sized = [number for number, each in enumerate(made) if hasattr(each, "size")]
+    sized = [number for number, each in enumerate(made) if getattr(each, "size", "cover") != "cover"]
     for number in sized:
         size = shape if shape is not None and number == sized[-1] else at_epoch(made[number].size, epoch)
         if size != made[number].size:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
-from gpuloader.recipe.crops import RandomHorizontalFlip
+from gpuloader.recipe.crops import RandomHorizontalFlip, Resize
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.moving import BoxTransform, Floats, boxes_after
@@ -133,15 +133,24 @@ class ViewPlan:
     ) -> tuple[Placement, ...]:
         whole = Placement.whole(sizes)
         placements = [whole if orientations is None else whole.orient(orientations)]
-        for transform in self.placing:
+        for number, transform in enumerate(self.placing):
             at, draw = placements[-1], self._draw(transform, draws)
-            if isinstance(transform, BoxTransform):
+            if isinstance(transform, Resize) and transform.size == "cover":
+                placements.append(transform.cover(at, self._shape_behind(number)))
+            elif isinstance(transform, BoxTransform):
                 rows = np.repeat(np.arange(len(boxes)), [len(each) for each in boxes])
                 now = boxes_after(placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
                 placements.append(transform.place_by_boxes(at, draw, now, rows))
             else:
                 placements.append(transform.place(at, draw))
         return tuple(placements)
+
+    def _shape_behind(self, number: int) -> Shape:
+        """Returns the size of the crop behind a placing transform."""
+        shapes = (each.output_shape(None) for each in self.placing[number + 1 :])
+        if (shape := next(filter(None, shapes), None)) is None:
+            raise ValueError('Resize("cover") needs a crop behind it, whose size it covers, such as CenterCrop')
+        return shape
 
     @cached_property
     def _shape(self) -> Shape | None:
