@@ -38,9 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
 from gpuloader.helpers.text import printable
-from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.shards import Tar
 from gpuloader.tools.sheet import Picture

@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
+from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
@@ -29,8 +31,6 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.arguments import resolve_device
-from gpuloader.loading.compose import Compose
-from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain

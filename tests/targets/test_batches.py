@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,23 @@ import pytest
 import torch
 from making import encoded, saved, write_shard
 from PIL import Image
+from scenes import (
+    COUNT,
+    CROP,
+    EVAL,
+    FIELDS,
+    FLIPS,
+    HALF,
+    RANDOM,
+    annotations_of,
+    assert_same,
+    by_sample,
+    loader,
+    sample_of,
+    shard,
+    size_of,
+    train,
+)
 
 from gpuloader import (
     BadImageError,
@@ -21,119 +38,12 @@ from gpuloader import (
     ConfigError,
     DataError,
     Field,
-    GPULoader,
     Keypoints,
     Mask,
     World,
 )
 from gpuloader.errors import PresetError
 from gpuloader.targets import to_detection, to_detr, to_tv_tensors
-
-COUNT = 12
-COLORS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]])
-FIELDS = {
-    "boxes": Boxes("json:annotations", format="xywh", labels="category_id", keys=("iscrowd", "area")),
-    "points": Keypoints("json:annotations", flip_pairs=[(0, 1)]),
-    "mask": Mask("mask.png", fill=255),
-    "objects": Mask("json:annotations"),
-}
-EVAL: dict[str, Any] = {
-    "transforms": [
-        {"Resize": {"size": [40, 60], "interpolation": "nearest"}},
-        {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}},
-    ]
-}
-
-
-HALF = {"bbox": [1, 1, 2, 3], "iscrowd": 0, "area": 6, "keypoints": [1, 1, 2], "segmentation": [[1, 1, 3, 1, 3, 4]]}
-
-
-def size_of(number: int) -> tuple[int, int]:
-    return 80 + 4 * (number % 5), 120 + 4 * (number % 3)
-
-
-def annotations_of(number: int) -> list[dict[str, Any]]:
-    """A rectangle for each of 0 to 3 colours, in columns that do not touch, with two points in opposite corners."""
-    height, _ = size_of(number)
-    found = []
-    for color in range(number % 4):
-        x, y, w, h = 40 * color + 4, 8 + number, 20 + number, height // 2
-        found.append(
-            {
-                "bbox": [x, y, w, h],
-                "category_id": color,
-                "iscrowd": color % 2,
-                "area": w * h,
-                "keypoints": [x, y, 2, x + w - 1, y + h - 1, 1],
-                "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
-            }
-        )
-    return found
-
-
-def sample_of(number: int, changed: dict[str, bytes] | None = None) -> dict[str, bytes | str]:
-    """A black picture with the rectangles, their annotations, and a mask with 1 + the number of the colour."""
-    height, width = size_of(number)
-    pixels = np.zeros((height, width, 3), np.uint8)
-    mask = np.zeros((height, width), np.uint8)
-    for annotation in annotations_of(number):
-        x, y, w, h = annotation["bbox"]
-        pixels[y : y + h, x : x + w] = COLORS[annotation["category_id"]]
-        mask[y : y + h, x : x + w] = 1 + annotation["category_id"]
-    return {
-        "__key__": f"{number:03d}",
-        "png": encoded(Image.fromarray(pixels), "PNG"),
-        "json": json.dumps({"annotations": annotations_of(number)}).encode(),
-        "mask.png": encoded(Image.fromarray(mask), "PNG"),
-        **(changed or {}),
-    }
-
-
-def shard(folder: Path, changed: dict[int, dict[str, bytes]] | None = None) -> Path:
-    return write_shard(folder / "a.tar", [sample_of(n, (changed or {}).get(n)) for n in range(COUNT)])
-
-
-@pytest.fixture(scope="module")
-def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shard(tmp_path_factory.mktemp("targets"))
-
-
-@pytest.fixture(scope="module")
-def delivered(tar: Path) -> dict[int, dict[str, Any]]:
-    """The samples as the evaluation recipe delivers them."""
-    return by_sample(loader(tar))
-
-
-@pytest.fixture(scope="module")
-def randomly(tar: Path) -> dict[int, dict[str, Any]]:
-    """The samples as a random recipe delivers them."""
-    return by_sample(loader(tar, **RANDOM))
-
-
-def loader(tar: Path, batch_size: int = 4, **options: Any) -> GPULoader:  # noqa: ANN401
-    given = {"preset": EVAL, "label_from": None, "output": "dict", "fields": FIELDS, "seed": 3, **options}
-    return GPULoader(tar, batch_size, "cpu", **given)
-
-
-def train(*transforms: dict[str, Any]) -> dict[str, Any]:
-    return {"transforms": [*transforms, {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}}]}
-
-
-def by_sample(batches: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The entries of each sample by its number."""
-    return {
-        int(number): {name: value[row] for name, value in batch.items() if value is not None}
-        for batch in batches
-        for row, number in enumerate(batch["index"])
-    }
-
-
-def assert_same(ours: dict[int, dict[str, Any]], theirs: dict[int, dict[str, Any]]) -> None:
-    assert ours.keys() == theirs.keys()
-    for number, sample in ours.items():
-        for name, value in sample.items():
-            other = theirs[number][name]
-            assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, (name, number)
 
 
 def colored(image: torch.Tensor, color: int) -> torch.Tensor:
@@ -194,8 +104,6 @@ def test_a_batch_has_the_targets_in_pixels_of_its_images(tar: Path) -> None:
     }
 
 
-CROP = {"RandomResizedCrop": {"size": [48, 64], "scale": [0.3, 1.0], "interpolation": "nearest"}}
-FLIPS: list[dict[str, Any]] = [{"RandomHorizontalFlip": {}}, {"RandomVerticalFlip": {}}]
 WARPS = {
     "resized": [{"Resize": {"size": [50, 90], "interpolation": "nearest"}}],
     "cropped and flipped": [CROP, *FLIPS],
@@ -401,9 +309,6 @@ def test_a_box_outside_of_its_image_is_left_out_and_one_across_its_border_is_cut
 
 
 # --- what holds for images holds for targets
-
-
-RANDOM = {"preset": train(CROP, *FLIPS, {"RandomRotation": {"degrees": 20}}), "last_batch": "partial"}
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 12])
