@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,18 +109,14 @@ class Boxes(Target):
     def _parsed(self) -> tuple[str, ...]:
         return (*(() if self.labels is None else ("labels",)), *self.keys)
 
-    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
+    def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
         """Parses the sample's boxes, to pixels of the image."""
-        document = None if component is None else json.loads(component)
-        annotations = None if document is None else under(self.path, document, self.required)
-        if annotations is None and not self.required:
-            annotations = []
         beside = self.labels is not None and self.labels.startswith(_BESIDE)
         keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
-        parsed = parse_boxes(annotations, self.format, columns=keys)
+        parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
         columns = {("labels" if key == self.labels else key): column for key, column in parsed.columns.items()}
         if self.labels is not None and beside:
-            labels = under(self.labels.removeprefix(_BESIDE), document, bool(len(parsed.boxes)))
+            labels = under(self.labels.removeprefix(_BESIDE), component, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
         return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})

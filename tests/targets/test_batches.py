@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,9 @@ from gpuloader import (
     World,
 )
 from gpuloader.errors import PresetError
+from gpuloader.loading.fields import parse_fields
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe import Mix
 from gpuloader.targets import to_detection, to_detr, to_tv_tensors
 
 
@@ -153,6 +158,36 @@ def test_targets_do_not_change_the_images(tar: Path) -> None:
     without = by_sample(loader(tar, fields={}, **options))
     for number, sample in by_sample(loader(tar, **options)).items():
         assert torch.equal(sample["image"], without[number]["image"])
+
+
+def test_cutmix_pastes_masks_as_it_pastes_images(tar: Path) -> None:
+    options: dict[str, Any] = {"fields": {"mask": FIELDS["mask"]}, "shuffle": "full", "last_batch": "drop"}
+    recipe = train(CROP, *FLIPS)
+    mixed = loader(tar, preset={**recipe, "mix": {**CUTMIX, "per": "sample"}}, **options)
+    differing = 0
+    for batch, before in zip(mixed, loader(tar, preset=recipe, **options), strict=True):
+        drawn = Mix(**CUTMIX, per="sample").draw(Draws(3, 0, before["index"].numpy()).of(Stream.MIX), 48, 64)
+        for row, (top, left, bottom, right) in enumerate(drawn.box.tolist()):
+            for name in ("mask", "image"):
+                expected = before[name][row].clone()
+                expected[..., top:bottom, left:right] = before[name][row ^ 1][..., top:bottom, left:right]
+                assert torch.equal(batch[name][row], expected)
+            differing += int(not torch.equal(batch["mask"][row], before["mask"][row]))
+        assert batch["label"] is None
+    assert differing >= 6
+
+
+def test_the_json_of_a_sample_is_parsed_once_for_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def loads(component: bytes) -> object:
+        parsed.append(component)
+        return json.loads(component)
+
+    monkeypatch.setattr("gpuloader.loading.fields.json", SimpleNamespace(loads=loads))
+    values = parse_fields(FIELDS, lambda extension, _: sample_of(3)[extension], size_of(3), np.zeros(4))  # type: ignore[arg-type, return-value]
+    assert [len(values["boxes"].boxes), len(values["points"][0]), len(values["objects"])] == [3, 3, 3]
+    assert parsed == [sample_of(3)["json"]]
 
 
 # --- options
@@ -413,10 +448,28 @@ def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: A
         make()
 
 
+CUTMIX = {"num_classes": 3, "cutmix_alpha": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("field", "mix", "message"),
+    [
+        (Boxes("json:annotations"), CUTMIX, "Boxes cannot follow `mix`"),
+        (Keypoints("json:annotations"), CUTMIX, "Keypoints cannot follow `mix`"),
+        (Mask("json:annotations"), CUTMIX, "Mask cannot follow `mix`"),
+        (Mask("mask.png", instances=True), CUTMIX, "Mask cannot follow `mix`"),
+        (Mask("mask.png"), {"num_classes": 3, "mixup_alpha": 0.2}, "Mask cannot follow MixUp, which blends"),
+        (Mask("mask.png"), {**CUTMIX, "mixup_alpha": 0.2}, "Mask cannot follow MixUp, which blends"),
+        (Mask("mask.png"), {**CUTMIX, "mixup_alpha": 0.2, "switch_p": 1.0}, ""),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused_when_the_loader_is_made(tar: Path, field: Any, mix: Any, message: str) -> None:  # noqa: ANN401
+    options = {"fields": {"target": field}, "preset": {**train(CROP), "mix": mix}}
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        loader(tar, **options)
+
+
 def test_a_recipe_that_targets_cannot_follow_is_refused_when_the_loader_is_made(tar: Path) -> None:
-    mixed = {**train(CROP), "mix": {"num_classes": 3, "mixup_alpha": 0.2}}
-    with pytest.raises(ConfigError, match="Boxes cannot follow a recipe that mixes samples"):
-        loader(tar, preset=mixed, label_from="json:label")
     with pytest.raises((ConfigError, PresetError), match="AugMix"):
         loader(tar, preset=train(CROP, {"AugMix": {}}))
 
