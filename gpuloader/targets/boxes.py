@@ -134,11 +134,10 @@ class Boxes(Target):
         counts = np.bincount(samples[kept], minlength=len(values))
         yield "", self._gathered(boxes[kept].astype(np.float32), counts)
         for name in self._parsed:
-            column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])
+            column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])[kept]
             if name == "area":
-                scale = areas(boxes) / np.maximum(areas(before), np.finfo(np.float64).tiny)
-                column = (column * scale).astype(np.float32)
-            yield name, self._gathered(column[kept], counts)
+                column = (column * (areas(boxes[kept]) / areas(before[kept]))).astype(np.float32)
+            yield name, self._gathered(column, counts)
         first = np.cumsum([0, *(len(value.boxes) for value in values)])[:-1]
         yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)
         if self.pad_to is not None:

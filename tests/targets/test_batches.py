@@ -42,6 +42,8 @@ from gpuloader import (
     Field,
     Keypoints,
     Mask,
+    MixedLoader,
+    Sampling,
     World,
 )
 from gpuloader.errors import PresetError
@@ -351,9 +353,30 @@ def test_they_do_not_depend_on_the_batch_size(tar: Path, randomly: dict[int, dic
     assert_same(by_sample(loader(tar, batch_size, **RANDOM)), randomly)
 
 
-def test_ranks_share_them(tar: Path, randomly: dict[int, dict[str, Any]]) -> None:
-    parts = [by_sample(loader(tar, 2, world=World(rank, 2), **RANDOM)) for rank in range(2)]
-    assert_same({**parts[0], **parts[1]}, randomly)
+def test_ranks_share_them_exactly_once(tar: Path, randomly: dict[int, dict[str, Any]]) -> None:
+    parts = [by_sample(loader(tar, 4, world=World(rank, 4), **RANDOM)) for rank in range(4)]
+    assert sorted(number for part in parts for number in part) == list(range(COUNT))
+    assert_same({number: sample for part in parts for number, sample in part.items()}, randomly)
+
+
+def test_loaders_that_take_turns_have_their_own(tar: Path, delivered: dict[int, dict[str, Any]]) -> None:
+    loaders = {"objects": loader(tar), "classes": loader(tar, fields={"mask": FIELDS["mask"]})}
+    turns = list(MixedLoader(loaders))
+    assert [name for name, _ in turns] == ["objects", "classes"] * 3
+    assert_same(by_sample(batch for name, batch in turns if name == "objects"), delivered)
+    for number, sample in by_sample(batch for name, batch in turns if name == "classes").items():
+        assert torch.equal(sample["mask"], delivered[number]["mask"])
+        assert "boxes" not in sample
+
+
+def test_a_subset_and_samples_that_come_again_have_their_own(tar: Path, delivered: dict[int, dict[str, Any]]) -> None:
+    subset = by_sample(loader(tar, sampling=Sampling(subset=[7, 3, 2])))
+    assert_same(subset, {number: delivered[number] for number in (2, 3, 7)})
+    weights = [100.0 if number in (3, 6) else 1e-6 for number in range(COUNT)]
+    drawn = list(loader(tar, shuffle="full", sampling=Sampling(weights=weights)))
+    assert {int(number) for batch in drawn for number in batch["index"]} == {3, 6}
+    for batch in drawn:
+        assert_same(by_sample([batch]), {int(number): delivered[int(number)] for number in batch["index"]})
 
 
 def test_a_run_resumes_number_for_number(tar: Path) -> None:
@@ -402,6 +425,19 @@ def test_a_bad_annotation_makes_its_sample_bad(
                 for name in ("image", "boxes", "boxes_labels", "mask", "objects", "points"):
                     assert torch.equal(batch[name][row], delivered[number][name])  # the replacement's own
         assert list(replacing.stats().bad) == [5]
+
+
+def test_a_bad_annotation_of_one_run_is_left_out_by_the_next(tmp_path: Path) -> None:
+    broken, file = shard(tmp_path, {5: BROKEN["a negative width"]}), tmp_path / "bad.jsonl"
+    with loader(broken, on_error=BadImages(replace=True, max_share=1)) as first:
+        expected = by_sample(first)
+        first.write_quarantine(file)
+    [entry] = map(json.loads, file.read_text().splitlines())
+    assert entry["key"] == "005"
+    assert "annotations[0]['bbox'] is [1, 1, -2, 3]: allowed are widths and heights" in entry["cause"]
+    with loader(broken, on_error=BadImages(known=file)) as second:  # bad samples are errors here, but not this one
+        assert_same(by_sample(second), expected)
+        assert second.stats().bad == {}
 
 
 def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
