@@ -20,6 +20,7 @@ from gpuloader.targets.target import Target, samples_of
 _BESIDE = "json:"
 _PADDING = {"f": 0.0, "i": -1}
 _FLOATS = ("area", "score")
+_MOST = float(np.finfo(np.float32).max)
 _FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
@@ -136,7 +137,9 @@ class Boxes(Target):
         for name in self._parsed:
             column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])[kept]
             if name == "area":
-                column = (column * (areas(boxes[kept]) / areas(before[kept]))).astype(np.float32)
+                with np.errstate(over="ignore"):  # of a box that was almost empty, and became large in a rotation
+                    column = column * areas(boxes[kept]) / areas(before[kept])
+                column = np.clip(column, -_MOST, _MOST).astype(np.float32)
             yield name, self._gathered(column, counts)
         first = np.cumsum([0, *(len(value.boxes) for value in values)])[:-1]
         yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)

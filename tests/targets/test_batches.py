@@ -345,6 +345,19 @@ def test_a_box_outside_of_its_image_is_left_out_and_one_across_its_border_is_cut
     assert sample["boxes_number"].tolist() == [1]
 
 
+def test_the_area_of_a_box_that_was_almost_empty_is_finite(tmp_path: Path) -> None:
+    boxes = [[0, 40, 1e-300, 40], [30, 10, 20, 40]]
+    annotations = [{"bbox": box, "area": area} for box in boxes for area in (0, 600, -600, 3e38)]
+    changed = {number: {"json": json.dumps({"annotations": annotations}).encode()} for number in range(COUNT)}
+    fields = {"boxes": Boxes("json:annotations", format="xywh", keys=("area",))}
+    preset = train({"Resize": {"size": [160, 240]}}, {"RandomRotation": {"degrees": [30, 30]}})
+    sample = by_sample(loader(shard(tmp_path, changed), preset=preset, fields=fields))[0]
+    most = float(np.finfo(np.float32).max)
+    assert sample["boxes_area"][:4].tolist() == [0, most, -most, most]
+    assert sample["boxes_area"][4] == 0
+    assert torch.isfinite(sample["boxes_area"]).all()
+
+
 # --- what holds for images holds for targets
 
 
