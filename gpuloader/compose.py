@@ -30,8 +30,8 @@ from gpuloader.pipelines import (
     recipe_pipeline,
 )
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, DrawnView, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
-from gpuloader.targets.dictionaries import as_tensors, check_targets, move_target
+from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -191,7 +191,7 @@ class Compose(Recipe):
         listed = None if targets is None else check_targets(self, [targets] if one else targets, len(arrays))
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
         turned = image_orientations(given) if encoded and self.orientation == "apply" else None
-        drawn = self.draw(draws, sizes, turned)
+        drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         # The graph has a copy of the recipe, so that it is freed with this one.
@@ -209,9 +209,8 @@ class Compose(Recipe):
         views = round_to_dtype(self, views)
         if listed is None:
             return _by_view(views, one)
-        return _by_view(views, one), _by_view(
-            [_move_targets(listed, each, views[0].device) for each in drawn.views], one
-        )
+        moved = [move_targets(listed, view, views[0].device) for view in drawn.views]
+        return _by_view(views, one), _by_view(moved, one)
 
     def __str__(self) -> str:
         return preset_yaml(self)
@@ -265,16 +264,6 @@ class _Graph:
 def _by_view(views: list[Any], one: bool) -> Any:  # noqa: ANN401
     values = [view[0] for view in views] if one else views
     return values[0] if len(values) == 1 else values
-
-
-def _move_targets(targets: Sequence[Mapping[str, Any]], view: DrawnView, device: torch.device) -> list[dict[str, Any]]:
-    moved = []
-    for row, target in enumerate(targets):
-        try:
-            moved.append(as_tensors(move_target(target, view.take([row])), device))
-        except ValueError as error:
-            raise ConfigError(f"target {row}: {error}") from None
-    return moved
 
 
 def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # noqa: ANN401

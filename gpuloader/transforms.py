@@ -24,6 +24,15 @@ from gpuloader.recipe.crops import (
     Resize,
     TenCrop,
 )
+from gpuloader.recipe.detection import (
+    RandomIoUCrop,
+    RandomResize,
+    RandomShortestSize,
+    RandomSizeCrop,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+)
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
@@ -55,13 +64,20 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomPerspective",
     "RandomPosterize",
+    "RandomResize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
+    "RandomSizeCrop",
     "RandomSolarize",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoundingBoxes",
+    "ScaleJitter",
     "TenCrop",
     "ThreeAugment",
     "TimmRandAugment",

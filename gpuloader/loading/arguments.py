@@ -241,6 +241,20 @@ def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], o
     return fields
 
 
+def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
+    """Returns the name of the field by whose boxes the recipe draws; None if it draws by none."""
+    if not (drawing := recipe.by_boxes):
+        return None
+    names = [name for name, field in fields.items() if field.has_boxes]
+    if len(names) != 1:
+        raise ConfigError(
+            f"the recipe has {drawing}, which draws by the boxes of each sample, and `fields` has "
+            f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
+            f'fields={{"boxes": Boxes("json:annotations")}}; or leave {drawing} out of the recipe'
+        )
+    return names[0]
+
+
 def entries_of(fields: Mapping[str, Component]) -> list[str]:
     """Lists the entries of a batch with these fields."""
     names = [*ENTRIES]

@@ -27,6 +27,7 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
+from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
@@ -140,7 +141,7 @@ class Reader:
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
-        images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes))
+        images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes, fields))
         mixing = self._draw_mixing(planned)
         return EncodedBatch(
             cursor=cursor,
@@ -161,10 +162,15 @@ class Reader:
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
 
-    def _draw(self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> Drawn:
-        """Draws what the recipe draws for the images of these samples."""
+    def _draw(
+        self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64], fields: Sequence[Mapping[str, Any]]
+    ) -> Drawn:
+        """Draws what the recipe draws for the images of these samples, with the values of their fields."""
         recipe, index = self._run.recipe, self._run.shards.index
-        return recipe.draw(draws, sizes, index.at("orientation", ids) if recipe.orientation == "apply" else None)
+        turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
+        name = find_boxes(recipe, self._run.fields)
+        boxes = () if name is None else [self._run.fields[name].boxes(values[name]) for values in fields]
+        return recipe.draw(draws, sizes, turned, boxes)
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
@@ -221,7 +227,7 @@ class Reader:
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         if sample in self._suspects:
-            files, tried = self._cut([image.copy()], self._draw(draws, np.array([sample]), np.array([size])))
+            files, tried = self._cut([image.copy()], self._draw(draws, np.array([sample]), np.array([size]), [fields]))
             if bad := find_bad_rows(run, files, tried):
                 raise Refused(bad[0])
         return image, size, fields

@@ -17,6 +17,7 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
+    find_boxes,
     output_names,
     resolve_bad_images,
     resolve_device,
@@ -197,6 +198,7 @@ def resolve_run(
     names = output_names(output, parsed_fields)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
+    find_boxes(recipe, parsed_fields)
     if here.local_rank == 0:
         warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)

@@ -9,7 +9,7 @@ is Philox's input, so any draw of any sample can be computed alone and in any or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -58,6 +58,8 @@ class Stream(IntEnum):
     MIX = 24
     SAMPLING = 25
     FIELD = 26
+    SCALE = 27
+    ZOOM_OUT = 28
     NONE = 63
 
 
@@ -88,6 +90,10 @@ class Draw:
             )
         return self.draws.uniform(self.stream, count, self.blocks.start)
 
+    def take(self, rows: NDArray[np.int64]) -> Draw:
+        """Returns the numbers of some of the samples."""
+        return replace(self, draws=self.draws.take(rows))
+
     def split(self, parts: int) -> list[Draw]:
         """Draws for transforms within this one, which share no numbers."""
         size = len(self.blocks) // parts
@@ -108,7 +114,7 @@ class Draws:
     epoch: int
     ids: NDArray[np.int64]
 
-    def take(self, rows: slice) -> Draws:
+    def take(self, rows: slice | NDArray[np.int64]) -> Draws:
         """Returns the draws on some of the samples."""
         return Draws(self.seed, self.epoch, self.ids[rows])
 

@@ -37,6 +37,9 @@ Padding: TypeAlias = (
 class Resize(PlacingTransform):
     """Resizes the image: one number is the shorter side (the longer is rounded down); a pair is (height, width).
 
+    With `pad`, the image keeps its ratio: it is resized to fit into (height, width), and padded on both sides to that
+    (a letterbox, as YOLO's). Both sides are rounded, and half the padding is rounded down.
+
     The filters are PIL's. With `antialias=False` they are torch's, which use only the neighbouring pixels.
 
     On the CPU its levels differ from PIL's by at most 1 with `bilinear`. With the other filters a few differ by more,
@@ -47,31 +50,42 @@ class Resize(PlacingTransform):
     Attributes:
         size: the shorter side, (height, width), or sides by epoch.
         max_size: the most that the longer side may have; the shorter side then shrinks in proportion.
+        pad: the padding's colour in levels of 0 to 255, for a letterbox; None resizes to both sides.
 
     Example:
         >>> from gpuloader.transforms import Resize
         >>> Resize(256, max_size=512)
-        Resize(size=256, interpolation='bilinear', max_size=512, antialias=True)
+        Resize(size=256, interpolation='bilinear', max_size=512, antialias=True, pad=None)
     """
 
     size: Size
     interpolation: ResizeFilter = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
+    pad: Fill | None = None
+    later: ClassVar[frozenset[str]] = frozenset({"pad"})
 
     @model_validator(mode="after")
     def _check(self) -> Resize:
+        if self.pad is not None and not isinstance(self.size, tuple):
+            raise ValueError(f"pad {self.pad} needs size [height, width], got size {self.size}")
         if self.max_size is not None:
             if not isinstance(self.size, (int, dict)):
                 raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {list(self.size)}")
             shorter = self.size if isinstance(self.size, int) else max(self.size.values())
             if self.max_size <= shorter:
                 raise ValueError(f"max_size {self.max_size}: allowed is more than the shorter side, {shorter}")
-        _check_filter(self.interpolation, self.antialias)
+        check_filter(self.interpolation, self.antialias)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         size = at_epoch(self.size, 0)
+        if self.pad is not None:
+            scale = (np.array(size) / at.shape).min(1, keepdims=True)
+            shape = np.maximum(np.rint(at.shape * scale), 1).astype(np.int64)
+            room = np.array(size) - shape
+            at = at.resize(shape, self.interpolation, self.antialias)
+            return at.pad(room // 2, room - room // 2, "constant", rgb(self.pad))
         if isinstance(size, tuple):
             shape = np.broadcast_to(np.array(size, np.int64), at.shape.shape)
         else:
@@ -112,7 +126,7 @@ class RandomResizedCrop(PlacingTransform):
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
         check_range("ratio", self.ratio, 0.001, 1000)
-        _check_filter(self.interpolation, self.antialias)
+        check_filter(self.interpolation, self.antialias)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
@@ -377,8 +391,8 @@ def _largest_within(ratio: Pair, heights: Ints, widths: Ints) -> tuple[Ints, Int
     return np.maximum(height, 1).astype(np.int64), np.maximum(width, 1).astype(np.int64)
 
 
-def resized_shorter(shape: Ints, shorter: int, max_size: int | None) -> Ints:
-    """Computes (n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`."""
+def resized_shorter(shape: Ints, shorter: int | Ints, max_size: int | None) -> Ints:
+    """Computes (n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`; `shorter` may be (n,)."""
     longer = (shorter * shape.max(1) / shape.min(1)).astype(np.int64)
     short = np.full_like(longer, shorter)
     if max_size is not None:
@@ -400,6 +414,7 @@ def _four(padding: Padding) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def _check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
+def check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
+    """Raises ValueError if there is no such filter."""
     if interpolation == "lanczos" and not antialias:
         raise ValueError("interpolation 'lanczos' always antialiases, as in PIL: leave antialias at true")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import Placement, Shape
+from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import Program
 
 Rows: TypeAlias = "Sequence[int] | Ints"
@@ -25,12 +25,14 @@ class DrawnView:
         placements: where the pixels come from: at first, then after each of the view's `placing`.
         program: the steps that change pixels; it has none if the view has no such transforms.
         erased: (n, 6) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
+        placing: the transforms between the placements.
     """
 
     shape: Shape
     placements: tuple[Placement, ...]
     program: Program
     erased: NDArray[np.int32] | None
+    placing: tuple[PlacingTransform, ...] = ()
 
     @property
     def placement(self) -> Placement:

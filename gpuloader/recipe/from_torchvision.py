@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.crops import RandomResizedCrop, Resize
+from gpuloader.recipe.detection import Scaling
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
@@ -20,7 +21,12 @@ from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
-_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"}
+_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"} | {
+    "ConvertBoundingBoxFormat",
+    "ClampBoundingBoxes",
+}
+_ATTRIBUTES = {"sampler_options": "options"}
+"""Parameters that torchvision keeps under another name."""
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` that takes the alpha of torchvision's transform."""
@@ -40,7 +46,7 @@ def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
         leaves = list(_leaves(transform))
         what = f"{'timm' if any(map(_is_timms, leaves)) else 'torchvision'}'s transform"
         transforms, dtype = _translate(leaves, "uint8", problems)
-        resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop))]
+        resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
         if len(resizes) > 1:
             problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
     if problems:
@@ -129,8 +135,8 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
             if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
                 problems.append("RandomChoice: each choice must be exactly one transform")
             parameters["transforms"] = sum(inner, ())
-        elif hasattr(leaf, field.name):
-            value = _convert_parameter(leaf, field.name)
+        elif hasattr(leaf, _ATTRIBUTES.get(field.name, field.name)):
+            value = _convert_parameter(leaf, _ATTRIBUTES.get(field.name, field.name))
             if field.name in ("fill", "threshold") and dtype != "uint8" and value is not None:
                 value = tuple(255 * each for each in value) if isinstance(value, tuple) else 255 * value
             if value is not None or (field.name == "fill" and name in _FILL_MAY_BE_NONE):

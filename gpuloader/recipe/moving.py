@@ -2,22 +2,26 @@
 
 A transform that places pixels is derived from the placements before and after it, so that it knows nothing of targets.
 Boxes are cut where torchvision cuts them (`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and
-flips. Boxes that begin beyond their picture differ in two cases: a RandomResizedCrop of the whole picture counts as a
-resize, and a RandomCrop that pads twice as one cut.
+flips. Boxes that begin beyond their picture differ in three cases: a RandomResizedCrop of the whole picture counts as a
+resize, a RandomCrop that pads twice as one cut, and a RandomZoomOut, RandomSizeCrop or RandomIoUCrop that leaves the
+picture as it is cuts them all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.plan import Draw
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import PaddingMode, Placement
+from gpuloader.recipe.placement import PaddingMode, Placement, PlacingTransform
 from gpuloader.recipe.program import Op
 from gpuloader.recipe.warps import mirror
 
@@ -50,6 +54,12 @@ class Move:
     flipped: Bools
     padding_mode: PaddingMode
 
+    @property
+    def sides(self) -> Ints:
+        """(n, 2) int64, the height and width of the output."""
+        sides = _sides(self.shown)
+        return np.where(self.transposed[:, None], sides[:, ::-1], sides)
+
 
 def find_move(before: Placement, after: Placement) -> Move:
     """Finds what a transform did: `after` is `before` cut, resized and cut again, or turned."""
@@ -79,9 +89,26 @@ def _turn(boxes: Ints, sides: Ints, at: Placement) -> Ints:
     return np.where(at.transposed[:, None], mirrored[:, [1, 0, 3, 2]], mirrored)
 
 
+class BoxTransform(PlacingTransform, ABC):
+    """An operation that knows the boxes of the samples: it may leave out some of them."""
+
+    def place_by_boxes(self, at: Placement, draw: Draw, boxes: Floats, rows: Ints) -> Placement:
+        """Returns the placement after this operation, drawn by the boxes.
+
+        Args:
+            boxes: (N, 4) left, top, right, bottom in pixels of the output so far.
+            rows: (N,) the sample of each box, ascending.
+        """
+        return self.place(at, draw)
+
+    @abstractmethod
+    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, move: Move) -> Bools:
+        """Finds, (N,) bool, the boxes that stay, of boxes before and after this operation."""
+
+
 @lru_cache(maxsize=8)  # the masks of a batch are moved one by one
-def _moves(view: DrawnView) -> tuple[Move, ...]:
-    return tuple(find_move(*pair) for pair in zip(view.placements, view.placements[1:]))
+def _moves(placements: tuple[Placement, ...]) -> tuple[Move, ...]:
+    return tuple(find_move(*pair) for pair in pairwise(placements))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,14 +197,13 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
 
 def which_are_flipped(view: DrawnView) -> Bools:
     """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
-    flips = [*(move.flipped[:, 1] for move in _moves(view)), *(warp.flipped[:, 0] for warp in _warps(view))]
+    flips = [*(move.flipped[:, 1] for move in _moves(view.placements)), *(warp.flipped[:, 0] for warp in _warps(view))]
     return np.sum(flips, 0) % 2 == 1
 
 
 def are_inside(points: Floats, rows: Ints, view: DrawnView) -> Bools:
     """Finds, (N,) bool, the points that lie in the output: 0 <= x < width and 0 <= y < height."""
-    inside: Bools = ((points >= 0) & (points < view.placement.shape[rows, ::-1])).all(1)
-    return inside
+    return np.all((points >= 0) & (points < view.placement.shape[rows, ::-1]), 1)
 
 
 def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
@@ -186,22 +212,52 @@ def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: b
     Also returns, (N,) bool, whether no crop left any of the k points outside.
     """
     shown = np.ones(len(points), np.bool_)
-    for move in _moves(view):
-        for box, clamps, scale in (
-            (move.cut, move.clamps[:, 0], move.resized / _sides(move.cut)),
-            (move.shown, move.clamps[:, 1], np.ones_like(move.resized)),
-        ):
-            points = points - box[rows, None, 1::-1]
-            ends = _sides(box)[rows, None, ::-1]
-            shown &= ((points >= 0) & (points < ends)).all((1, 2)) | ~clamps[rows]
-            if clamped:
-                within = np.clip(points, 0, ends)
-                points = np.where(clamps[rows, None, None], within, points)
-            points = points * scale[rows, None, ::-1]
-        points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
-        sides = np.where(move.transposed[:, None], _sides(move.shown)[:, ::-1], _sides(move.shown))
-        points = np.where(move.flipped[rows, None, ::-1], (sides - last)[rows, None, ::-1] - points, points)
+    for move in _moves(view.placements):
+        points, stayed = _move(points, rows, move, last=last, clamped=clamped)
+        shown &= stayed
     return points, shown
+
+
+def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
+    """Moves points by one transform, as `_place` does."""
+    shown = np.ones(len(points), np.bool_)
+    for box, clamps, scale in (
+        (move.cut, move.clamps[:, 0], move.resized / _sides(move.cut)),
+        (move.shown, move.clamps[:, 1], np.ones_like(move.resized)),
+    ):
+        points = points - box[rows, None, 1::-1]
+        ends = _sides(box)[rows, None, ::-1]
+        shown &= ((points >= 0) & (points < ends)).all((1, 2)) | ~clamps[rows]
+        if clamped:
+            within = np.clip(points, 0, ends)
+            points = np.where(clamps[rows, None, None], within, points)
+        points = points * scale[rows, None, ::-1]
+    points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
+    return np.where(move.flipped[rows, None, ::-1], (move.sides - last)[rows, None, ::-1] - points, points), shown
+
+
+def boxes_after(placements: Sequence[Placement], boxes: Floats, rows: Ints) -> Floats:
+    """Moves boxes by placements, each made of the one before, as `move_boxes` does."""
+    for move in _moves(tuple(placements)):
+        boxes = _move_boxes(boxes, rows, move)
+    return boxes
+
+
+def which_boxes_stay(boxes: Floats, rows: Ints, view: DrawnView) -> Bools:
+    """Finds, (N,) bool, the boxes that no transform of the recipe leaves out."""
+    stay = np.ones(len(boxes), np.bool_)
+    if not any(isinstance(transform, BoxTransform) for transform in view.placing):
+        return stay
+    for transform, move in zip(view.placing, _moves(view.placements)):
+        moved = _move_boxes(boxes, rows, move)
+        if isinstance(transform, BoxTransform):
+            stay &= transform.keeps(boxes, moved, rows, move)
+        boxes = moved
+    return stay
+
+
+def _move_boxes(boxes: Floats, rows: Ints, move: Move) -> Floats:
+    return _hulls(_move(boxes.reshape(-1, 2, 2), rows, move, last=0, clamped=True)[0])
 
 
 def _sides(boxes: Ints) -> Ints:
@@ -238,7 +294,7 @@ def move_mask(mask: Pixels, row: int, view: DrawnView, fill: int) -> Pixels:
         [[2, 3, 255], [4, 5, 255]]
     """
     places = [np.arange(side) for side in mask.shape[-2:]]
-    for move in _moves(view):
+    for move in _moves(view.placements):
         for axis in (0, 1):
             cut = _cut(places[axis], move.cut[row, axis::2], move.padding_mode)
             resized = cut[_nearest(len(cut), int(move.resized[row, axis]))]

@@ -11,7 +11,7 @@ import yaml
 
 from gpuloader.errors import PresetError, describe
 from gpuloader.helpers.text import did_you_mean, either
-from gpuloader.recipe import colors, crops, output, policies, timm, warps
+from gpuloader.recipe import colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.part import (
@@ -59,7 +59,7 @@ _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
 TRANSFORMS: dict[str, type[Any]] = {
     name: kind
-    for module in (crops, warps, colors, policies, timm, output)
+    for module in (crops, detection, warps, colors, policies, timm, output)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Transform) and hasattr(kind, "__dataclass_fields__")
 }

@@ -23,6 +23,7 @@ from gpuloader.recipe.drawn import Drawn
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
+from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import as_plain_values, part, set_values
 from gpuloader.recipe.placement import Shape, at_epoch
 from gpuloader.recipe.view import ViewPlan
@@ -153,6 +154,11 @@ class Recipe:
         return self.mix is not None or any(view.random for view in self.each_view)
 
     @property
+    def by_boxes(self) -> str:
+        """The names of its transforms that draw by the boxes of a sample, or ""."""
+        return ", ".join(dict.fromkeys(view.by_boxes for view in self.each_view if view.by_boxes))
+
+    @property
     def graph_dtype(self) -> Literal["float32", "float16", "uint8"]:
         """The dtype of the graph's images. DALI has no bfloat16, so a loader and a `Compose` round float32 to it."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
@@ -254,19 +260,21 @@ class Recipe:
         """What is drawn for no samples: it has the names, types and operations that all samples share."""
         return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 
-    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> Drawn:
+    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()) -> Drawn:
         """Draws all that depends on random numbers.
 
         Args:
             sizes: (n, 2) int64, the heights and widths of the images as they are stored.
             orientations: (n,) of 0 to 8, EXIF's of the images; only for a recipe whose `orientation` is "apply", and
                 None if all are upright.
+            boxes: those of each of the n images, (k, 4) left, top, right, bottom in pixels of the upright image, for
+                transforms that draw by them; none if no image has any.
         """
         if self.orientation == "off":
             orientations = None
         elif orientations is None:
             orientations = np.zeros(len(sizes), np.int64)
-        return Drawn.of([view.draw(draws, sizes, orientations) for view in self.at(draws.epoch).each_view])
+        return Drawn.of([view.draw(draws, sizes, orientations, boxes) for view in self.at(draws.epoch).each_view])
 
 
 def _sized(transforms: Sequence[Transform], epoch: int, shape: Shape | None) -> list[Transform]:

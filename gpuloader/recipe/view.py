@@ -16,6 +16,7 @@ from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
+from gpuloader.recipe.moving import BoxTransform, Floats, boxes_after
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
@@ -102,6 +103,11 @@ class ViewPlan:
         return any(each.random for each in self._transforms)
 
     @property
+    def by_boxes(self) -> str:
+        """The names of the transforms that draw by boxes, or ""."""
+        return ", ".join(_name(each) for each in self.placing if isinstance(each, BoxTransform) and each.random)
+
+    @property
     def in_one_pass(self) -> bool:
         """Whether the view only places and normalises pixels."""
         return not self.pixels and self.erasing is None
@@ -112,19 +118,29 @@ class ViewPlan:
         assert self._shape is not None
         return self._shape
 
-    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> DrawnView:
+    def draw(
+        self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
+    ) -> DrawnView:
         """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
-        placements = self._place(draws, sizes, orientations)
+        placements = self._place(draws, sizes, orientations, boxes)
         size = np.array([self.shape])
         programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
         erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
-        return DrawnView(self.shape, placements, chain(programs, len(draws.ids)), erased)
+        return DrawnView(self.shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
 
-    def _place(self, draws: Draws, sizes: Ints, orientations: Ints | None = None) -> tuple[Placement, ...]:
+    def _place(
+        self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
+    ) -> tuple[Placement, ...]:
         whole = Placement.whole(sizes)
         placements = [whole if orientations is None else whole.orient(orientations)]
         for transform in self.placing:
-            placements.append(transform.place(placements[-1], self._draw(transform, draws)))
+            at, draw = placements[-1], self._draw(transform, draws)
+            if isinstance(transform, BoxTransform):
+                rows = np.repeat(np.arange(len(boxes)), [len(each) for each in boxes])
+                now = boxes_after(placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
+                placements.append(transform.place_by_boxes(at, draw, now, rows))
+            else:
+                placements.append(transform.place(at, draw))
         return tuple(placements)
 
     @cached_property

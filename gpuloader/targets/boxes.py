@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
 from gpuloader.loading.fields import Ragged, under
 from gpuloader.recipe import DrawnView, Shape
-from gpuloader.recipe.moving import move_boxes
+from gpuloader.recipe.moving import move_boxes, which_boxes_stay
 from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column, to_pixels
 from gpuloader.targets.target import Target, samples_of
 
@@ -65,6 +65,8 @@ class Boxes(Target):
         >>> batch["boxes"], batch["boxes_labels"]  # the image is resized to half its size
         ([tensor([[ 4.,  8., 20., 24.]])], [tensor([3])])
     """
+
+    has_boxes: ClassVar[bool] = True
 
     source: str
     format: BoxFormat = "xyxy"
@@ -122,6 +124,10 @@ class Boxes(Target):
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
         return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
+    def boxes(self, value: Annotated) -> NDArray[np.float64]:
+        """Returns the boxes of a sample's value, in pixels of the image."""
+        return value.boxes
+
     def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
         """Yields the boxes and the columns."""
         counts = np.array([len(value.boxes) for value in values], np.int64)
@@ -129,6 +135,7 @@ class Boxes(Target):
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
         boxes = np.clip(move_boxes(before, samples, view), 0, np.tile(view.placement.shape[samples, ::-1], 2))
         kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1) & (areas(before) > 0)
+        kept &= which_boxes_stay(before, samples, view)
         if self.min_visibility:
             whole = areas(move_boxes(before, samples, view, clamped=False))
             kept &= areas(boxes) >= self.min_visibility * whole

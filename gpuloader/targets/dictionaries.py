@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import Target, check_recipe_moves
 
+_Made = TypeVar("_Made")
 _OF_IMAGES = ("image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
 
 
@@ -33,12 +34,36 @@ def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[
     return targets
 
 
-def read_boxes(target: Mapping[str, Any]) -> Annotated:
-    """Returns the boxes of a target, (n, 4) in pixels, and their areas if it has them.
+def boxes_of(targets: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
+    """Returns the boxes of each image, (n, 4) in pixels.
 
     Raises:
-        ValueError: as `parse_boxes`; or they are `tv_tensors.BoundingBoxes` of another format than "XYXY".
+        ConfigError: as `parse_boxes`; or they are `tv_tensors.BoundingBoxes` of another format than "XYXY".
     """
+    return _for_each(targets, lambda _, target: _read_boxes(target).boxes)
+
+
+def move_targets(targets: Sequence[Mapping[str, Any]], view: DrawnView, device: torch.device) -> list[dict[str, Any]]:
+    """Moves the targets of the images to a view of them, see `Compose`; their arrays become tensors on a device.
+
+    Raises:
+        ConfigError: an entry is not what it should be.
+    """
+    return _for_each(targets, lambda row, target: _as_tensors(_move_target(target, view.take([row])), device))
+
+
+def _for_each(targets: Sequence[Mapping[str, Any]], function: Callable[[int, Mapping[str, Any]], _Made]) -> list[_Made]:
+    made = []
+    for row, target in enumerate(targets):
+        try:
+            made.append(function(row, target))
+        except ValueError as error:
+            raise ConfigError(f"target {row}: {error}") from None
+    return made
+
+
+def _read_boxes(target: Mapping[str, Any]) -> Annotated:
+    """Returns the boxes of a target, and their areas if it has them."""
     boxes = target.get("boxes", ())
     if (kind := getattr(getattr(boxes, "format", None), "value", "XYXY")) != "XYXY":
         raise ValueError(f'boxes of the format {kind}: allowed is "XYXY", convert them')
@@ -49,15 +74,8 @@ def read_boxes(target: Mapping[str, Any]) -> Annotated:
     return Annotated(parsed.boxes, {"area": areas.astype(np.float32)})
 
 
-def move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
-    """Moves the target of one image to a view of it, see `Compose`; its entries are NumPy's arrays where they moved.
-
-    Args:
-        view: what is drawn for this image alone.
-
-    Raises:
-        ValueError: an entry is not what it should be.
-    """
+def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
+    """Moves the target of one image to a view of it, drawn for this image alone; what moved is an array."""
     height, width = view.placements[0].shape[0].tolist()
     moved = dict(target)
     if "masks" in target:
@@ -69,7 +87,7 @@ def move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
         moved["keypoints"] = _move_points(_array(target["keypoints"]), view)
     if "boxes" not in target:
         return moved
-    annotated = read_boxes(target)
+    annotated = _read_boxes(target)
     boxes = _moved(Boxes("json:boxes", keys=tuple(annotated.columns)), annotated, view)
     kept, count = boxes["number"], len(annotated.boxes)
     for name in {"masks", "keypoints"} & moved.keys():
@@ -79,8 +97,7 @@ def move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
     return {**moved, **rows, **{name: boxes[name] for name in annotated.columns}, "boxes": boxes[""]}
 
 
-def as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """Returns a target with its arrays and tensors as tensors on a device."""
+def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {
         name: torch.as_tensor(value, device=device)
         if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")

@@ -38,6 +38,14 @@ from gpuloader.recipe.crops import (
     Resize,
     TenCrop,
 )
+from gpuloader.recipe.detection import (
+    RandomIoUCrop,
+    RandomResize,
+    RandomShortestSize,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+)
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
@@ -67,6 +75,7 @@ def written(theirs: ModuleType, ours: Transform) -> object:
     parameters = {field.name: getattr(ours, field.name) for field in fields(ours)}  # type: ignore[arg-type]
     if "interpolation" in parameters:
         parameters["interpolation"] = Mode(parameters["interpolation"])
+    parameters = {name: value for name, value in parameters.items() if name not in ours.later}
     if "policy" in parameters:
         parameters["policy"] = v1.AutoAugmentPolicy(parameters["policy"])
     if "transforms" in parameters:
@@ -106,13 +115,21 @@ CASES: list[list[Transform]] = [
     [SQUARE, RandomErasing(value=(1.0, 2.0, 3.0))],
     [SQUARE, RandomErasing(value="random")],
 ]
+ONLY_IN_V2: list[list[Transform]] = [
+    [ScaleJitter((40, 30), (0.5, 1.5), "bicubic", antialias=False), RandomCrop(9)],
+    [RandomShortestSize((10, 20), 33, "nearest"), RandomCrop(9)],
+    [RandomResize(10, 20, "bicubic"), RandomCrop(9)],
+    [RandomZoomOut((1.0, 2.0, 3.0), (2.0, 3.0), 0.4), SQUARE],
+    [RandomIoUCrop(0.4, 0.9, 0.6, 1.5, (0.2, 0.4), 30), SQUARE, SanitizeBoundingBoxes(2.0, 9.0)],
+]
 
 
 def test_every_transform_that_torchvision_has_is_among_the_cases() -> None:
     def names(of: Iterable[object]) -> set[str]:
         return {type(each).__name__ for each in of}.union(*(names(getattr(each, "transforms", ())) for each in of))
 
-    assert {name for case in CASES for name in names(case)} == {name for name in TRANSFORMS if hasattr(v2, name)}
+    tested = {name for case in CASES + ONLY_IN_V2 for name in names(case)}
+    assert tested == {name for name in TRANSFORMS if hasattr(v2, name)}
 
 
 @BOTH
@@ -122,6 +139,11 @@ def test_a_transform_keeps_its_parameters(theirs: ModuleType, case: list[Transfo
     before = [written(theirs, each) for each in case if not isinstance(each, (Normalize, RandomErasing))]
     preset = translated(theirs.Compose([*before, *TO_FLOAT, *output]))
     assert preset == Recipe(case)
+
+
+@pytest.mark.parametrize("case", ONLY_IN_V2, ids=lambda case: type(case[0]).__name__)
+def test_a_transform_of_v2_keeps_its_parameters(case: list[Transform]) -> None:
+    assert translated(v2.Compose([*(written(v2, each) for each in case), *TO_FLOAT])) == Recipe(case)
 
 
 @BOTH

@@ -65,7 +65,8 @@ def theirs(transform: PlacingTransform) -> torch.nn.Module:
     if isinstance(transform, CornerCrop):
         corner = ("top left", "top right", "bottom left", "bottom right").index(transform.corner)
         return v2.Lambda(lambda image: functional.five_crop(image, transform.size)[corner])
-    parameters = {field.name: getattr(transform, field.name) for field in fields(transform)}  # type: ignore[arg-type]
+    names = [field.name for field in fields(transform) if field.name not in transform.later]  # type: ignore[arg-type]
+    parameters = {name: getattr(transform, name) for name in names}
     needed = {"pad_if_needed": True} if isinstance(transform, RandomCrop) else {}
     return getattr(v2, type(transform).__name__)(**parameters, **needed)
 

@@ -111,6 +111,8 @@ def test_a_batch_has_the_targets_in_pixels_of_its_images(tar: Path) -> None:
     }
 
 
+SQUARE = {"Resize": {"size": [48, 64], "interpolation": "nearest"}}
+BY_BOXES: list[dict[str, Any]] = [{"RandomZoomOut": {}}, {"RandomIoUCrop": {}}, FLIPS[0], SQUARE]
 WARPS = {
     "resized": [{"Resize": {"size": [50, 90], "interpolation": "nearest"}}],
     "cropped and flipped": [CROP, *FLIPS],
@@ -118,6 +120,13 @@ WARPS = {
     "turned": [CROP, {"RandomRotation": {"degrees": 30}}],
     "warped": [CROP, {"RandomAffine": {"degrees": 10, "translate": [0.1, 0.1], "scale": [0.8, 1.2], "shear": 8}}],
     "in perspective": [CROP, {"RandomPerspective": {"interpolation": "nearest"}}],
+    "in a letterbox": [{"Resize": {"size": [90, 100], "interpolation": "nearest", "pad": 0}}],
+    "as SSD's": BY_BOXES,
+    "as DETR's": [
+        {"RandomSizeCrop": {"min_size": 40, "max_size": 70, "sizes": [60, 90], "interpolation": "nearest"}},
+        {"RandomShortestSize": {"min_size": [50, 60, 70], "max_size": 90, "interpolation": "nearest"}},
+        {"CenterCrop": {"size": 60}},
+    ],
     "by a policy": [CROP, {"TrivialAugmentWide": {}}],
 }
 
@@ -141,6 +150,28 @@ def test_the_targets_are_where_the_pixels_are(tar: Path, transforms: list[dict[s
             assert (box[2:] >= around[2:] - 2).all()
             seen += 1
     assert seen >= 8
+
+
+def test_boxes_whose_centre_the_drawn_window_does_not_hold_are_left_out(tar: Path) -> None:
+    crop = {"RandomIoUCrop": {"sampler_options": [0.0], "max_scale": 0.6}}
+    seen_without_box = 0
+    made = loader(tar, preset=train(crop, SQUARE))
+    for sample in [each for _ in range(6) for each in by_sample(made).values()]:
+        shown = {int(number) for number, each in enumerate(sample["objects"]) if each.any()}
+        assert set(sample["boxes_number"].tolist()) <= shown
+        assert len(sample["boxes"]) >= 1 or len(sample["objects"]) == 0
+        seen_without_box += len(shown) - len(sample["boxes_number"])
+    assert seen_without_box >= 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [({"mask": Mask("mask.png")}, "0 fields"), ({**FIELDS, "others": FIELDS["boxes"]}, "2 fields")],
+    ids=["none", "two"],
+)
+def test_a_recipe_that_draws_by_boxes_needs_one_field_of_them(tar: Path, fields: dict[str, Any], found: str) -> None:
+    with pytest.raises(ConfigError, match=f"RandomIoUCrop, which draws by the boxes.*has {found} of boxes: allowed is"):
+        loader(tar, preset=train(*BY_BOXES), fields=fields)
 
 
 def test_points_of_a_flipped_image_change_places(tar: Path, delivered: dict[int, dict[str, Any]]) -> None:

@@ -119,6 +119,17 @@ def test_a_background_has_no_rows() -> None:
     assert compose_of(LEFT)(BLACK, {})[1] == {}
 
 
+def test_a_recipe_draws_by_the_boxes(tar: Path) -> None:
+    recipe = train({"RandomZoomOut": {}}, {"RandomIoUCrop": {}}, {"Resize": {"size": [48, 64]}})
+    batches = loader(tar, preset=recipe, shuffle="none", seed=5)
+    compose, batch = compose_of(recipe), next(iter(batches))
+    images, targets = compose(
+        [sample_of(each)["png"] for each in range(4)], [target_of(each) for each in range(4)], seed=5
+    )
+    assert torch.equal(images, batch["image"])
+    assert all(torch.equal(target["boxes"], boxes) for target, boxes in zip(targets, batch["boxes"], strict=True))
+
+
 def test_without_boxes_all_objects_stay() -> None:
     masks = np.zeros((2, 40, 60), np.uint8)
     masks[1, :, 20] = 1

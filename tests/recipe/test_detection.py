@@ -1,0 +1,219 @@
+"""What detectors' recipes draw, against torchvision's own transforms, which get the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from gpuloader import Compose, PresetError
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe import DrawnView
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.moving import move_boxes, which_boxes_stay
+from gpuloader.transforms import (
+    CenterCrop,
+    RandomIoUCrop,
+    RandomResize,
+    RandomShortestSize,
+    RandomSizeCrop,
+    RandomZoomOut,
+    Resize,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+)
+
+SAMPLES = 60
+SIZES = np.random.default_rng(0).integers(30, 300, (SAMPLES, 2))
+DRAWS = Draws(3, 1, np.arange(SAMPLES))
+LAST = CenterCrop(200)
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The random numbers in [0, 1) that torch gives next."""
+    left: list[float] = []
+
+    def rand(count: int) -> torch.Tensor:
+        return torch.tensor([left.pop(0) for _ in range(count)], dtype=torch.float64)
+
+    def randint(*bounds: int | tuple[()], low: int = 0, high: int = 0, size: tuple[int, ...] = ()) -> torch.Tensor:
+        least, end = (low, high) if not bounds else (0, *bounds[:-1])[-2:]  # torch takes (high, size), too
+        assert isinstance(least, int)
+        assert isinstance(end, int)
+        return torch.tensor(least + int(left.pop(0) * (end - least)))
+
+    monkeypatch.setattr(torch, "rand", rand)
+    monkeypatch.setattr(torch, "randint", randint)
+    return left
+
+
+def drawn(*transforms: Transform, boxes: Sequence[NDArray[np.float64]] = (), draws: Draws = DRAWS) -> DrawnView:
+    sizes = SIZES[draws.ids]
+    return Compose([*transforms, LAST]).draw(draws, sizes, boxes=boxes).views[0]
+
+
+def picture(row: int) -> tv_tensors.Image:
+    return tv_tensors.Image(torch.zeros(1, *SIZES[row].tolist(), dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (ScaleJitter((90, 120)), v2.ScaleJitter((90, 120))),
+        (RandomShortestSize((40, 60, 90), 150), v2.RandomShortestSize([40, 60, 90], 150)),
+        (RandomShortestSize((40, 60, 90)), v2.RandomShortestSize([40, 60, 90])),
+        (RandomResize(40, 160), v2.RandomResize(40, 160)),
+    ],
+    ids=["ScaleJitter", "RandomShortestSize", "without max_size", "RandomResize"],
+)
+def test_a_size_is_drawn_as_torchvision_draws_it(numbers: list[float], ours: Transform, theirs: v2.Transform) -> None:
+    shapes = drawn(ours).placements[1].shape
+    for row, uniform in enumerate(DRAWS.of(Stream.SCALE)(1).tolist()):
+        numbers[:] = uniform
+        size = theirs.make_params([picture(row)])["size"]
+        assert functional.resize(picture(row), size).shape[-2:] == tuple(shapes[row])
+
+
+def test_a_zoom_is_drawn_as_torchvision_draws_it(numbers: list[float]) -> None:
+    after = drawn(RandomZoomOut(side_range=(1.5, 3), p=0.7)).placements[1]
+    zoomed = v2.RandomZoomOut(side_range=(1.5, 3))
+    for row, (applied, *others) in enumerate(DRAWS.of(Stream.ZOOM_OUT)(4).tolist()):
+        side, top, left = others
+        numbers[:] = side, left, top
+        padding = zoomed.make_params([picture(row)])["padding"] if applied < 0.7 else [0, 0, 0, 0]
+        assert (-after.corner[row, ::-1]).tolist() == padding[:2]
+        assert after.shape[row].tolist() == list(functional.pad(picture(row), padding).shape[-2:])
+
+
+def boxes_of(sample: int) -> NDArray[np.float64]:
+    """0 to 6 boxes; one of zero area, one on the border."""
+    height, width = SIZES[sample]
+    generator = np.random.default_rng(sample)
+    start = generator.random((sample % 7, 2)) * [width, height] * 0.8
+    boxes = np.concatenate([start, start + generator.random((sample % 7, 2)) * [width, height] * 0.2], 1)
+    if len(boxes) > 2:
+        boxes[0, 2:], boxes[1] = boxes[0, :2], [0, 0, width / 2, height]
+    return boxes
+
+
+def in_torchvisions_order(draw: NDArray[np.float64], trials: int, size: tuple[int, int]) -> Iterator[float]:
+    """The numbers of an option's windows as torchvision takes them: it draws no place for a ratio out of bounds."""
+    yield draw[0]
+    for width, height, left, top in draw[1:].reshape(trials, 4):
+        yield from (width, height)
+        sides = [int(side * (0.3 + 0.7 * share)) for side, share in zip(size[::-1], (width, height))]
+        if 0.5 <= sides[0] / sides[1] <= 2:
+            yield from (left, top)
+
+
+@pytest.mark.parametrize("options", [(0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (0.0, 1.0), (0.5, 0.9, 1.0)])
+def test_a_window_and_its_boxes_are_drawn_as_torchvision_draws_them(
+    numbers: list[float], options: tuple[float, ...]
+) -> None:
+    crop, trials = RandomIoUCrop(sampler_options=options, trials=12), 12
+    view = drawn(crop, boxes=[boxes_of(sample) for sample in range(SAMPLES)])
+    theirs, seen = v2.RandomIoUCrop(sampler_options=list(options), trials=trials), set()
+    each_draw = [part(1 + 4 * trials) for part in DRAWS.of(Stream.CROP).split(32)]
+    for row, (height, width) in enumerate(SIZES.tolist()):
+        numbers[:] = [each for draw in each_draw for each in in_torchvisions_order(draw[row], trials, (height, width))]
+        boxes = boxes_of(row)
+        tensor = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=(height, width))
+        found = theirs.make_params([picture(row), tensor])
+        at = view.placements[1]
+        window = [*at.corner[row], *at.shape[row]]
+        expected = [found[name] for name in ("top", "left", "height", "width")] if found else [0, 0, height, width]
+        assert window == expected, row
+        stay = which_boxes_stay(boxes, np.full(len(boxes), row), view)
+        assert stay.tolist() == (found["is_within_crop_area"].tolist() if found else [True] * len(boxes))
+        seen.add((bool(found), bool(stay.all())))
+    assert seen == {(False, True), (True, True), (True, False)}
+
+
+def test_windows_do_not_depend_on_the_batch() -> None:
+    boxes = [boxes_of(sample) for sample in range(SAMPLES)]
+    together = drawn(RandomIoUCrop(), boxes=boxes).placements[1]
+    for sample in range(0, SAMPLES, 7):
+        alone = drawn(RandomIoUCrop(), boxes=boxes[sample : sample + 1], draws=Draws(3, 1, np.array([sample])))
+        assert alone.placements[1].output().tolist() == together.take([sample]).output().tolist()
+
+
+def test_many_boxes_draw_the_same_in_parts() -> None:
+    boxes = [np.tile([1.0, 1, 9, 9], (3_000, 1))] * 4
+    view = drawn(RandomIoUCrop(trials=100), boxes=boxes, draws=Draws(3, 1, np.arange(4)))
+    few = drawn(RandomIoUCrop(trials=100), boxes=[each[:1] for each in boxes], draws=Draws(3, 1, np.arange(4)))
+    assert view.placements[1].output().tolist() == few.placements[1].output().tolist()
+
+
+def test_an_image_without_a_window_stays_as_it_is() -> None:
+    crop = RandomIoUCrop(sampler_options=[0.99], max_scale=0.4, min_scale=0.3)  # no window overlaps the box so much
+    view = drawn(crop, boxes=[np.array([[0.0, 0, 30, 30]])] * SAMPLES)
+    assert view.placements[1].shape.tolist() == SIZES.tolist()
+    assert view.placements[1].corner.tolist() == [[0, 0]] * SAMPLES
+
+
+def test_small_boxes_are_left_out_where_sanitize_stands() -> None:
+    boxes = np.array([[0.0, 0, 9, 9], [0, 0, 20, 20], [5, 5, 60, 11], [-1, 0, 30, 30]])
+    rows, sanitize = np.zeros(4, np.int64), SanitizeBoundingBoxes(min_size=8)
+    theirs = v2.SanitizeBoundingBoxes(min_size=8, labels_getter=None)
+    canvas = (int(SIZES[0, 0]), int(SIZES[0, 1]))
+    for before in ([], [Resize(canvas)], [Resize((canvas[0] * 2, canvas[1] * 2))]):
+        view = drawn(*before, sanitize, boxes=[boxes], draws=Draws(0, 0, np.array([0])))
+        moved = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas)
+        moved = moved if not before else functional.resize(moved, list(before[0].size))
+        kept = theirs(moved)
+        assert len(kept) == which_boxes_stay(boxes, rows, view).sum() < len(boxes)
+
+
+@pytest.mark.parametrize("size", [(40, 60), (60, 40), (50, 50), (37, 61), (1000, 30)])
+def test_a_letterbox_is_that_of_yolo(size: tuple[int, int]) -> None:
+    height, width = size
+    ratio = min(96 / height, 64 / width)
+    shape = max(round(height * ratio), 1), max(round(width * ratio), 1)
+    top, left = round((96 - shape[0]) / 2 - 0.1), round((64 - shape[1]) / 2 - 0.1)
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    made = Compose([Resize((96, 64), pad=114)], dtype="uint8")(image)
+    expected = torch.full((3, 96, 64), 114)
+    inside = functional.resize(torch.from_numpy(image).permute(2, 0, 1), list(shape), antialias=True)
+    expected[:, top : top + shape[0], left : left + shape[1]] = inside
+    assert (made.int() - expected).abs().max() <= 1
+    view = Compose([Resize((96, 64), pad=114)]).draw(Draws(0, 0, np.arange(1)), np.array([size])).views[0]
+    whole = move_boxes(np.array([[0.0, 0, width, height]]), np.array([0]), view)
+    assert whole.tolist() == [[left, top, left + shape[1], top + shape[0]]]
+
+
+def test_detrs_window_is_within_its_bounds() -> None:
+    view = drawn(RandomSizeCrop(40, 70, sizes=[50, 80]))
+    resized, at = view.placements[1].resized, view.placements[1]
+    kept = (resized == SIZES).all(1) & (at.shape == SIZES).all(1)
+    assert 0.3 < kept.mean() < 0.7
+    assert set(resized[~kept].min(1)) == {50, 80}
+    shapes = at.shape[~kept]
+    assert ((shapes >= np.minimum(40, resized[~kept])) & (shapes <= np.minimum(70, resized[~kept]))).all()
+    assert ((at.corner >= 0) & (at.corner + at.shape <= resized)).all()
+    assert len(np.unique(shapes)) > 15
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomResize(9, 9), r"max_size 9: allowed is more than min_size, 9"),
+        (lambda: RandomSizeCrop(9, 8, [9]), r"max_size 8: allowed is min_size, 9, or more"),
+        (lambda: RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
+        (
+            lambda: RandomZoomOut(side_range=(0.5, 2)),
+            r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1",
+        ),
+        (lambda: Resize(9, pad=1), r"pad 1.0 needs size \[height, width\], got size 9"),
+        (lambda: RandomShortestSize([]), "at least 1 item"),
+    ],
+)
+def test_wrong_parameters_are_errors(make: Callable[[], Transform], message: str) -> None:
+    with pytest.raises(PresetError, match=message):
+        make()
