@@ -19,7 +19,7 @@ from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import Target, check_recipe_moves
 
 _Made = TypeVar("_Made")
-_OF_IMAGES = ("image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
+_OF_IMAGES = ("mask", "image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
 
 
 def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401
@@ -68,7 +68,7 @@ def _read_boxes(target: Mapping[str, Any]) -> Annotated:
     if (kind := getattr(getattr(boxes, "format", None), "value", "XYXY")) != "XYXY":
         raise ValueError(f'boxes of the format {kind}: allowed is "XYXY", convert them')
     parsed = parse_boxes(_array(boxes).tolist(), "xyxy")
-    if "area" not in target:
+    if not {"area", "boxes"} <= target.keys():
         return parsed
     areas = parse_column(_array(target["area"]).tolist(), len(parsed.boxes))
     return Annotated(parsed.boxes, {"area": areas.astype(np.float32)})

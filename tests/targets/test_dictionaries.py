@@ -130,12 +130,19 @@ def test_a_recipe_draws_by_the_boxes(tar: Path) -> None:
     assert all(torch.equal(target["boxes"], boxes) for target, boxes in zip(targets, batch["boxes"], strict=True))
 
 
+def test_a_mask_with_as_many_rows_as_boxes_stays_whole() -> None:
+    _, target = compose_of(LEFT)(BLACK, {"boxes": np.tile(BOXES[1], (40, 1)), "mask": np.ones((40, 60), np.uint8)})
+    assert target["boxes"].shape == (0, 4)
+    assert target["mask"].shape == (40, 30)
+
+
 def test_without_boxes_all_objects_stay() -> None:
     masks = np.zeros((2, 40, 60), np.uint8)
     masks[1, :, 20] = 1
-    _, target = compose_of(LEFT)(BLACK, {"masks": masks, "labels": torch.tensor([1, 2])})
+    _, target = compose_of(LEFT)(BLACK, {"masks": masks, "labels": torch.tensor([1, 2]), "area": [0, 40]})
     assert target["masks"].flatten(1).sum(1).tolist() == [0, 40]
     assert target["labels"].tolist() == [1, 2]
+    assert target["area"] == [0, 40]
 
 
 def test_several_views_have_their_own_targets() -> None:
