@@ -23,6 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
+from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
@@ -32,8 +34,6 @@ from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
-from gpuloader.loading.compose import Compose
-from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
