@@ -189,6 +189,8 @@ class Compose(Recipe):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
         listed = None if targets is None else check_targets(self, [targets] if one else targets, len(arrays))
+        if self.by_boxes and not all("boxes" in each for each in listed or ({},)):
+            raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
         turned = image_orientations(given) if encoded and self.orientation == "apply" else None
         drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))

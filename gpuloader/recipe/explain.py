@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpuloader.plan import Draws
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
 from gpuloader.recipe.recipe import Recipe
@@ -36,6 +37,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
 }
 _INTERPOLATIONS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
 _DIGITS = 4
+_NO_BOXES = np.zeros((0, 4))
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,15 @@ class ExplainedView:
     steps: tuple[Step, ...]
 
 
-def explain(preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
+def explain(
+    preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int, boxes: Floats = _NO_BOXES
+) -> tuple[ExplainedView, ...]:
     """Says what each view draws for a sample in an epoch of a run with this seed.
 
     The image has height x width pixels. If the recipe turns it upright, these are of the upright picture, and so are
-    the windows.
+    the windows and the boxes, (n, 4), of a recipe that draws by them.
     """
-    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
+    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
 
 
