@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpuloader.collators import Collator, collator_of, in_parts
-from gpuloader.errors import ConfigError, DeviceError
+from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.helpers.text import counted, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
@@ -31,6 +31,9 @@ ENTRIES = ("image", "label", "index", "valid", "key")
 
 _SIZES = ("original_size", "size")
 """Further entries of a batch with targets."""
+
+_PICTURES = {"dense": [], "list": ["size"], "pad": ["size", "pixel_mask"]}
+"""Further entries of a batch by the recipe's `batch`: of images whose sizes differ."""
 
 VALUES = {
     "sampling": Sampling,
@@ -173,10 +176,14 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(output: object, fields: Mapping[str, Component]) -> dict[str, str] | None:
+def output_names(output: object, fields: Mapping[str, Component], recipe: Recipe) -> dict[str, str] | None:
     """Maps each entry to its name in the batch; None for a tuple."""
-    entries = entries_of(fields)
+    entries = entries_of(fields, recipe)
     if output == "tuple":
+        if recipe.batch != "dense":
+            raise ConfigError(
+                f'the recipe\'s batch={describe(recipe.batch)} has images of different sizes: use output="dict"'
+            )
         return None
     if output == "dict":
         return {entry: entry for entry in entries}
@@ -213,7 +220,9 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
         )
 
 
-def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], output: object) -> dict[str, Component]:
+def resolve_fields(
+    listed: Sequence[str] | Mapping[str, Collator | Component], output: object, recipe: Recipe
+) -> dict[str, Component]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
@@ -235,17 +244,17 @@ def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], o
             parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         fields[name] = field
-    entries = Counter(entries_of(fields))
+    entries = Counter(entries_of(fields, recipe))
     if twice := next((name for name, count in entries.items() if count > 1), None):
         raise ConfigError(f"fields={list(listed)!r}: {twice} is already the name of another entry of the batch")
     return fields
 
 
-def entries_of(fields: Mapping[str, Component]) -> list[str]:
+def entries_of(fields: Mapping[str, Component], recipe: Recipe) -> list[str]:
     """Lists the entries of a batch with these fields."""
-    names = [*ENTRIES]
-    if any(field.is_target for field in fields.values()):
-        names += _SIZES
+    further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
+    further += _PICTURES["pad" if isinstance(recipe.batch, dict) else recipe.batch]
+    names = [*ENTRIES, *dict.fromkeys(further)]
     for name, field in fields.items():
         names += [name, *(f"{name}_{column}" for column in field.columns)]
     return names

@@ -193,8 +193,8 @@ def resolve_run(
     chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     storing = as_value(Cache, "cache", {} if cache is None else cache)
-    parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, parsed_fields)
+    parsed_fields = resolve_fields(fields, output, recipe)
+    names = output_names(output, parsed_fields, recipe)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     if here.local_rank == 0:

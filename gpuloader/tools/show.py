@@ -34,6 +34,7 @@ from gpuloader.loading.compose import Image as Encoded
 from gpuloader.loading.world import World
 from gpuloader.plan import check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
+from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
@@ -235,7 +236,7 @@ class Gallery:
         try:
             tensors = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
         except DataError as error:
-            raise BadImageError(*self._shards.locate(sample), str(error).partition("decoded: ")[2]) from None
+            raise BadImageError(*self._shards.locate(sample), str(error).partition(": ")[2]) from None
         return tensors if isinstance(tensors, list) else [tensors]
 
 
@@ -276,7 +277,7 @@ def show(
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
-    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
+    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape or (MAX_SIDE,)]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
