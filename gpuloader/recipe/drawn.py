@@ -24,8 +24,8 @@ def _check_batching(batch: object) -> object:
     pads = isinstance(batch, dict) and [*batch] == ["pad"] and is_integer(batch["pad"], 1, MAX_SIDE + 1)
     if pads or batch in ("dense", "list"):
         return batch
-    name = str(next(iter(batch), "") if isinstance(batch, dict) else batch)
-    hint = did_you_mean(name, {"dense", "list", "pad"} - {name})
+    name = next(iter(batch), None) if isinstance(batch, dict) else batch
+    hint = did_you_mean(name, {"dense", "list", "pad"} - {name}) if isinstance(name, str) else ""
     raise ValueError(
         f"found {describe(batch)}{hint}; allowed are dense, list and {{pad: N}}, with N from 1 to {MAX_SIDE}"
     )
