@@ -89,6 +89,7 @@ def explain(
 
 def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
     places = drawn.placements
+    height, width = shape = drawn.placement.shape[0].tolist()
     steps = [_placing(transform, *pair) for transform, *pair in zip(view.placing, places, places[1:])]
     program = zip(drawn.program.ops[0], drawn.program.parameters[0])
     for transform in view.pixels:
@@ -97,13 +98,13 @@ def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
         if isinstance(transform, RandomHorizontalFlip):
             steps.append(Step(name, "flip" if done else None))
         else:
-            steps += [Step(name, op.name.lower(), _parameters(op, row, *drawn.shape)) for op, row in done]
+            steps += [Step(name, op.name.lower(), _parameters(op, row, *shape)) for op, row in done]
             steps += [] if done else [Step(name, None)]
     if drawn.erased is not None:
         box = drawn.erased[0, :4].tolist()
         name = type(view.erasing).__name__
         steps.append(Step(name, "erase", dict(zip(_BOX, box))) if any(box) else Step(name, None))
-    return ExplainedView(_window(drawn.placement), drawn.shape, tuple(steps))
+    return ExplainedView(_window(drawn.placement), (height, width), tuple(steps))
 
 
 def _window(at: Placement) -> tuple[float, float, float, float]:

@@ -38,6 +38,7 @@ from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
+from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
 from gpuloader.targets import Mask
@@ -244,7 +245,7 @@ class Gallery:
             else:
                 tensors = run(image, device_id=self.device_id)
         except DataError as error:
-            raise BadImageError(*self._shards.locate(sample), str(error).partition("decoded: ")[2]) from None
+            raise BadImageError(*self._shards.locate(sample), str(error).partition(": ")[2]) from None
         return tensors if isinstance(tensors, list) else [tensors]
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
@@ -374,7 +375,7 @@ def show(
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
-    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
+    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape or (MAX_SIDE,)]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a recipe"
