@@ -82,7 +82,7 @@ ROWS = [
     Row("RandomShortestSize", "PIL", 0.1, 1, gpu=(0.1, 30)),
     Row("RandomResize", "PIL", 0.1, 1, gpu=(0.1, 30)),
     Row("RandomSizeCrop", "PIL", 0.1, 1, gpu=(0.1, 20)),
-    Row("RandomZoomOut", "torchvision", 0, 0),
+    Row("RandomZoomOut", "torchvision", 0, 0, picturing.EXAMPLES["RandomZoomOut"][:3]),
     Row("RandomIoUCrop", "torchvision", 0, 0),
     Row("SanitizeBoundingBoxes", "torchvision", 0, 0, [T.SanitizeBoundingBoxes()]),
     Row("TenCrop", "torchvision", 0, 0, [T.TenCrop(112), T.TenCrop((31, 64), vertical_flip=True)]),
@@ -171,7 +171,7 @@ def test_the_gpus_graph_is_as_near_to_the_cpus_kernels(row: Row, shard: Path) ->
         parameters = [parameters[len(parameters) // 2]]  # tracing the graph of a policy takes long
     alone = [picturing.recipe(each) for each in parameters]
     preset = Recipe(views=[T.View(list(each.transforms)) for each in alone], dtype=alone[0].dtype)
-    views, fields = [], {"boxes": Boxes("json:boxes")} if preset.by_boxes else None
+    views, fields = [], {"boxes": Boxes("json:boxes")} if preset.by_boxes else []
     for device in (GPU, None):
         with load_on(device, shard, 4, preset=preset, decoder={"prefetch": 1}, fields=fields) as loader:
             [batch] = loader
