@@ -96,7 +96,7 @@ class Compose(Recipe):
             >>> config = {"input_size": (3, 160, 160), "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5),
             ...           "std": (0.5, 0.5, 0.5), "crop_pct": 0.95, "crop_mode": "center"}
             >>> Compose.from_torchvision(config).transforms[0]
-            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True)
+            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True, pad=None)
         """
         return cls._of(preset_from_torchvision(transform, **options))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.detection import RandomZoomOut, Scaling
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
@@ -118,14 +119,16 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
     name = type(transform).__name__
     if isinstance(transform, RandomHorizontalFlip):
         return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
-    if isinstance(transform, Resize):
+    if after is before:
+        return Step(name, None)
+    if isinstance(transform, (Resize, Scaling)):
         return Step(name, "resize", dict(zip(("height", "width"), after.shape[0].tolist())))
     if isinstance(transform, RandomResizedCrop):
         window = after.window[0].round(_DIGITS)
         top, left, bottom, right = (window.astype(int) if (window % 1 == 0).all() else window).tolist()
         return Step(name, "crop", dict(zip(_BOX, (top, left, bottom - top, right - left))))
     box = [*(after.corner - before.corner)[0].tolist(), *after.shape[0].tolist()]
-    return Step(name, "pad" if isinstance(transform, Pad) else "crop", dict(zip(_BOX, box)))
+    return Step(name, "pad" if isinstance(transform, (Pad, RandomZoomOut)) else "crop", dict(zip(_BOX, box)))
 
 
 def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Parameters:

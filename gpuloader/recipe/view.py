@@ -149,8 +149,8 @@ class ViewPlan:
             at, draw = placements[-1], self._draw(transform, draws)
             if isinstance(transform, BoxTransform):
                 rows = np.repeat(np.arange(len(boxes)), [len(each) for each in boxes])
-                now = boxes_after(placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
-                placements.append(transform.place_by_boxes(at, draw, now, rows))
+                now, stay = boxes_after(self.placing, placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
+                placements.append(transform.place_by_boxes(at, draw, now[stay], rows[stay]))
             else:
                 placements.append(transform.place(at, draw))
         return tuple(placements)
