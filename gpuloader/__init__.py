@@ -35,8 +35,8 @@ from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
+    from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
-    from gpuloader.loading.compose import Compose
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
@@ -103,7 +103,7 @@ _LATE = {
     "Field": "gpuloader.loading.fields",
     "OneOf": "gpuloader.loading.fields",
     "Batch": "gpuloader.loading.delivery",
-    "Compose": "gpuloader.loading.compose",
+    "Compose": "gpuloader.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",
     "Stats": "gpuloader.loading.stats",
@@ -116,7 +116,7 @@ _LATE = {
 
 
 _MODULES = {
-    *("collators", "compat", "data", "errors", "lightning", "metrics"),
+    *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
     *("pack", "pipelines", "pytorch_lightning", "targets", "training", "transformers", "transforms"),
 }
 

@@ -36,6 +36,9 @@ _SIZES = ("original_size", "size")
 _BUCKETED = ("original_size", "crop", "target_size")
 """Further entries of a batch of a bucket."""
 
+_PICTURES = {"dense": [], "list": ["size"], "pad": ["size", "pixel_mask"]}
+"""Further entries of a batch by the recipe's `batch`: of images whose sizes differ."""
+
 VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
@@ -177,10 +180,18 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(output: object, fields: Mapping[str, Component], in_buckets: bool = False) -> dict[str, str] | None:
+def output_names(
+    output: object, fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
+) -> dict[str, str] | None:
     """Maps each entry to its name in the batch; None for a tuple."""
-    entries = entries_of(fields, in_buckets)
+    entries = entries_of(fields, recipe, in_buckets)
+    if twice := next((name for name, count in Counter(entries).items() if count > 1), None):
+        raise ConfigError(f"fields={list(fields)!r}: {twice} is already the name of another entry of the batch")
     if output == "tuple":
+        if recipe.batch != "dense":
+            raise ConfigError(
+                f'the recipe\'s batch={describe(recipe.batch)} has images of different sizes: use output="dict"'
+            )
         return None
     if output == "dict":
         return {entry: entry for entry in entries}
@@ -252,7 +263,6 @@ def _from_mapping(name: str, content: Mapping[str, Any]) -> Component:
 def resolve_fields(
     listed: Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]],
     output: object,
-    in_buckets: bool = False,
 ) -> dict[str, Component]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
@@ -277,9 +287,6 @@ def resolve_fields(
             parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         fields[name] = field
-    entries = Counter(entries_of(fields, in_buckets))
-    if twice := next((name for name, count in entries.items() if count > 1), None):
-        raise ConfigError(f"fields={list(listed)!r}: {twice} is already the name of another entry of the batch")
     return fields
 
 
@@ -297,9 +304,10 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
     return names[0]
 
 
-def entries_of(fields: Mapping[str, Component], in_buckets: bool) -> list[str]:
+def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool) -> list[str]:
     """Lists the entries of a batch with these fields."""
     further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
+    further += _PICTURES["pad" if isinstance(recipe.batch, dict) else recipe.batch]
     further += _BUCKETED if in_buckets else []
     names = [*ENTRIES, *dict.fromkeys(further)]
     for name, field in fields.items():

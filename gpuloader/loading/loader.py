@@ -63,6 +63,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         original_size, crop, target_size
                 with buckets, each (B, 2) int64: height, width of the picture; top, left of the delivered image in the
                 resized picture, as it is flipped; height, width of the delivered image
+        size    (B, 2) int64, heights and widths, only if the recipe's `batch` allows images of different sizes
         NAME    one entry for each of `fields`: a list of parsed JSON, text or bytes, a tensor of stacked `.npy`, or
                 whatever its collator makes of the B components
 

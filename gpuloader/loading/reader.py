@@ -28,6 +28,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.arguments import find_boxes
+from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
@@ -36,6 +37,7 @@ from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
+_NO_BOXES = np.zeros((0, 4))
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
@@ -135,22 +137,24 @@ class Reader:
                 continue
             if unseen[row] and images[row] is image and self._run.shards.local:
                 accepted.note(sample, tuple(sizes[row].tolist()))
+        refused = self._find_too_large(planned, ids, sizes, fields) | refused
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
             drawn = planned.row(row), numbers[row]
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
         images, drawn_for_all = self._cut(images, self._draw(planned, ids, sizes, fields))
+        mixing = self._draw_mixing(planned)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=images,
             drawn=drawn_for_all,
-            mixing=self._draw_mixing(planned),
+            mixing=mixing,
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all)
+                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all, mixing)
                 for name, field in self._run.fields.items()
                 if len(ids) or field.is_target
             },
@@ -171,8 +175,23 @@ class Reader:
         recipe, index = self._run.recipe, self._run.shards.index
         turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
         name = find_boxes(recipe, self._run.fields)
-        boxes = () if name is None else [self._run.fields[name].boxes(values[name]) for values in fields]
+        boxes: Sequence[NDArray[np.float64]] = ()
+        if name is not None:
+            field = self._run.fields[name]
+            boxes = [field.boxes(values[name]) if values else _NO_BOXES for values in fields]  # a bad sample has none
         return recipe.at(planned.cursor.epoch, planned.shape).draw(planned.draws, sizes, turned, boxes)
+
+    def _find_too_large(
+        self,
+        planned: PlannedBatch,
+        ids: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        fields: Sequence[Mapping[str, Any]],
+    ) -> dict[int, str]:
+        """Finds the rows whose output would be too large, with the causes; sizes that are not known yet are 0."""
+        if self._run.recipe.batch == "dense":  # whose size is known to be allowed
+            return {}
+        return self._draw(planned, ids, np.maximum(sizes, 1), fields).too_large()
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
@@ -192,7 +211,9 @@ class Reader:
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.at(planned.cursor.epoch, planned.shape).shapes[0])
+        [shape] = self._run.recipe.at(planned.cursor.epoch, planned.shape).shapes
+        assert shape is not None  # images that are mixed have one size
+        return mix.draw(draw, *shape)
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""
@@ -245,13 +266,24 @@ class Reader:
         for candidate in self._run.plan.replacements(planned.cursor, uniform).tolist():
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             with suppress(Refused):
-                return candidate, self._admit(candidate, image, None, drawn, wanted)
+                admitted = self._admit(candidate, image, None, drawn, wanted)
+                _, size, fields = admitted
+                if not self._find_too_large(planned, np.array([candidate]), np.array([size]), [fields]):
+                    return candidate, admitted
         raise TooManyBadImagesError(
             f"{self._run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
             f"drawn to replace it: repair the shards"
         )
 
-    def _collate(self, name: str, field: Component, values: list[Any], ids: NDArray[np.int64], drawn: Drawn) -> Any:  # noqa: ANN401
+    def _collate(
+        self,
+        name: str,
+        field: Component,
+        values: list[Any],
+        ids: NDArray[np.int64],
+        drawn: Drawn,
+        mixing: Mixing | None,
+    ) -> Any:  # noqa: ANN401
         try:
             collated = field.collated(values, drawn)
         except REFUSALS as error:
@@ -265,6 +297,9 @@ class Reader:
             raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
         if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
+        if field.is_target and mixing is not None:  # it is a mask of classes, and CutMix has no other views
+            [masks] = collated[""]
+            return {"": [paste_neighbours(masks, mixing)]}
         return collated
 
     def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:

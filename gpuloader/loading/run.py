@@ -236,8 +236,8 @@ def resolve_run(
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     in_buckets = chosen.buckets is not None
-    parsed_fields = resolve_fields(fields, output, in_buckets)
-    names = output_names(output, parsed_fields, in_buckets)
+    parsed_fields = resolve_fields(fields, output)
+    names = output_names(output, parsed_fields, recipe, in_buckets)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, parsed_fields)
@@ -284,7 +284,7 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels)
+    _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     run = replace(run, quantum=chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None)
@@ -312,6 +312,8 @@ def _default_threads(run: Run) -> int:
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
     """Checks that the recipe can make images of each bucket that has samples."""
+    if recipe.batch != "dense":
+        raise ConfigError(f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out")
     for shape, run in zip(buckets.shapes, buckets.runs):
         try:
             _ = recipe.at(0, shape) if len(run) else None
@@ -319,11 +321,11 @@ def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
             raise ConfigError(f"buckets: {error}") from None
 
 
-def _check_mixing(recipe: Recipe, plan: Plan, labels: Labels | None) -> None:
-    """Checks that there are pairs of samples with labels if the recipe mixes."""
+def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool) -> None:
+    """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
     if recipe.mix is None:
         return
-    if labels is None:
+    if not labelled:
         raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:
         raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")

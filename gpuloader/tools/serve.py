@@ -39,10 +39,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
 from gpuloader.helpers.text import printable
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
-from gpuloader.loading.compose import Compose
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.shards import Tar
 from gpuloader.tools.overlay import draw_targets
