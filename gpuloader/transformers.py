@@ -85,6 +85,11 @@ class GPULoaderTrainer(Trainer):
     def _evaluation(self, loader: GPULoader[Any]) -> _EvaluationBatches:
         self._check("eval", loader, self.args.eval_batch_size)
         plan = run_of(loader).plan
+        if plan.bucketed is not None:
+            raise ConfigError(
+                "the evaluation loader has buckets, but Trainer gathers batches of one size, with padding at the end: "
+                "leave Sampling(buckets=) out for evaluation"
+            )
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.epoch_samples % plan.global_batch:
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "

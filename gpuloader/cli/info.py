@@ -27,15 +27,30 @@ def info(
     batch_size: Annotated[
         int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory.")
     ] = 256,
+    buckets: Annotated[bool, typer.Option("--buckets", help="Count the samples in aspect-ratio buckets.")] = False,
+    bucket_area: Annotated[int, typer.Option(min=1, help="The most pixels of a bucket's images.")] = 1024**2,
+    bucket_step: Annotated[int, typer.Option(min=1, help="What both sides are multiples of.")] = 64,
+    bucket_ratios: Annotated[tuple[float, float], typer.Option(help="The smallest and the largest width / height.")] = (
+        0.5,
+        2.0,
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
     Example: gpuloader info shards/train/
     """
+    from gpuloader.loading.buckets import Buckets
     from gpuloader.tools.info import describe_shards
 
-    result = describe_shards(shards, label_from=label_from, preset=preset, batch_size=batch_size, progress=True)
+    result = describe_shards(
+        shards,
+        label_from=label_from,
+        preset=preset,
+        batch_size=batch_size,
+        buckets=Buckets(area=bucket_area, step=bucket_step, ratios=bucket_ratios) if buckets else None,
+        progress=True,
+    )
     print_json(result) if as_json else _print(result)
 
 
@@ -57,6 +72,7 @@ def _print(info: Info) -> None:
     if info.unknown_size:
         say()
         say(f"{counted(info.unknown_size, 'image')} whose height and width are not in the index")
+    _print_buckets(info)
     memory = info.memory
     decoded = "unknown" if memory.decoded_bytes is None else format_bytes(memory.decoded_bytes)
     settings = f"preset {memory.preset}, batch size {memory.batch_size}, prefetch {memory.prefetch}"
@@ -103,6 +119,19 @@ def _print_spread(title: str, spread: Spread | None, written: Callable[[float], 
     for lower, upper, count in zip(spread.edges, spread.edges[1:], spread.counts):
         bounds = f"{written(lower)} - {written(upper)}"
         say(f"  {bounds:<20}{_bar(count, max(spread.counts))} {count:,}")
+
+
+def _print_buckets(info: Info) -> None:
+    if info.buckets is None:
+        return
+    held = [each for each in info.buckets if each.samples]
+    cropped = sum(each.samples * each.cropped for each in held) / max(1, sum(each.samples for each in held))
+    say()
+    used = f"{len(held)} of {counted(len(info.buckets), 'bucket')} with samples"
+    say(f"{used}; of the pictures {cropped:.1%} is cropped away")
+    for each in held:
+        size, most = f"{each.height} x {each.width}", max(each.samples for each in held)
+        say(f"  {size:<20}{_bar(each.samples, most)} {each.samples:<11,} {each.cropped:.1%} is cropped away")
 
 
 def _bar(count: int, most: int) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
+from gpuloader.loading.selection import assign_buckets, sizes_of
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
@@ -48,6 +50,16 @@ class ClassCount:
 
 
 @dataclass(frozen=True)
+class BucketCount:
+    """A bucket's size, its number of samples, and the mean share of their pictures that is cropped away, in [0, 1)."""
+
+    height: int
+    width: int
+    samples: int
+    cropped: float
+
+
+@dataclass(frozen=True)
 class Info:
     """What is in some shards.
 
@@ -68,6 +80,7 @@ class Info:
         unknown_size: samples whose header did not tell the image's size; the three above do not include them.
         memory: what a loader over these shards needs.
         excess: what to lower, if the decoded images of one batch can need over half of the machine's memory.
+        buckets: the samples in each bucket, if buckets were asked for; images of unknown size are in none.
     """
 
     shards: int
@@ -89,6 +102,7 @@ class Info:
     unknown_size: int
     memory: MemoryEstimate
     excess: str | None
+    buckets: tuple[BucketCount, ...] | None
 
 
 def describe_shards(
@@ -98,6 +112,7 @@ def describe_shards(
     preset: str = "imagenet_train",
     batch_size: int = 256,
     prefetch: int = 2,
+    buckets: Buckets | None = None,
     progress: bool = False,
 ) -> Info:
     """Describes shards from their indexes; missing ones are made.
@@ -107,6 +122,7 @@ def describe_shards(
         label_from: as GPULoader takes it, but not "json:NAME". The names of labels from "cls" are those of
             `classes.json` beside the shards, as a loader reads them.
         preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
+        buckets: as in a loader's `Sampling`; pictures are upright if the preset turns them.
         progress: show a bar on stderr while indexes are made.
 
     Raises:
@@ -142,7 +158,20 @@ def describe_shards(
         unknown_size=int((~known).sum()),
         memory=memory,
         excess=excess_of_a_batch(shards, recipe, batch_size, memory.machine_bytes),
+        buckets=None if buckets is None else _count_buckets(shards, buckets, recipe.orientation == "apply"),
     )
+
+
+def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool) -> tuple[BucketCount, ...]:
+    ids = np.arange(len(shards))
+    numbers = assign_buckets(shards, ids, replace(buckets, unknown="skip"), upright)
+    sizes, counted = sizes_of(shards, ids, upright), []
+    for number, (height, width) in enumerate(buckets.shapes):
+        heights, widths = sizes[numbers == number].T
+        ratios = widths * height / (heights * width)
+        kept = np.minimum(ratios, 1 / ratios)
+        counted.append(BucketCount(height, width, len(kept), float(1 - kept.mean()) if len(kept) else 0.0))
+    return tuple(counted)
 
 
 def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, int]:

@@ -31,6 +31,26 @@ def test_turned_pictures_are_said_with_the_key_that_turns_them(tmp_path: Path) -
     assert lines[4] == "turned      1 by their EXIF orientation: upright with `orientation: apply` in a recipe"
 
 
+def test_buckets_are_drawn_on_request(tmp_path: Path) -> None:
+    write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
+    asked = ("--buckets", "--bucket-area", 64**2, "--bucket-step", 16, "--bucket-ratios", 0.5, 2)
+    lines = run("info", tmp_path, *asked).stdout.splitlines()
+    # A picture of 60 x 80, resized to 80 columns, has 60 rows, of which 48 are shown.
+    start = lines.index("2 of 3 buckets with samples; of the pictures 15.0% is cropped away")
+    assert [line.replace("█", "").split() for line in lines[start + 1 : start + 3]] == [
+        ["64", "x", "64", "10", "0.0%", "is", "cropped", "away"],
+        ["48", "x", "80", "30", "20.0%", "is", "cropped", "away"],
+    ]
+    assert lines[start + 2].count("█") == 3 * lines[start + 1].count("█") == 30
+    printed = json.loads(run("info", tmp_path, "--json", *asked).stdout)
+    assert [(each["height"], each["width"], each["samples"]) for each in printed["buckets"]] == [
+        (80, 48, 0),
+        (64, 64, 10),
+        (48, 80, 30),
+    ]
+    assert json.loads(run("info", tmp_path, "--json").stdout)["buckets"] is None
+
+
 def test_as_json(tmp_path: Path) -> None:
     write_samples(tmp_path, 40)
     printed = json.loads(run("info", tmp_path, "--json", "--preset", "raw_uint8", "--batch-size", 10).stdout)

@@ -140,6 +140,7 @@ def test_what_is_not_said_is_at_its_default() -> None:
         "weights": None,
         "replacement": True,
         "steps_per_epoch": None,
+        "buckets": None,
         "require": (),
     }
     assert asdict(LabelFrom()) == {"place": "default", "classes": None}
