@@ -423,9 +423,8 @@ def test_a_loader_that_gives_tuples_is_refused(tar: Path, batch: Batching) -> No
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 def test_show_draws_them(with_a_strip: Path, tmp_path: Path, batch: Batching) -> None:
     made = Compose([Resize(SMALL), *CHANGES], batch=batch)
-    shown = show(
-        with_a_strip, tmp_path / "a.png", preset=made, samples=[0, 2, 3], versions=2, label_from=None, device_id=None
-    )
+    chosen: dict[str, Any] = {"samples": [0, 2, 3], "versions": 2, "label_from": None, "fields": {}}
+    shown = show(with_a_strip, tmp_path / "a.png", preset=made, device_id=None, **chosen)
     assert {number: "10000x40 pixels" in cause for number, cause in shown.bad.items()} == {2: True}
 
 
