@@ -29,6 +29,7 @@ from gpuloader.transforms import (
     AugMix,
     ColorJitter,
     Pad,
+    RandomCrop,
     RandomErasing,
     RandomHorizontalFlip,
     RandomInvert,
@@ -52,6 +53,9 @@ VIEWS = Recipe(
 MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sample", "label_smoothing": 0.1}
 MIXED = load_preset(SMALL, {"mix": MIX})
 GROWING = Recipe([RandomResizedCrop({0: 24, 1: 32})])
+BUCKETED = Recipe(
+    [Resize("cover"), RandomCrop(8), RandomHorizontalFlip(), ColorJitter(0.4, 0.4), RandomErasing(0.6, value="random")]
+)
 PADDED = Recipe([Resize((30, 36)), Pad(5, padding_mode="reflect"), TenCrop((24, 20))], dtype="uint8")
 
 
@@ -124,6 +128,25 @@ def test_two_epochs_have_the_same_samples(
     ours, theirs = (epochs(tar, device, count=2, **options) for device in (GPU, None))
     assert len(ours) == (12 if last_batch == "drop" else 14)
     check(ours, theirs)
+
+
+@pytest.mark.parametrize("stored", ["encoded", "decoded"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_one_graph_makes_the_sizes_of_all_buckets(
+    shards: list[Path], tmp_path: Path, built: list[object], stored: str, mixed: bool
+) -> None:
+    tar = shards if stored == "encoded" else write_decoded(tmp_path, shards)
+    options = {
+        "preset": load_preset(BUCKETED, {"mix": MIX}) if mixed else BUCKETED,
+        "last_batch": None,
+        "sampling": {"buckets": [(32, 32), (24, 48), (48, 24)]},
+        "batch_size": 6,
+    }
+    ours = epochs(tar, GPU, count=2, **options)
+    assert len(built) == 1
+    check(ours, epochs(tar, None, count=2, **options))
+    assert len(built) == 2
+    assert len({batch["image"].shape for batch in ours}) == 2
 
 
 @pytest.mark.parametrize(
