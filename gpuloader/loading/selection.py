@@ -156,7 +156,8 @@ def make_sampling(
         if last_batch == "partial":
             raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
         numbers = assign_buckets(shards, ids, buckets, upright)
-        runs = [ids[numbers == number] for number in range(len(buckets.shapes))]
+        counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
+        _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
         return Bucketed(buckets.shapes, runs, buckets.quantum or global_batch, last_batch == "drop", shuffle)
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)

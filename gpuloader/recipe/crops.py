@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from gpuloader.errors import describe
 from gpuloader.plan import Draw, Stream
@@ -35,6 +36,8 @@ Padding: TypeAlias = (
 
 
 def _as_cover(size: object) -> object:
+    if not isinstance(size, str):
+        raise PydanticCustomError("cover_type", "input should be 'cover'")
     if size != "cover":
         raise ValueError(f"found {describe(size)}; allowed are a side, [height, width], sides by epoch, and 'cover'")
     return size

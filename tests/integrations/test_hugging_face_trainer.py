@@ -249,3 +249,9 @@ def test_short_batches_of_several_ranks_are_refused_before_they_are_gathered(
             else:
                 with pytest.raises(ConfigError, match=r"has last_batch='partial', but Trainer gathers batches of one"):
                     run.get_eval_dataloader(given)
+    buckets = {"buckets": [(32, 32), (24, 48)]}
+    with (
+        evaluation(shards, 8, output=BATCH, world=World(1, 2), sampling=buckets) as given,
+        pytest.raises(ConfigError, match="the evaluation loader has buckets, but Trainer gathers batches of one"),
+    ):
+        run.get_eval_dataloader(given)

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracle import transforms
-from PIL import Image
+from PIL import Image, ImageOps
 from scipy import stats
 
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draw, Draws, Stream
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import (
     CenterCrop,
     CornerCrop,
@@ -29,6 +32,7 @@ from gpuloader.recipe.crops import (
     resized_shorter,
 )
 from gpuloader.recipe.placement import Placement, PlacingTransform, Size
+from gpuloader.recipe.view import ViewPlan
 
 v2 = transforms.v2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -146,6 +150,15 @@ def test_no_side_is_resized_to_nothing() -> None:
     assert resized_shorter(np.array([[1, 10_000]]), 10, 500).tolist() == [[1, 500]]
 
 
+@settings(deadline=None)
+@given(*[st.integers(1, 90)] * 4)
+def test_cover_gives_pils_sizes(height: int, width: int, rows: int, columns: int) -> None:
+    view = ViewPlan([Resize("cover", "bicubic"), RandomHorizontalFlip(), CenterCrop((rows, columns))], 0)
+    [_, at, *_] = view.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[height, width]])).placements
+    resized = ImageOps.cover(Image.new("L", (width, height)), (columns, rows))
+    assert (at.shape.tolist(), at.interpolation) == ([[resized.height, resized.width]], "bicubic")
+
+
 # Places.
 
 
@@ -237,6 +250,11 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
         (lambda: Resize(8193), "found 8193.*less than or equal to 8192"),
         (lambda: Resize(5.0), "found 5.0.*valid integer"),  # type: ignore[arg-type]
         (lambda: Resize(True), "found True.*valid integer"),
+        (lambda: Resize("covr"), r"found 'covr'; allowed are a side, \[height, width\], sides by epoch, and 'cover'$"),  # type: ignore[arg-type]
+        (lambda: Resize("cover", pad=0), r"pad 0.0 with size cover: allowed is size \[height, width\]"),
+        (lambda: Resize("cover", max_size=9), "max_size 9 needs a shorter side, got size cover"),
+        (lambda: Recipe([Resize("cover")]), r"Resize\(\"cover\"\) needs a crop behind it"),
+        (lambda: Recipe([CenterCrop(5), Resize("cover")]), r"Resize\(\"cover\"\) needs a crop behind it"),
         (lambda: Resize((5, 0)), "found 0.*greater than or equal to 1"),
         (
             lambda: CenterCrop({5: 3}),
