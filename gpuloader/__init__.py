@@ -35,7 +35,7 @@ from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
-    from gpuloader.loading.compose import Compose
+    from gpuloader.compose import Compose
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
@@ -100,7 +100,7 @@ _LATE = {
     "Field": "gpuloader.loading.fields",
     "OneOf": "gpuloader.loading.fields",
     "Batch": "gpuloader.loading.delivery",
-    "Compose": "gpuloader.loading.compose",
+    "Compose": "gpuloader.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",
     "Stats": "gpuloader.loading.stats",
@@ -113,7 +113,7 @@ _LATE = {
 
 
 _MODULES = {
-    *("collators", "compat", "data", "errors", "lightning", "metrics"),
+    *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
     *("pack", "pipelines", "pytorch_lightning", "targets", "training", "transformers", "transforms"),
 }
 

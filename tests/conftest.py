@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow(kept): a long sweep, of which that many rows run, others each day")
+    config.addinivalue_line("markers", "slow(kept, of): a long sweep, of which that many rows run, others each day")
     if config.option.sample is None:
         config.option.sample = str(date.today().toordinal())  # xdist's workers are told
 
@@ -64,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     sweeps: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("slow"):
-            sweeps[item.nodeid.partition("[")[0]].append(item)
+        if marker := item.get_closest_marker("slow"):  # `of` names a sweep of several tests
+            sweeps[marker.kwargs.get("of") or item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
     for rows in sweeps.values():
         kept = min(next(rows[0].iter_markers("slow")).kwargs["kept"], len(rows))

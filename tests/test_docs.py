@@ -46,6 +46,7 @@ ONLY_SHOWN = {
     "docs/coming-from-cellmap.md": 2,
     "docs/coming-from-data-modules.md": 2,
     "docs/coming-from-loader-practices.md": 1,
+    "docs/commands/check.md": 1,
     "docs/commands/demo.md": 1,
     "docs/commands/verify.md": 2,
     "docs/data.md": 1,

@@ -42,6 +42,9 @@ PUBLIC = {
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip
         Resize ResizeMethod Sample TensorFormat ToTensor Transform TransformConfig
     """,
+    "gpuloader.compose": """
+        Compose
+    """,
     "gpuloader.data": """
         CellMapDataLoader CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol DefaultCollator
         DeviceLoader LanguageModelingDataCollator MultiDataLoaderConfig SamplingStrategy TaskSpec TextCollator

@@ -27,12 +27,31 @@ def loader_arguments(preset: str, shuffle: str | None, label_from: str, quaranti
     return arguments | ({} if quarantine is None else {"on_error": {"known": str(quarantine)}})
 
 
+def loader_of(context: typer.Context, shards: list[str], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns a loader's arguments: those in its YAML file, or `tar`, and these options of the command.
+
+    What the user writes on the command line replaces what is in the file.
+    """
+    from gpuloader.tools.loader_file import read_loader
+
+    sources = {name: context.get_parameter_source(name) for name in options}
+    written = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    return {**options, **read_loader(shards), **written}
+
+
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
     """Returns a loader's `device_id`, from the options --cpu and --device-id."""
     return None if cpu else "auto" if device_id is None else device_id
 
 
-LocalShards = Annotated[list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or braces.")]
+ShardsOrLoader = Annotated[
+    list[str],
+    typer.Argument(help="Shards, folders of them or of pictures, patterns, URLs; or a loader's arguments, FILE.yaml."),
+]
+LocalShardsOrLoader = Annotated[
+    list[str],
+    typer.Argument(help="Shards, folders of them or of pictures, globs or braces; or a loader's arguments, FILE.yaml."),
+]
 Shards = Annotated[
     list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or brace patterns; or URLs.")
 ]

@@ -8,13 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, Shards, chosen_device, label_source
+from gpuloader.cli.options import (
+    AsJson,
+    Cpu,
+    LabelFrom,
+    Preset,
+    ShardsOrLoader,
+    chosen_device,
+    label_source,
+    loader_of,
+)
 from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.text import counted
 
 
 def show(
-    shards: Shards,
+    context: typer.Context,
+    shards: ShardsOrLoader,
     preset: Preset = "imagenet_train",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
@@ -36,32 +46,39 @@ def show(
 ) -> None:
     """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
 
+    It draws boxes, masks and key points, too: those that `pack` writes, or the fields in a loader's YAML.
+
     Example: gpuloader show shards/train/ --preset imagenet_randaugment -o grid.png
 
     Example: gpuloader show shards/train/ --preset mine.yaml --serve
-    """
-    from gpuloader.tools.show_arguments import check_picture, check_shown
 
+    Example: gpuloader show train.yaml
+    """
+    from gpuloader.tools.show_arguments import as_recipe, check_picture, check_shown
+
+    loader = loader_of(context, shards, preset=preset, seed=seed, label_from=label_source(label_from))
+    tar, recipe = loader["tar"], as_recipe(loader["preset"])
     overrides = _overrides(changes or [])
     samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
-    check_shown(shards, preset, overrides, seed)
+    check_shown(tar, recipe, overrides, loader["seed"])
     if not serve:
         check_picture(output, samples, versions, columns)
     common: dict[str, Any] = {
-        "preset": preset,
+        "preset": recipe,
         "overrides": overrides,
-        "seed": seed,
-        "label_from": label_source(label_from),
-        "device_id": chosen_device(cpu),
+        "seed": loader["seed"],
+        "label_from": loader["label_from"],
+        "fields": loader.get("fields"),
+        "device_id": chosen_device(cpu, loader.get("device_id")),
     }
     if serve:
         from gpuloader.tools.serve import serve as serve_page
 
-        serve_page(shards, port=port, ready=lambda url: print(f"{url}    (Ctrl-C ends it)", flush=True), **common)
+        serve_page(tar, port=port, ready=lambda url: print(f"{url}    (Ctrl-C ends it)", flush=True), **common)
         return
     from gpuloader.tools import show as tool
 
-    shown = tool.show(shards, output, samples=samples, versions=versions, columns=columns, **common)
+    shown = tool.show(tar, output, samples=samples, versions=versions, columns=columns, **common)
     if as_json:
         print_json(shown)
         return
@@ -69,6 +86,8 @@ def show(
     say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")
+    for name, cause in shown.targets_left_out.items():
+        say(f"{name} not drawn: {cause}")
     for sample in shown.samples:
         if sample.id in shown.bad:
             say(f"bad image: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")

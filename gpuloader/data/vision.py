@@ -64,7 +64,7 @@ class VisionCollator:
                 f"mean={mean!r}, std={std!r}: allowed is a number for each channel in both, and std above 0"
             )
         self._normalize = normalize
-        self._compose = preset and import_late("gpuloader.loading.compose").Compose.load(preset)
+        self._compose = preset and import_late("gpuloader.compose").Compose.load(preset)
         self._device_id = device_id
 
     def __call__(self, batch: Sequence[Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from gpuloader.collators import Collator, collator_of, in_parts
-from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.helpers.text import counted, either, similar
+from gpuloader.errors import ConfigError, DeviceError, describe
+from gpuloader.helpers.late_imports import import_late
+from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Component, Field
@@ -213,7 +214,29 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
         )
 
 
-def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], output: object) -> dict[str, Component]:
+_KINDS = ("Boxes", "Field", "Keypoints", "Mask", "OneOf")
+"""The fields that YAML can name. They are found in the package by name: those of targets are in a room above this."""
+
+
+def _from_mapping(name: str, content: Mapping[str, Any]) -> Component:
+    """Makes a field of {its class: its options}; a string alone is the source."""
+    kind = next(iter(content), None)
+    if len(content) != 1 or kind not in _KINDS:
+        raise ConfigError(
+            f"fields: {describe(dict(content))} for {name!r}: allowed is {{CLASS: {{option: value}}}}, such as "
+            f'{{"Mask": {{"source": "png"}}}}, with one of {", ".join(_KINDS)}{did_you_mean(str(kind), _KINDS)}'
+        )
+    options = {"source": content[kind]} if isinstance(content[kind], str) else content[kind]
+    try:
+        made: Component = as_value(getattr(import_late("gpuloader"), kind), f"fields: {name}", options)
+    except TypeError as error:  # a number in place of a list
+        raise ConfigError(f"fields: {name}: {describe(dict(content))} cannot be read: {error}") from None
+    return made
+
+
+def resolve_fields(
+    listed: Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]], output: object
+) -> dict[str, Component]:
     """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
@@ -223,6 +246,8 @@ def resolve_fields(listed: Sequence[str] | Mapping[str, Collator | Component], o
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
+        if isinstance(parsing, Mapping):
+            parsing = _from_mapping(name, parsing)  # noqa: PLW2901
         if not (parsing is None or isinstance(parsing, Component) or callable(parsing)):
             raise ConfigError(
                 f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, a Field or a target"

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: applies what `gpuloader.recipe.mix` drew to a batch's tensors, on their device."""
+"""MixUp and CutMix: applies what `gpuloader.recipe.mix` drew to a batch's tensors, on their device, and to masks."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
     difference = second - first
     first.addcmul_(share[0::2], difference)
     second.addcmul_(share[1::2], difference, value=-1)
+
+
+def paste_neighbours(masks: NDArray[Any], mixing: Mixing) -> NDArray[Any]:
+    """Returns masks, (n, h, w), with the rectangles that CutMix takes from their neighbours."""
+    pasted = masks.copy()
+    for row, (top, left, bottom, right) in enumerate(mixing.box.tolist()):
+        pasted[row, top:bottom, left:right] = masks[row ^ 1, top:bottom, left:right]
+    return pasted
 
 
 def soft_labels(labels: torch.Tensor, weight: torch.Tensor, num_classes: int, smoothing: float) -> torch.Tensor:

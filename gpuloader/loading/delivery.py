@@ -58,10 +58,11 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
     if recipe.layout == "channels_last":
         views = [images.permute(0, 3, 1, 2) for images in views]
     labels = None if batch.labels is None else on_device(batch.labels)
-    if recipe.mix is not None and batch.mixing is not None and labels is not None:
+    if recipe.mix is not None and batch.mixing is not None:
         mix_images(views[0], batch.mixing)
-        weight = on_device(batch.mixing.weight)
-        labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
+        if labels is not None:
+            weight = on_device(batch.mixing.weight)
+            labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
     views = round_to_dtype(recipe, views)
     images = _by_view(views)
     if run.names is None:

@@ -54,10 +54,6 @@ class Component(ABC):
         """The component's extension, in lower case and without its dot."""
         return "json" if self.path else self.source.lower().removeprefix(".")
 
-    def content(self, component: bytes) -> Any:  # noqa: ANN401
-        """Returns the component's bytes, or the value under NAME; if there is none, None or a ValueError."""
-        return under(self.path, json.loads(component), self.required) if self.path else component
-
     def check_source(self) -> None:
         """Raises ConfigError if the source is neither an extension nor "json:NAME"."""
         if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
@@ -72,11 +68,12 @@ class Component(ABC):
         """Checks that it can be made beside a recipe's images; raises ConfigError if it cannot."""
 
     @abstractmethod
-    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
+    def value(self, component: Any, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
         """Parses a sample's component.
 
         Args:
-            component: None if the sample has none, which only happens if it is not `required`.
+            component: its bytes, or all values of a target's JSON; None if the sample has none, which only happens if
+                it is not `required`.
             size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
@@ -144,7 +141,7 @@ class Field(Component):
         """Parses a sample's component."""
         assert self.parse is not None
         assert component is not None
-        return self.parse(self.content(component))
+        return self.parse(under(self.path, json.loads(component)) if self.path else component)
 
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
         """Returns what `collate` makes of the values."""
@@ -209,7 +206,7 @@ def parse_fields(
     size: Shape,
     drawn: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Returns the values of a sample's fields by name, and reads each component once.
+    """Returns the values of a sample's fields by name; reads each component once, and parses it once for all targets.
 
     Args:
         fields: resolved.
@@ -220,13 +217,19 @@ def parse_fields(
         Refused: a component is too large or cannot be parsed.
     """
     components: dict[tuple[str, bool], bytes | None] = {}
+    documents: dict[tuple[str, bool], Any] = {}
     values = {}
     for name, field in fields.items():
         which = field.extension, field.required
         if which not in components:
             components[which] = read(*which)
+        component: Any = components[which]
         try:
-            values[name] = field.value(components[which], size, drawn)
+            if component is not None and field.is_target and field.path:  # other fields may change what they parse
+                if which not in documents:
+                    documents[which] = json.loads(component)
+                component = documents[which]
+            values[name] = field.value(component, size, drawn)
         except (Refused, *_FAILURES) as error:
             said = isinstance(error, (Refused, *REFUSALS))
             kind = "" if said else f"{type(error).__name__}: "  # a KeyError's text is a key

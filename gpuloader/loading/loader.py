@@ -94,9 +94,10 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             shards; or a `LabelFrom`, which can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
-            a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. In a batch
-            without samples, each other field is an empty list. Each sample that can be delivered must have these
-            components, unless they are not `required`; `Sampling(require=...)` leaves out those that lack one.
+            a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. As in YAML, a
+            field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, each other field is an
+            empty list. Each sample that can be delivered must have these components, unless they are not `required`;
+            `Sampling(require=...)` leaves out those that lack one.
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
             drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.

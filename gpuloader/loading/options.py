@@ -13,7 +13,6 @@ import numpy as np
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import is_integer
-from gpuloader.loading.world import World
 from gpuloader.shards import user_path
 
 SubsetOf: TypeAlias = (
@@ -201,7 +200,7 @@ class Cache:
         return None if self.folder is None else user_path(self.folder)
 
 
-_Value = TypeVar("_Value", Sampling, LabelFrom, BadImages, Decoder, Cache, World)
+_Value = TypeVar("_Value")
 
 
 def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
@@ -212,7 +211,8 @@ def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
     """
     if isinstance(argument, kind):
         return argument
-    allowed = [field.name for field in fields(kind) if field.init]
+    each_field = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
+    allowed = [field.name for field in each_field]
     if not isinstance(argument, Mapping):
         raise ConfigError(
             f"{name}={argument!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
@@ -222,7 +222,7 @@ def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
         if key not in allowed:
             hint = did_you_mean(str(key), allowed)
             raise ConfigError(f"{name}: {kind.__name__} has no {key!r}{hint}; allowed are {', '.join(allowed)}")
-    needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    needed = [field.name for field in each_field if field.default is MISSING and field.default_factory is MISSING]
     if missing := [each for each in needed if each not in argument]:
         raise ConfigError(f"{name}={argument!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
     return kind(**argument)

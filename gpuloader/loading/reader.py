@@ -28,6 +28,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.arguments import find_boxes
+from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
@@ -141,16 +142,17 @@ class Reader:
             ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
             valid[row] = False
         images, drawn_for_all = self._cut(images, self._draw(planned.draws, ids, sizes, fields))
+        mixing = self._draw_mixing(planned)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=images,
             drawn=drawn_for_all,
-            mixing=self._draw_mixing(planned),
+            mixing=mixing,
             labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
             fields={
-                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all)
+                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all, mixing)
                 for name, field in self._run.fields.items()
                 if len(ids) or field.is_target
             },
@@ -246,7 +248,15 @@ class Reader:
             f"drawn to replace it: repair the shards"
         )
 
-    def _collate(self, name: str, field: Component, values: list[Any], ids: NDArray[np.int64], drawn: Drawn) -> Any:  # noqa: ANN401
+    def _collate(
+        self,
+        name: str,
+        field: Component,
+        values: list[Any],
+        ids: NDArray[np.int64],
+        drawn: Drawn,
+        mixing: Mixing | None,
+    ) -> Any:  # noqa: ANN401
         try:
             collated = field.collated(values, drawn)
         except REFUSALS as error:
@@ -260,6 +270,9 @@ class Reader:
             raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
         if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
+        if field.is_target and mixing is not None:  # it is a mask of classes, and CutMix has no other views
+            [masks] = collated[""]
+            return {"": [paste_neighbours(masks, mixing)]}
         return collated
 
     def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:

@@ -225,7 +225,7 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels)
+    _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     if here.world_size > 1:
@@ -250,11 +250,11 @@ def _default_threads(run: Run) -> int:
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
 
 
-def _check_mixing(recipe: Recipe, plan: Plan, labels: Labels | None) -> None:
-    """Checks that there are pairs of samples with labels if the recipe mixes."""
+def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool) -> None:
+    """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
     if recipe.mix is None:
         return
-    if labels is None:
+    if not labelled:
         raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:
         raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")

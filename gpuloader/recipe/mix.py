@@ -66,6 +66,11 @@ class Mix:
             raise ValueError("mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out")
         return self
 
+    @property
+    def only_pastes(self) -> bool:
+        """Whether it is always CutMix, which masks can follow, and never MixUp, which blends."""
+        return self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or self.switch_p == 1)
+
     def draw(self, draw: Draw, height: int, width: int) -> Mixing:
         """Draws the mixing of samples, images of height x width.
 

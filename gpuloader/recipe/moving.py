@@ -2,8 +2,9 @@
 
 A transform that places pixels is derived from the placements before and after it, so that it knows nothing of targets.
 Boxes are cut where torchvision cuts them (`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and
-flips. Boxes that begin beyond their picture differ in two cases: a RandomResizedCrop of the whole picture counts as a
-resize, and a RandomCrop that pads twice as one cut.
+flips. Boxes that begin beyond their picture differ in three cases: a RandomResizedCrop of the whole picture counts as a
+resize, a RandomCrop that pads twice as one cut, and a RandomZoomOut, RandomSizeCrop or RandomIoUCrop that leaves the
+picture as it is cuts them all the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from gpuloader.targets.target import Target, samples_of
 _BESIDE = "json:"
 _PADDING = {"f": 0.0, "i": -1}
 _FLOATS = ("area", "score")
+_MOST = float(np.finfo(np.float32).max)
 _FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
@@ -112,18 +112,14 @@ class Boxes(Target):
     def _parsed(self) -> tuple[str, ...]:
         return (*(() if self.labels is None else ("labels",)), *self.keys)
 
-    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
+    def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
         """Parses the sample's boxes, to pixels of the image."""
-        document = None if component is None else json.loads(component)
-        annotations = None if document is None else under(self.path, document, self.required)
-        if annotations is None and not self.required:
-            annotations = []
         beside = self.labels is not None and self.labels.startswith(_BESIDE)
         keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
-        parsed = parse_boxes(annotations, self.format, columns=keys)
+        parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
         columns = {("labels" if key == self.labels else key): column for key, column in parsed.columns.items()}
         if self.labels is not None and beside:
-            labels = under(self.labels.removeprefix(_BESIDE), document, bool(len(parsed.boxes)))
+            labels = under(self.labels.removeprefix(_BESIDE), component, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
         return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
@@ -146,11 +142,12 @@ class Boxes(Target):
         counts = np.bincount(samples[kept], minlength=len(values))
         yield "", self._gathered(boxes[kept].astype(np.float32), counts)
         for name in self._parsed:
-            column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])
+            column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])[kept]
             if name == "area":
-                scale = areas(boxes) / np.maximum(areas(before), np.finfo(np.float64).tiny)
-                column = (column * scale).astype(np.float32)
-            yield name, self._gathered(column[kept], counts)
+                with np.errstate(over="ignore"):  # of a box that was almost empty, and became large in a rotation
+                    column = column * areas(boxes[kept]) / areas(before[kept])
+                column = np.clip(column, -_MOST, _MOST).astype(np.float32)
+            yield name, self._gathered(column, counts)
         first = np.cumsum([0, *(len(value.boxes) for value in values)])[:-1]
         yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)
         if self.pad_to is not None:

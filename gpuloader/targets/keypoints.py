@@ -65,11 +65,10 @@ class Keypoints(Target):
         return ("visibility",)
 
     def value(
-        self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]
+        self, component: object, size: Shape, drawn: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Parses the sample's points, (n, k, 2), and their visibility, (n, k)."""
-        annotations = None if component is None else self.content(component)
-        points, visibility = parse_points([] if annotations is None else annotations)
+        points, visibility = parse_points(self.annotations(component))
         most = max((number for pair in self.flip_pairs for number in pair), default=-1)
         if len(points) and most >= points.shape[1]:
             raise ValueError(f"{points.shape[1]} points: flip_pairs names point {most}")

@@ -62,11 +62,15 @@ class Mask(Target):
     def _of_objects(self) -> bool:
         return self.instances or bool(self.path)
 
-    def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> NDArray[Any]:
+    @property
+    def may_be_pasted(self) -> bool:
+        """Whether CutMix may paste parts of other samples: of masks of classes, which have no rows for objects."""
+        return not self._of_objects
+
+    def value(self, component: Any, size: Shape, drawn: NDArray[np.float64]) -> NDArray[Any]:  # noqa: ANN401
         """Returns the sample's mask, (H, W), or those of its objects, (n, H, W)."""
         if self.path:
-            annotations = None if component is None else self.content(component)
-            return parse_outlines([] if annotations is None else annotations, *size)
+            return parse_outlines(self.annotations(component), *size)
         if component is None:
             return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
         mask = _read_png(component, size) if self.extension.endswith("png") else _read_npy(component, size)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.errors import ConfigError
-from gpuloader.loading.fields import Component
+from gpuloader.loading.fields import Component, under
 from gpuloader.recipe import Drawn, DrawnView, Recipe
 from gpuloader.recipe.program import Op
 
@@ -26,6 +26,11 @@ class Target(Component):
     def __post_init__(self) -> None:
         self.check_source()
 
+    @property
+    def may_be_pasted(self) -> bool:
+        """Whether a rectangle of it may come from another sample."""
+        return False
+
     def resolve(self) -> Self:
         """Returns itself."""
         return self
@@ -34,12 +39,19 @@ class Target(Component):
         """Checks that it can follow all that the recipe does.
 
         Raises:
-            ConfigError: the recipe mixes samples, or blends warped images.
+            ConfigError: the recipe blends images, or pastes parts of others, which only masks of classes can follow.
         """
-        if recipe.mix is not None:
-            name = type(self).__name__
-            raise ConfigError(f"{name} cannot follow a recipe that mixes samples: leave `mix` out of the recipe")
+        if recipe.mix is not None and not (self.may_be_pasted and recipe.mix.only_pastes):
+            kind, name = "MixUp, which blends two images" if self.may_be_pasted else "`mix`", type(self).__name__
+            raise ConfigError(
+                f"{name} cannot follow {kind}: allowed are recipes without `mix`, and for masks of classes CutMix alone"
+            )
         check_recipe_moves(recipe, repeats=self.may_repeat)
+
+    def annotations(self, document: Any) -> Any:  # noqa: ANN401
+        """Returns what is under the path in a sample's JSON; [] if nothing is, and it is not `required`."""
+        found = under(self.path, document, self.required)
+        return [] if found is None and not self.required else found
 
     def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
         """Returns the entries of the batch, see `Component.collated`."""

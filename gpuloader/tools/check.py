@@ -21,8 +21,13 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.loading.arguments import resolve_device
+from gpuloader.images.arrays import admit_array
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import Refused
+from gpuloader.loading.argument_types import AnyFields, AnyPreset
+from gpuloader.loading.arguments import resolve_device, resolve_fields
 from gpuloader.loading.world import World
+from gpuloader.recipe import load_preset
 from gpuloader.shards import (
     Arena,
     EncodedImage,
@@ -41,6 +46,7 @@ from gpuloader.shards.folder import is_picture
 from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
 from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
+from gpuloader.tools.check_targets import Problem, TargetCheck
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
 
@@ -93,6 +99,24 @@ class LeftOutMember:
 
 
 @dataclass(frozen=True)
+class WrongTarget:
+    """A sample that training delivers with targets that cannot be right.
+
+    Attributes:
+        shard, key, offset: as in `BadSample`.
+        problem: "boxes outside" of its image, by more than a pixel or wholly; "unknown labels", which is not in
+            `classes.json`; or "another size": the `width` and `height` beside the annotations are not the image's.
+        said: the first such box and the numbers, in words.
+    """
+
+    shard: str
+    key: str
+    offset: int
+    problem: Problem
+    said: str
+
+
+@dataclass(frozen=True)
 class Lacking:
     """A component that some samples have beside their image, and others lack.
 
@@ -124,11 +148,13 @@ class CheckResult:
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
-        bad: the samples whose images cannot be decoded, or that are cut off by the end of a cut shard.
+        bad: the samples whose images cannot be decoded or whose fields cannot be parsed, or that are cut off by the end
+            of a cut shard.
         broken: the shards that are damaged tars.
         stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all. In a folder also
             pictures that are second ones of their samples, with extensions that are no field's.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
+        wrong: the samples with targets that cannot be right, by sample; a sample may have several problems.
         repaired: the copies that were written.
     """
 
@@ -141,17 +167,20 @@ class CheckResult:
     stray: tuple[LeftOutMember, ...]
     stray_count: int
     lacking: tuple[Lacking, ...]
+    wrong: tuple[WrongTarget, ...]
     repaired: tuple[Repaired, ...]
 
     @property
     def all_well(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.bad or self.broken or self.stray_count or self.lacking)
+        return not (self.bad or self.broken or self.stray_count or self.lacking or self.wrong)
 
 
 def check_shards(
     tar: Tar,
     *,
+    fields: AnyFields = (),
+    preset: AnyPreset = "imagenet_train",
     quarantine: str | Path | None = None,
     repair: str | Path | None = None,
     device_id: int | Literal["auto"] | None = "auto",
@@ -163,6 +192,9 @@ def check_shards(
 
     Args:
         tar: as GPULoader takes it.
+        fields: as GPULoader takes them. A component that cannot be parsed makes its sample bad, and targets are
+            compared with their images; without fields, components are not read.
+        preset: as GPULoader takes it; its `orientation` says in which picture targets count.
         quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
             of broken shards, because a loader refuses such shards.
         repair: a folder for clean copies of all shards with anything wrong: without bad samples and what is left out,
@@ -181,18 +213,21 @@ def check_shards(
     if quarantine is not None:
         check_output(quarantine)
     device = resolve_device(device_id, World.detect())
+    parsed, recipe = resolve_fields(fields, "dict"), load_preset(preset)
     shards = _scan(paths, progress)
     bad: dict[int, str] = {}
+    wrong: dict[int, list[tuple[Problem, str]]] = {}
     located: dict[int, Location] = {}
     if shards[-1].samples.stop or not any(shard.damage for shard in shards):
         shard_set = ShardSet(paths, open_set([shard.index for shard in shards]))
         with progress_bar(progress) as bar:
             task = bar.add_task("checking images", total=len(shard_set))
-            bad = _find_undecodable(shard_set, device, lambda count: bar.advance(task, count))
+            targets = TargetCheck(shard_set, parsed, recipe) if parsed else None
+            bad, wrong = _find(shard_set, targets, device, lambda count: bar.advance(task, count))
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
-        located = {sample: shard_set.locate(sample) for sample in sorted(bad)}
+        located = {sample: shard_set.locate(sample) for sample in sorted({*bad, *wrong})}
         if quarantine is not None:
             undamaged = (sample for shard in shards if not shard.damage for sample in shard.samples)
             write_quarantine(
@@ -224,7 +259,7 @@ def check_shards(
         samples=shards[-1].samples.stop,
         jpegs=jpegs,
         seekable=seekable,
-        bad=tuple(BadSample(*where, bad[sample]) for sample, where in located.items()),
+        bad=tuple(BadSample(*where, bad[sample]) for sample, where in located.items() if sample in bad),
         broken=tuple(
             BrokenShard(str(shard.path), shard.damage.offset, shard.damage.problem, len(shard.index))
             for shard in shards
@@ -233,6 +268,7 @@ def check_shards(
         stray=(*left_out, *second[:LEFT_OUT_KEPT]),
         stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
         lacking=_lacking(shards),
+        wrong=tuple(WrongTarget(*located[sample], *each) for sample, found in wrong.items() for each in found),
         repaired=tuple(repaired),
     )
 
@@ -285,16 +321,35 @@ def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
         return scan_to_damage(Path(str(shard)))
 
 
-def _find_undecodable(shards: ShardSet, device_id: int | None, advance: Callable[[int], None]) -> dict[int, str]:
-    """Finds the samples whose images the gate or the decoder refuses, with the cause."""
+def _find(
+    shards: ShardSet, targets: TargetCheck | None, device_id: int | None, advance: Callable[[int], None]
+) -> tuple[dict[int, str], dict[int, list[tuple[Problem, str]]]]:
+    """Finds the bad samples, with the cause, and what is wrong with the targets of others.
+
+    Bad are those whose images the gate or the decoder refuses, or whose fields cannot be parsed.
+    """
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
-    bad: dict[int, str] = {}
+    bad: dict[int, str] = dict(shards.too_large)
+    wrong: dict[int, list[tuple[Problem, str]]] = {}
     with Decoding(batch_size, threads, device_id) as decoding:
         for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
-            bad |= {samples[row]: cause for row, cause in decoding.bad(images).items()}
+            bad = {samples[row]: cause for row, cause in decoding.bad(images).items()} | bad
+            for sample, image in zip(samples, images):
+                if targets is None or sample in bad:
+                    continue
+                try:
+                    if found := targets.find(sample, _size(shards, sample, image)):
+                        wrong[sample] = found
+                except Refused as refused:
+                    bad[sample] = refused.cause
             advance(len(samples))
-    return bad | shards.too_large
+    return bad, wrong
+
+
+def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]:
+    height, width = (int(shards.index.at(side, np.array([sample]))[0]) for side in ("height", "width"))
+    return (height, width) if height and width else (admit_array if shards.decoded else admit)(image)[1]
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:

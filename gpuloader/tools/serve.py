@@ -7,6 +7,7 @@
     GET /api/original   its picture: ?id=5&side=512
     GET /api/version    a view of it exactly as training gets it: ?id=5&view=0&preset=NAME&epoch=0&seed=0
 
+With targets=1, the pictures have boxes, masks and points drawn on them, and small ones are enlarged.
 An answer is JSON or a PNG; an error is {"error": message}. The server listens on 127.0.0.1 and answers only requests
 that name this machine, so that a page of another site cannot reach it through its reader's browser. It opens no file
 but the shards: a recipe is chosen by name from a fixed list.
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -38,12 +39,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
 from gpuloader.helpers.text import printable
-from gpuloader.loading.compose import Compose
+from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.shards import Tar
-from gpuloader.tools.sheet import Picture
+from gpuloader.tools.overlay import draw_targets
+from gpuloader.tools.sheet import Picture, enlarge
 from gpuloader.tools.show import Device, Gallery
 
 Query: TypeAlias = Mapping[str, str]
@@ -52,6 +55,7 @@ Answer: TypeAlias = "dict[str, Any] | Picture"
 PER_PAGE = 24
 MOST_CLASSES = 10_000
 MOST_SIDE = 1024
+LEAST_SIDE = 256  # of pictures with targets: smaller ones are enlarged
 MOST_CONNECTIONS = 32
 SLOWEST_SECONDS = 30.0  # the longest that a request may take to come in, and its answer to be read
 _POLL_SECONDS = 0.1
@@ -88,6 +92,7 @@ class Api:
             "presets": self._names,
             "seed": str(self._seed),  # JavaScript's numbers are exact only up to 2**53
             "device": self._gallery.device,
+            "targets": self._gallery.has_targets,
             "version": __version__,
         }
 
@@ -105,27 +110,39 @@ class Api:
         }
 
     def sample(self, query: Query) -> dict[str, Any]:
-        """Returns a sample, and what is drawn for it; `bad` has the cause if its image cannot be decoded."""
+        """Returns a sample, and what is drawn for it; `bad` has the cause if its image or a target cannot be used."""
         sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
         row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
         try:
             height, width = self._gallery.size(sample, compose.orientation)
             self._gallery.tensors(compose, sample, **draws)
+            self._gallery.targets(compose, sample, **draws)
         except BadImageError as error:
             return {**row, "bad": error.cause}
         views = self._gallery.explain(compose, sample, **draws)
-        return {**row, "height": height, "width": width, "views": [asdict(view) for view in views]}
+        left_out = self._gallery.targets_left_out(compose, sample)
+        shown = {"height": height, "width": width, "views": [asdict(view) for view in views]}
+        return {**row, **shown, "targets_left_out": left_out}
 
     def original(self, query: Query) -> Picture:
         """Returns a sample's image, upright if the recipe turns it."""
         side = _integer(query, "side", 1, MOST_SIDE + 1, MOST_SIDE)
-        return self._gallery.original(self._id(query), side, self._compose(query).orientation)
+        whole = self._gallery.whole(self._id(query), side, self._compose(query).orientation)
+        return self._pictures(whole, query, {"seed": 0, "epoch": 0})[0]
 
     def version(self, query: Query) -> Picture:
         """Returns a view of it, as training gets it."""
         compose = self._compose(query)
         view = _integer(query, "view", 0, len(compose.each_view), 0)
-        return self._gallery.versions(compose, self._id(query), **self._draws(query))[view]
+        return self._pictures(compose, query, self._draws(query))[view]
+
+    def _pictures(self, compose: Compose, query: Query, draws: Mapping[str, int]) -> list[Picture]:
+        sample = self._id(query)
+        pictures = self._gallery.versions(compose, sample, **draws)
+        if not _integer(query, "targets", 0, 2, 0):
+            return pictures
+        views = zip(pictures, self._gallery.targets(compose, sample, **draws), strict=True)
+        return [draw_targets(picture, overlay, partial(enlarge, most=LEAST_SIDE)) for picture, overlay in views]
 
     @cached_property
     def _labels(self) -> NDArray[np.int64] | None:
@@ -158,15 +175,16 @@ def serve(
     preset: str | Path | Recipe = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
-    label_from: str | None = "default",
+    label_from: AnyLabels = "default",
     device_id: Device = "auto",
+    fields: AnyFields | None = None,
     port: int = 8765,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serves the page until Ctrl-C.
 
     Args:
-        tar, preset, overrides, seed, label_from, device_id: as `show` takes them.
+        tar, preset, overrides, seed, label_from, device_id, fields: as `show` takes them.
         port: on 127.0.0.1; 0 takes a free one.
         ready: called with the page's address once it can be opened.
 
@@ -174,8 +192,8 @@ def serve(
         GPULoaderError: as for `show`, or the port cannot be used.
     """
     server = make_server(
-        Gallery(tar, label_from=label_from, device_id=device_id),
-        f"{preset}{', changed' if overrides else ''}" if isinstance(preset, (str, Path)) else "a Compose",
+        Gallery(tar, label_from=label_from, device_id=device_id, fields=fields),
+        f"{preset}{', changed' if overrides else ''}" if isinstance(preset, (str, Path)) else "a recipe",
         load_preset(preset, overrides),
         seed,
         port,

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import printable
+from gpuloader.tools.overlay import Overlay, draw_targets
 from gpuloader.transforms import Normalize
 
 Picture: TypeAlias = Image.Image
@@ -73,8 +74,9 @@ class Sheet:
         lines: Sequence[str],
         windows: Sequence[Box] = (),
         frame: str | None = None,
+        overlay: Overlay | None = None,
     ) -> None:
-        """Draws a tile: a picture with windows and a frame, or the cause why there is none; then the text."""
+        """Draws a tile: a picture with targets, windows and a frame, or the cause why there is none; then the text."""
         left, top = _GAP + column * (self._tile + _GAP), self._top + row * self._row
         if isinstance(picture, str):
             box = (left, top, left + self._tile - 1, top + self._tile - 1)
@@ -82,7 +84,7 @@ class Sheet:
             text = "\n".join(textwrap.wrap(f"bad image: {picture}", self._tile // 7)[: self._tile // _LINE - 1])
             self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
         else:
-            fitted = self._fit(picture)
+            fitted = self._fit(picture) if overlay is None else draw_targets(picture, overlay, self._fit)
             for window, colour in reversed([*zip(windows, COLOURS)]):
                 _outline(fitted, window, colour)
             right, bottom = left + fitted.width - 1, top + self._tile - 1
@@ -96,12 +98,15 @@ class Sheet:
 
     def _fit(self, picture: Picture) -> Picture:
         """Shrinks a picture that is larger than a tile, and enlarges a small one by an integer."""
-        times = _LEAST_TILE // max(picture.size)
-        if times > 1:
-            return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
-        fitted = picture.copy()
+        fitted = enlarge(picture, _LEAST_TILE)
         fitted.thumbnail((self._tile, self._tile))
         return fitted
+
+
+def enlarge(picture: Picture, most: int) -> Picture:
+    """Returns a copy of a picture, enlarged by the largest integer with which its sides are at most so long."""
+    times = max(1, most // max(picture.size))
+    return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
 
 
 def _outline(picture: Picture, window: Box, colour: str) -> None:

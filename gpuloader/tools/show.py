@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.compose import Compose
+from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
@@ -28,14 +32,17 @@ from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
-from gpuloader.loading.arguments import resolve_device
-from gpuloader.loading.compose import Compose
-from gpuloader.loading.compose import Image as Encoded
+from gpuloader.loading.argument_types import AnyFields, AnyLabels
+from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
+from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.world import World
-from gpuloader.plan import check_epoch, check_seed, make_order
+from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.recipe import Orientation
-from gpuloader.shards import Arena, ShardSet, Tar, make_labels, resolve_shards
+from gpuloader.shards import Arena, ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
+from gpuloader.targets import Mask
+from gpuloader.targets.target import check_recipe_moves
+from gpuloader.tools.overlay import Overlay, find_targets, overlays
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
@@ -43,6 +50,7 @@ from gpuloader.transforms import Resize
 __all__ = ["Gallery", "show"]
 
 Device: TypeAlias = "int | Literal['auto'] | None"
+_NO_DRAWS = np.zeros(0)  # no target draws
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,9 @@ class Shown:
         epochs: whose draws are shown.
         device: where the images were made.
         mix_left_out: whether training would mix the images shown with others.
+        targets_left_out: name -> why this target cannot follow the recipe.
         samples: those shown, in order.
-        bad: id -> cause for those that cannot be decoded, in at least one epoch.
+        bad: id -> cause for those that cannot be decoded, in at least one epoch, or whose targets cannot be parsed.
     """
 
     picture: Path
@@ -90,6 +99,7 @@ class Shown:
     epochs: tuple[int, ...]
     device: str
     mix_left_out: bool
+    targets_left_out: Mapping[str, str]
     samples: tuple[Sample, ...]
     bad: Mapping[int, str]
 
@@ -109,20 +119,44 @@ class Gallery:
         label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those in the
             files classes.json beside the shards, as a loader reads them.
         device_id: where images are made, as `GPULoader` takes it.
+        fields: as `GPULoader` takes them; the targets of them are drawn. None draws what `gpuloader pack` writes:
+            masks, and annotations in COCO's form. Samples with targets need no label.
 
     Attributes:
         device_id: a GPU's number, or None.
+        has_targets: whether samples have targets to draw.
         class_names: label -> name, if names are known.
 
     Raises:
         GPULoaderError: no shards, no labels, no such device, or two classes.json that name a label differently.
     """
 
-    def __init__(self, tar: Tar, *, label_from: str | None = "default", device_id: Device = "auto") -> None:
+    def __init__(
+        self,
+        tar: Tar,
+        *,
+        label_from: AnyLabels = "default",
+        device_id: Device = "auto",
+        fields: AnyFields | None = None,
+    ) -> None:
         self.device_id = resolve_device(device_id, World(0, 1))
+        labelling = resolve_label_from(label_from)
+        named = None if fields is None else resolve_fields(fields, "dict")
         self._shards = ShardSet.open(resolve_shards(tar), progress=True)
-        self._labels = make_labels(self._shards, label_from)
-        self.class_names: Mapping[int, str] = {} if self._labels is None else self._labels.names
+        self._targets = None if named is None else {name: each for name, each in named.items() if each.is_target}
+        self.has_targets = bool(self._targets_of(0))
+        place = resolve_place(self._shards, labelling.place)
+        if (
+            labelling.place == "default"
+            and place == "cls"
+            and self.has_targets
+            and "cls" not in self._shards.extensions
+        ):
+            place = None
+        self._labels = make_labels(self._shards, place, labelling.classes)
+        self.class_names: Mapping[int, str] = (
+            find_class_names(self._shards) if self._labels is None else self._labels.names
+        )
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -181,12 +215,20 @@ class Gallery:
         Raises:
             BadImageError: it cannot be decoded.
         """
-        encoded, (height, width) = self._image(sample, orientation)
+        [picture] = self.versions(self.whole(sample, side, orientation), sample, 0, 0)
+        return picture
+
+    def whole(self, sample: int, side: int, orientation: Orientation = "off") -> Compose:
+        """Returns the recipe of `original`: the whole image, downsized if its longer side is more than `side` pixels.
+
+        Raises:
+            BadImageError: the image's size cannot be read.
+        """
+        height, width = self.size(sample, orientation)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
         options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "formats": FORMATS, "orientation": orientation}
-        [tensor] = self._run(Compose((Resize(shape),), dtype="uint8", **options), encoded, sample, 0, 0)
-        return as_picture(tensor)
+        return Compose((Resize(shape),), dtype="uint8", **options)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
         """Returns the tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
@@ -200,6 +242,49 @@ class Gallery:
         """Returns `tensors` as pictures; if the recipe normalises, this is undone."""
         tensors = self.tensors(compose, sample, seed, epoch)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
+
+    def targets(self, compose: Recipe, sample: int, seed: int, epoch: int) -> list[Overlay]:
+        """Returns the targets of a sample in each view of `tensors`, without those that cannot follow the recipe.
+
+        Raises:
+            BadImageError: the image's size cannot be read, or a target cannot be parsed.
+        """
+        left_out = self.targets_left_out(compose, sample)
+        fields = {name: each for name, each in self._targets_of(sample).items() if name not in left_out}
+        _, size = self._image(sample)
+        turned = self._shards.index.at("orientation", np.array([sample]))
+        drawn = compose.draw(Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), np.array([size]), turned)
+        try:
+            values = parse_fields(
+                fields, partial(self._read, sample), self.size(sample, compose.orientation), _NO_DRAWS
+            )
+            return overlays(fields, values, drawn, self.class_names)
+        except Refused as refused:
+            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
+
+    def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
+        """Says why targets of a sample cannot follow the recipe, by name; mixing is left out of it."""
+        left_out = {}
+        for name, field in self._targets_of(sample).items():
+            try:
+                check_recipe_moves(compose, repeats=isinstance(field, Mask))
+            except ConfigError as error:
+                left_out[name] = str(error)
+        return left_out
+
+    def _targets_of(self, sample: int) -> Mapping[str, Component]:
+        if self._targets is not None:
+            return self._targets
+        content = None
+        with suppress(Refused):
+            content = self._shards.read_component(sample, "json")
+        return find_targets([name for name, *_ in self._shards.index.components(sample)], content)
+
+    def _read(self, sample: int, extension: str, required: bool) -> bytes | None:
+        content = self._shards.read_component(sample, extension)
+        if content is None and required:
+            raise Refused(f"it has no .{extension} component")
+        return content
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
         """Says what is drawn for each view of `tensors`.
@@ -249,12 +334,14 @@ def show(
     versions: int = 4,
     columns: int | None = None,
     seed: int = 0,
-    label_from: str | None = "default",
+    label_from: AnyLabels = "default",
     device_id: Device = "auto",
+    fields: AnyFields | None = None,
 ) -> Shown:
-    """Draws samples next to what training gets of them in several epochs. A bad image is a box with the cause.
+    """Draws samples next to what training gets of them in several epochs, with their targets.
 
-    The first six versions of a sample have frames in different colours; the original shows their windows in these.
+    A bad image, or one with targets that cannot be parsed, is a box with the cause. The first six versions of a sample
+    have frames in different colours; the original shows their windows in these.
 
     Args:
         tar: the shards, as `GPULoader` takes them.
@@ -264,7 +351,7 @@ def show(
         versions: how many versions of each sample: those of epochs 0, 1 and so on, each with all views of the recipe.
         columns: images in a row, including the original; None puts all of a sample into one row, up to 11.
         seed: of the training.
-        label_from, device_id: as `Gallery` takes them.
+        label_from, device_id, fields: as `Gallery` takes them.
 
     Raises:
         GPULoaderError: one of `gpuloader.errors`; its message says what to do.
@@ -272,32 +359,35 @@ def show(
     picture = Path(picture)
     check_picture(picture, samples, versions, columns)
     compose = Compose.load(preset, **(overrides or {}))
-    gallery = Gallery(tar, label_from=label_from, device_id=device_id)
+    gallery = Gallery(tar, label_from=label_from, device_id=device_id, fields=fields)
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
     sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
-    name = str(preset) if isinstance(preset, (str, Path)) else "a Compose"
+    name = str(preset) if isinstance(preset, (str, Path)) else "a recipe"
     heading = _heading(name, overrides, compose, gallery, len(ids), versions, seed)
     sheet = Sheet(tile, in_row + 1, len(ids) * rows, heading)
     chosen = [gallery.sample(sample) for sample in ids]
     bad: dict[int, str] = {}
+    left_out: dict[str, str] = {}
     for number, sample in enumerate(chosen):
-        original, *made = _pictures(gallery, compose, sample.id, seed, versions, tile)
+        (original, targets), *made = _pictures(gallery, compose, sample.id, seed, versions, tile)
         windows: list[Box] = []
-        if causes := [cause for cause in (original, *made) if isinstance(cause, str)]:
+        if causes := [picture for picture in (original, *(each for each, _ in made)) if isinstance(picture, str)]:
             bad[sample.id] = causes[0]
         else:
             windows = _windows(gallery, compose, sample.id, seed, versions)
-        sheet.put(number * rows, 0, original, [printable(sample.key), _name_label(sample)], windows)
-        for place, version in enumerate(made):
+            left_out |= gallery.targets_left_out(compose, sample.id)
+        texts = [printable(sample.key), _name_label(sample)]
+        sheet.put(number * rows, 0, original, texts, windows, overlay=targets)
+        for place, (version, its_targets) in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
             caption = f"epoch {epoch}, view {view}" if views > 1 else f"epoch {epoch}"
             frame = COLOURS[place] if place < len(windows) else None
-            sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame)
+            sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
     sheet.image.save(picture, quality=90)  # of JPEG
     return Shown(
         picture=picture,
@@ -308,6 +398,7 @@ def show(
         epochs=tuple(range(versions)),
         device=gallery.device,
         mix_left_out=compose.mix is not None,
+        targets_left_out=left_out,
         samples=tuple(chosen),
         bad=bad,
     )
@@ -326,17 +417,19 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
 
 def _pictures(
     gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int, side: int
-) -> Iterator[Picture | str]:
-    """Yields the original, then each view of each version; for one that cannot be decoded, the cause."""
+) -> Iterator[tuple[Picture | str, Overlay | None]]:
+    """Yields the original, then each view of each version, with its targets; for one that is bad, the cause."""
     try:
-        yield gallery.original(sample, side, compose.orientation)
+        whole = gallery.whole(sample, side, compose.orientation)
+        yield from zip(gallery.versions(whole, sample, 0, 0), gallery.targets(whole, sample, 0, 0), strict=True)
     except BadImageError as error:
-        yield error.cause
+        yield error.cause, None
     for epoch in range(versions):
         try:
-            yield from gallery.versions(compose, sample, seed, epoch)
+            made = gallery.versions(compose, sample, seed, epoch), gallery.targets(compose, sample, seed, epoch)
+            yield from zip(*made, strict=True)
         except BadImageError as error:
-            yield from [error.cause] * len(compose.each_view)
+            yield from [(error.cause, None)] * len(compose.each_view)
 
 
 def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:

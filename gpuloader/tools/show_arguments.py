@@ -18,6 +18,15 @@ from gpuloader.tools.outputs import PICTURES, check_output
 MOST_IMAGES = 1000
 
 
+def as_recipe(preset: str | Path | Recipe | Mapping[str, Any]) -> str | Path | Recipe:
+    """Returns a loader's `preset` as `show` takes it: a mapping, such as a loader's YAML may have, becomes a recipe.
+
+    Raises:
+        PresetError: the mapping is no recipe.
+    """
+    return load_preset(preset) if isinstance(preset, Mapping) else preset
+
+
 def check_shown(
     tar: Tar, preset: str | Path | Recipe, overrides: Mapping[str, Any] | None = None, seed: int = 0
 ) -> None:

@@ -26,7 +26,7 @@ IMAGES = {  # format, as recipes name it -> how the zoo's images of it are calle
     "pnm": ("ppm-", "pgm-", "pbm-"),
     "jpeg2000": ("jp2-", "j2k-"),
 }
-DATA = ("tar", "index", "state", "recipe", "npy", "json")
+DATA = ("tar", "index", "state", "recipe", "npy", "json", "annotations")
 _LEAST_BYTES, _MOST_BYTES, _MOST_PIXELS = 16, 40_000, 20_000
 _TAR_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
@@ -37,8 +37,17 @@ def material(kind: str) -> tuple[bytes, ...]:
     if kind in IMAGES:
         zoo = (image.data for image in good_kinds() if image.name.startswith(IMAGES[kind]))
         return (*filter(_is_small, zoo), *_more_images(kind))
-    makes = {"tar": _tars, "index": _indexes, "state": _states, "recipe": _recipes, "npy": _arrays, "json": _objects}
-    return {"seekable": seekable_jpegs, **makes}[kind]()
+    makes = {
+        "seekable": seekable_jpegs,
+        "tar": _tars,
+        "index": _indexes,
+        "state": _states,
+        "recipe": _recipes,
+        "npy": _arrays,
+        "json": _objects,
+        "annotations": _annotations,
+    }
+    return makes[kind]()
 
 
 @cache
@@ -162,3 +171,37 @@ def _arrays() -> tuple[bytes, ...]:
 
 def _objects() -> tuple[bytes, ...]:
     return (b'{"label": 3, "caption": "a \\u00e9", "box": [0.5, 1e3, -2, null], "of": {"a": [true, {}]}}',)
+
+
+def _annotations() -> tuple[bytes, ...]:
+    """Boxes, key points and outlines of an image of `annotations.SIZE`, and masks of it."""
+    height, width = 48, 64
+    outlines = (
+        [[4.5, 5, 30, 5.25, 30, 40]],
+        [[1, 1, 9, 1, 9, 9, 1, 9], [20, 20, 63, 21, 40, 47]],
+        {"size": [height, width], "counts": [100, 30, 18, 30, height * width - 178]},
+        {"size": [height, width], "counts": "T3n0b00li2"},  # the same, as pycocotools writes it
+    )
+    files = []
+    for count in (1, 3, 4):
+        annotations = [
+            {
+                "bbox": [3.5 * number, 5, 30.25, 20],
+                "category_id": number,
+                "iscrowd": number % 2,
+                "area": 605.5,
+                "keypoints": [10, 12, 2, 50.5, 20, 1, 0, 0, 0],
+                "segmentation": outlines[number],
+            }
+            for number in range(count)
+        ]
+        boxes = [[0.5, 0.25 * number, 0.5, 0.25] for number in range(count)]
+        points = [[[10, 12], [63.5, 1e-3]]] * count
+        content = {"annotations": annotations, "boxes": boxes, "labels": list(range(count)), "points": points}
+        files.append(json.dumps(content).encode())
+    pixels = np.zeros((height, width), np.uint8)
+    pixels[8:20, 8:40], pixels[30:, 50:] = 1, 2
+    coloured = Image.fromarray(pixels, "P")
+    coloured.putpalette([0, 0, 0, 200, 10, 20, 30, 200, 40])
+    masks = (Image.fromarray(pixels), coloured, Image.fromarray(pixels.astype(np.uint16)), Image.fromarray(pixels > 0))
+    return (*files, *(encoded(mask, "PNG") for mask in masks))

@@ -40,6 +40,7 @@ _VALUES: dict[str, tuple[Change, ...]] = {
     "recipe": (words.change_word, words.change_word, words.change_lines),
     "npy": (words.change_word,),
     "json": (words.change_value,),
+    "annotations": (words.change_value, words.change_word, words.change_word),
 }
 
 
@@ -65,8 +66,8 @@ def mutant(kind: str, seed: int, number: int) -> bytes:
 
 
 def _with_checksums(kind: str, data: bytes) -> bytes:
-    if kind == "png":
-        return LAYOUTS[kind].join(LAYOUTS[kind].split(data))
+    if kind == "png" or (kind == "annotations" and data.startswith(b"\x89PNG")):
+        return LAYOUTS["png"].join(LAYOUTS["png"].split(data))
     if kind == "seekable":
         return seekable.with_restarts_in_order(data)
     return words.with_tar_checksums(data) if kind == "tar" else data

@@ -1,4 +1,4 @@
-"""What parsers do with mutants: of tars, index files, states, recipes, and components of samples: arrays and JSON."""
+"""What parsers do with mutants: of tars, index files, states, recipes, arrays, JSON and annotations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from drawn_numbers import all_numbers_of
 from forging import parts_of, sealed
 from making import write_shard
 
+from fuzzing.annotations import takes_annotations
 from fuzzing.jobs import Job, Result
 from gpuloader import ConfigError, DataError, GPULoader, PresetError, StateError
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
@@ -50,6 +51,7 @@ class Parsers:
             "recipe": _refusing(PresetError, self._takes_recipe),
             "npy": _takes_array,
             "json": _refusing(REFUSALS, _takes_json),
+            "annotations": takes_annotations,
         }
 
     def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bad_images import bad_kinds, zoo
 from command_line import run
-from making import write_samples, write_shard
+from making import jpeg, write_samples, write_shard
 
 
 def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> None:
@@ -27,6 +27,27 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(tmp_path: Path) -> 
         0,
         f"seekable: {printed['seekable']} of {samples} JPEGs\n{samples} samples in 1 shard: all is well\n",
     )
+
+
+def test_a_loaders_file_names_the_fields_to_check(tmp_path: Path) -> None:
+    boxes = {"far": [0, 0, 99, 5], "bad": [1, 2], "good": [0, 0, 5, 5]}
+    rows = [
+        {"__key__": key, "jpg": jpeg(32, 40), "json": json.dumps({"annotations": [{"bbox": box}]}).encode()}
+        for key, box in boxes.items()
+    ]
+    shard, loader = write_shard(tmp_path / "a.tar", rows), tmp_path / "train.yaml"
+    loader.write_text(f"{{tar: {shard}, fields: {{boxes: {{Boxes: {{source: 'json:annotations', format: xywh}}}}}}}}")
+    result, as_json = run("check", loader, "--cpu"), json.loads(run("check", loader, "--cpu", "--json").stdout)
+    assert result.returncode == 3
+    offsets = {each["key"]: each["offset"] for kind in ("bad", "wrong") for each in as_json[kind]}
+    assert result.stdout.splitlines() == [
+        f"{shard}: bad: 'bad' at byte {offsets['bad']}: the .json component beside it: annotations[0]['bbox'] is "
+        "[1, 2]: allowed are 4 numbers",
+        f"{shard}: boxes outside: 'far' at byte {offsets['far']}: boxes[0], 0, 0, 99, 5, reaches 59 pixels beyond the "
+        "image of 40x32 pixels",
+        "seekable: 0 of 3 JPEGs",
+        "3 samples in 1 shard: bad samples 1, samples with boxes outside 1",
+    ]
 
 
 def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:

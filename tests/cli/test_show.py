@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import command_line
+import numpy as np
 import pytest
 from making import damaged_jpeg, jpeg, write_shard
 from PIL import Image
@@ -66,6 +67,34 @@ def test_a_mistake_is_one_message(shards: list[Path], tmp_path: Path, arguments:
     assert (result.returncode, result.stdout) == (1, "")
     assert message in result.stderr  # behind the progress of indexing, perhaps
     assert "Traceback" not in result.stderr
+
+
+def write_loader(folder: Path, **more: object) -> Path:
+    """A shard with a box and a loader's file for it; returns the file."""
+    content = json.dumps({"annotations": [{"bbox": [8, 16, 32, 32], "category_id": 0}]}).encode()
+    write_shard(folder / "a.tar", [{"__key__": "a", "jpg": jpeg(64, 64), "json": content}])
+    fields = {"cars": {"Boxes": {"source": "json:annotations", "format": "xywh", "labels": "category_id"}}}
+    preset = {"imagenet_train": {"RandomResizedCrop": {"size": 32}}}
+    loader = {"tar": str(folder / "a.tar"), "label_from": None, "preset": preset, "fields": fields, "seed": 5, **more}
+    (folder / "train.yaml").write_text(json.dumps(loader))  # JSON is YAML
+    return folder / "train.yaml"
+
+
+def test_a_loaders_file_stands_for_its_shards_recipe_and_seed_but_the_command_line_counts_more(tmp_path: Path) -> None:
+    by_file, by_hand = tmp_path / "file.png", tmp_path / "hand.png"
+    result = run(write_loader(tmp_path), "--cpu", "-o", by_file, "--json")
+    assert (result.returncode, json.loads(result.stdout)["seed"]) == (0, 5)
+    run(tmp_path / "train.yaml", "--cpu", "--seed", 6, "-o", by_file)
+    run(tmp_path / "a.tar", "--label-from", "none", *SMALL, "--seed", 6, "-o", by_hand)
+    ours, theirs = (np.asarray(Image.open(path))[70:] for path in (by_file, by_hand))  # without the headings
+    assert (ours == theirs).all()
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
+    blended = {"transforms": [{"Resize": {"size": [32, 32]}}, "AugMix"]}
+    result = run(write_loader(tmp_path, preset=blended), "--cpu", "-o", tmp_path / "a.png", "--versions", 1)
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[1].startswith("cars not drawn: AugMix blends several warped copies")
 
 
 MISTAKES = (

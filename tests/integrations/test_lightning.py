@@ -20,6 +20,8 @@ import torch
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
 
 from demo_shards import write_demo_shards  # noqa: E402
+from scenes import EVAL, FIELDS, assert_same, by_sample, shard  # noqa: E402
+from scenes import loader as loader_of_scenes  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import (  # noqa: E402
@@ -97,6 +99,33 @@ def test_the_epochs_are_those_of_the_loader_whatever_lightning_does_between_them
     ]
     validation = [list(range(first, first + 8)) for first in range(0, 40, 8)]
     assert [step.ids for step in trained.steps["val"]] == 2 * 3 * validation
+
+
+def test_targets_come_as_the_loader_makes_them(tmp_path: Path) -> None:
+    class Seeing(lightning.LightningModule):
+        """Keeps the batches of training."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.batches: list[dict[str, Any]] = []
+
+        def training_step(self, batch: dict[str, Any], _: int) -> torch.Tensor:
+            self.batches.append(batch)
+            return self.layer(batch["image"].mean((2, 3))).sum()
+
+        def validation_step(self, batch: dict[str, Any], _: int) -> None:
+            assert all(map(torch.is_tensor, batch["boxes"]))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    scenes, seeing = shard(tmp_path), Seeing()
+    options = {"preset": EVAL, "label_from": None, "output": "dict", "fields": FIELDS, "seed": 3}
+    trainer(lightning, tmp_path, max_epochs=1).fit(
+        seeing, datamodule=GPULoaderDataModule(scenes, scenes, batch_size=4, **options)
+    )
+    assert_same(by_sample(seeing.batches), by_sample(loader_of_scenes(scenes)))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_compose_cuts_copies_of_the_bytes_that_it_gets(monkeypatch: pytest.Monke
         left.extend(map(len, files))
         return files, drawn
 
-    monkeypatch.setattr("gpuloader.loading.compose.cut_to_region", cut_and_note)
+    monkeypatch.setattr("gpuloader.compose.cut_to_region", cut_and_note)
     for recipe in (TRAIN, VIEWS, EVAL):
         files, plain = ([bytearray(file(number, mcus)) for number in range(4)] for mcus in (2, 0))
         found, expected = recipe(files), recipe(plain)

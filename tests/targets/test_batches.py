@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,23 @@ import pytest
 import torch
 from making import encoded, saved, write_shard
 from PIL import Image
+from scenes import (
+    COUNT,
+    CROP,
+    EVAL,
+    FIELDS,
+    FLIPS,
+    HALF,
+    RANDOM,
+    annotations_of,
+    assert_same,
+    by_sample,
+    loader,
+    sample_of,
+    shard,
+    size_of,
+    train,
+)
 
 from gpuloader import (
     BadImageError,
@@ -21,119 +40,17 @@ from gpuloader import (
     ConfigError,
     DataError,
     Field,
-    GPULoader,
     Keypoints,
     Mask,
+    MixedLoader,
+    Sampling,
     World,
 )
 from gpuloader.errors import PresetError
+from gpuloader.loading.fields import parse_fields
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe import Mix
 from gpuloader.targets import to_detection, to_detr, to_tv_tensors
-
-COUNT = 12
-COLORS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]])
-FIELDS = {
-    "boxes": Boxes("json:annotations", format="xywh", labels="category_id", keys=("iscrowd", "area")),
-    "points": Keypoints("json:annotations", flip_pairs=[(0, 1)]),
-    "mask": Mask("mask.png", fill=255),
-    "objects": Mask("json:annotations"),
-}
-EVAL: dict[str, Any] = {
-    "transforms": [
-        {"Resize": {"size": [40, 60], "interpolation": "nearest"}},
-        {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}},
-    ]
-}
-
-
-HALF = {"bbox": [1, 1, 2, 3], "iscrowd": 0, "area": 6, "keypoints": [1, 1, 2], "segmentation": [[1, 1, 3, 1, 3, 4]]}
-
-
-def size_of(number: int) -> tuple[int, int]:
-    return 80 + 4 * (number % 5), 120 + 4 * (number % 3)
-
-
-def annotations_of(number: int) -> list[dict[str, Any]]:
-    """A rectangle for each of 0 to 3 colours, in columns that do not touch, with two points in opposite corners."""
-    height, _ = size_of(number)
-    found = []
-    for color in range(number % 4):
-        x, y, w, h = 40 * color + 4, 8 + number, 20 + number, height // 2
-        found.append(
-            {
-                "bbox": [x, y, w, h],
-                "category_id": color,
-                "iscrowd": color % 2,
-                "area": w * h,
-                "keypoints": [x, y, 2, x + w - 1, y + h - 1, 1],
-                "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
-            }
-        )
-    return found
-
-
-def sample_of(number: int, changed: dict[str, bytes] | None = None) -> dict[str, bytes | str]:
-    """A black picture with the rectangles, their annotations, and a mask with 1 + the number of the colour."""
-    height, width = size_of(number)
-    pixels = np.zeros((height, width, 3), np.uint8)
-    mask = np.zeros((height, width), np.uint8)
-    for annotation in annotations_of(number):
-        x, y, w, h = annotation["bbox"]
-        pixels[y : y + h, x : x + w] = COLORS[annotation["category_id"]]
-        mask[y : y + h, x : x + w] = 1 + annotation["category_id"]
-    return {
-        "__key__": f"{number:03d}",
-        "png": encoded(Image.fromarray(pixels), "PNG"),
-        "json": json.dumps({"annotations": annotations_of(number)}).encode(),
-        "mask.png": encoded(Image.fromarray(mask), "PNG"),
-        **(changed or {}),
-    }
-
-
-def shard(folder: Path, changed: dict[int, dict[str, bytes]] | None = None) -> Path:
-    return write_shard(folder / "a.tar", [sample_of(n, (changed or {}).get(n)) for n in range(COUNT)])
-
-
-@pytest.fixture(scope="module")
-def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shard(tmp_path_factory.mktemp("targets"))
-
-
-@pytest.fixture(scope="module")
-def delivered(tar: Path) -> dict[int, dict[str, Any]]:
-    """The samples as the evaluation recipe delivers them."""
-    return by_sample(loader(tar))
-
-
-@pytest.fixture(scope="module")
-def randomly(tar: Path) -> dict[int, dict[str, Any]]:
-    """The samples as a random recipe delivers them."""
-    return by_sample(loader(tar, **RANDOM))
-
-
-def loader(tar: Path, batch_size: int = 4, **options: Any) -> GPULoader:  # noqa: ANN401
-    given = {"preset": EVAL, "label_from": None, "output": "dict", "fields": FIELDS, "seed": 3, **options}
-    return GPULoader(tar, batch_size, "cpu", **given)
-
-
-def train(*transforms: dict[str, Any]) -> dict[str, Any]:
-    return {"transforms": [*transforms, {"Normalize": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}}]}
-
-
-def by_sample(batches: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The entries of each sample by its number."""
-    return {
-        int(number): {name: value[row] for name, value in batch.items() if value is not None}
-        for batch in batches
-        for row, number in enumerate(batch["index"])
-    }
-
-
-def assert_same(ours: dict[int, dict[str, Any]], theirs: dict[int, dict[str, Any]]) -> None:
-    assert ours.keys() == theirs.keys()
-    for number, sample in ours.items():
-        for name, value in sample.items():
-            other = theirs[number][name]
-            assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, (name, number)
 
 
 def colored(image: torch.Tensor, color: int) -> torch.Tensor:
@@ -194,8 +111,6 @@ def test_a_batch_has_the_targets_in_pixels_of_its_images(tar: Path) -> None:
     }
 
 
-CROP = {"RandomResizedCrop": {"size": [48, 64], "scale": [0.3, 1.0], "interpolation": "nearest"}}
-FLIPS: list[dict[str, Any]] = [{"RandomHorizontalFlip": {}}, {"RandomVerticalFlip": {}}]
 SQUARE = {"Resize": {"size": [48, 64], "interpolation": "nearest"}}
 BY_BOXES: list[dict[str, Any]] = [{"RandomZoomOut": {}}, {"RandomIoUCrop": {}}, FLIPS[0], SQUARE]
 WARPS = {
@@ -276,6 +191,36 @@ def test_targets_do_not_change_the_images(tar: Path) -> None:
     without = by_sample(loader(tar, fields={}, **options))
     for number, sample in by_sample(loader(tar, **options)).items():
         assert torch.equal(sample["image"], without[number]["image"])
+
+
+def test_cutmix_pastes_masks_as_it_pastes_images(tar: Path) -> None:
+    options: dict[str, Any] = {"fields": {"mask": FIELDS["mask"]}, "shuffle": "full", "last_batch": "drop"}
+    recipe = train(CROP, *FLIPS)
+    mixed = loader(tar, preset={**recipe, "mix": {**CUTMIX, "per": "sample"}}, **options)
+    differing = 0
+    for batch, before in zip(mixed, loader(tar, preset=recipe, **options), strict=True):
+        drawn = Mix(**CUTMIX, per="sample").draw(Draws(3, 0, before["index"].numpy()).of(Stream.MIX), 48, 64)
+        for row, (top, left, bottom, right) in enumerate(drawn.box.tolist()):
+            for name in ("mask", "image"):
+                expected = before[name][row].clone()
+                expected[..., top:bottom, left:right] = before[name][row ^ 1][..., top:bottom, left:right]
+                assert torch.equal(batch[name][row], expected)
+            differing += int(not torch.equal(batch["mask"][row], before["mask"][row]))
+        assert batch["label"] is None
+    assert differing >= 6
+
+
+def test_the_json_of_a_sample_is_parsed_once_for_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def loads(component: bytes) -> object:
+        parsed.append(component)
+        return json.loads(component)
+
+    monkeypatch.setattr("gpuloader.loading.fields.json", SimpleNamespace(loads=loads))
+    values = parse_fields(FIELDS, lambda extension, _: sample_of(3)[extension], size_of(3), np.zeros(4))  # type: ignore[arg-type, return-value]
+    assert [len(values["boxes"].boxes), len(values["points"][0]), len(values["objects"])] == [3, 3, 3]
+    assert parsed == [sample_of(3)["json"]]
 
 
 # --- options
@@ -431,10 +376,20 @@ def test_a_box_outside_of_its_image_is_left_out_and_one_across_its_border_is_cut
     assert sample["boxes_number"].tolist() == [1]
 
 
+def test_the_area_of_a_box_that_was_almost_empty_is_finite(tmp_path: Path) -> None:
+    boxes = [[0, 40, 1e-300, 40], [30, 10, 20, 40]]
+    annotations = [{"bbox": box, "area": area} for box in boxes for area in (0, 600, -600, 3e38)]
+    changed = {number: {"json": json.dumps({"annotations": annotations}).encode()} for number in range(COUNT)}
+    fields = {"boxes": Boxes("json:annotations", format="xywh", keys=("area",))}
+    preset = train({"Resize": {"size": [160, 240]}}, {"RandomRotation": {"degrees": [30, 30]}})
+    sample = by_sample(loader(shard(tmp_path, changed), preset=preset, fields=fields))[0]
+    most = float(np.finfo(np.float32).max)
+    assert sample["boxes_area"][:4].tolist() == [0, most, -most, most]
+    assert sample["boxes_area"][4] == 0
+    assert torch.isfinite(sample["boxes_area"]).all()
+
+
 # --- what holds for images holds for targets
-
-
-RANDOM = {"preset": train(CROP, *FLIPS, {"RandomRotation": {"degrees": 20}}), "last_batch": "partial"}
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 12])
@@ -442,9 +397,30 @@ def test_they_do_not_depend_on_the_batch_size(tar: Path, randomly: dict[int, dic
     assert_same(by_sample(loader(tar, batch_size, **RANDOM)), randomly)
 
 
-def test_ranks_share_them(tar: Path, randomly: dict[int, dict[str, Any]]) -> None:
-    parts = [by_sample(loader(tar, 2, world=World(rank, 2), **RANDOM)) for rank in range(2)]
-    assert_same({**parts[0], **parts[1]}, randomly)
+def test_ranks_share_them_exactly_once(tar: Path, randomly: dict[int, dict[str, Any]]) -> None:
+    parts = [by_sample(loader(tar, 4, world=World(rank, 4), **RANDOM)) for rank in range(4)]
+    assert sorted(number for part in parts for number in part) == list(range(COUNT))
+    assert_same({number: sample for part in parts for number, sample in part.items()}, randomly)
+
+
+def test_loaders_that_take_turns_have_their_own(tar: Path, delivered: dict[int, dict[str, Any]]) -> None:
+    loaders = {"objects": loader(tar), "classes": loader(tar, fields={"mask": FIELDS["mask"]})}
+    turns = list(MixedLoader(loaders))
+    assert [name for name, _ in turns] == ["objects", "classes"] * 3
+    assert_same(by_sample(batch for name, batch in turns if name == "objects"), delivered)
+    for number, sample in by_sample(batch for name, batch in turns if name == "classes").items():
+        assert torch.equal(sample["mask"], delivered[number]["mask"])
+        assert "boxes" not in sample
+
+
+def test_a_subset_and_samples_that_come_again_have_their_own(tar: Path, delivered: dict[int, dict[str, Any]]) -> None:
+    subset = by_sample(loader(tar, sampling=Sampling(subset=[7, 3, 2])))
+    assert_same(subset, {number: delivered[number] for number in (2, 3, 7)})
+    weights = [100.0 if number in (3, 6) else 1e-6 for number in range(COUNT)]
+    drawn = list(loader(tar, shuffle="full", sampling=Sampling(weights=weights)))
+    assert {int(number) for batch in drawn for number in batch["index"]} == {3, 6}
+    for batch in drawn:
+        assert_same(by_sample([batch]), {int(number): delivered[int(number)] for number in batch["index"]})
 
 
 def test_a_run_resumes_number_for_number(tar: Path) -> None:
@@ -495,6 +471,19 @@ def test_a_bad_annotation_makes_its_sample_bad(
         assert list(replacing.stats().bad) == [5]
 
 
+def test_a_bad_annotation_of_one_run_is_left_out_by_the_next(tmp_path: Path) -> None:
+    broken, file = shard(tmp_path, {5: BROKEN["a negative width"]}), tmp_path / "bad.jsonl"
+    with loader(broken, on_error=BadImages(replace=True, max_share=1)) as first:
+        expected = by_sample(first)
+        first.write_quarantine(file)
+    [entry] = map(json.loads, file.read_text().splitlines())
+    assert entry["key"] == "005"
+    assert "annotations[0]['bbox'] is [1, 1, -2, 3]: allowed are widths and heights" in entry["cause"]
+    with loader(broken, on_error=BadImages(known=file)) as second:  # bad samples are errors here, but not this one
+        assert_same(by_sample(second), expected)
+        assert second.stats().bad == {}
+
+
 def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
     samples = [sample_of(number) for number in range(4)]
     del samples[3]["json"], samples[3]["mask.png"]
@@ -539,10 +528,28 @@ def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: A
         make()
 
 
+CUTMIX = {"num_classes": 3, "cutmix_alpha": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("field", "mix", "message"),
+    [
+        (Boxes("json:annotations"), CUTMIX, "Boxes cannot follow `mix`"),
+        (Keypoints("json:annotations"), CUTMIX, "Keypoints cannot follow `mix`"),
+        (Mask("json:annotations"), CUTMIX, "Mask cannot follow `mix`"),
+        (Mask("mask.png", instances=True), CUTMIX, "Mask cannot follow `mix`"),
+        (Mask("mask.png"), {"num_classes": 3, "mixup_alpha": 0.2}, "Mask cannot follow MixUp, which blends"),
+        (Mask("mask.png"), {**CUTMIX, "mixup_alpha": 0.2}, "Mask cannot follow MixUp, which blends"),
+        (Mask("mask.png"), {**CUTMIX, "mixup_alpha": 0.2, "switch_p": 1.0}, ""),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused_when_the_loader_is_made(tar: Path, field: Any, mix: Any, message: str) -> None:  # noqa: ANN401
+    options = {"fields": {"target": field}, "preset": {**train(CROP), "mix": mix}}
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        loader(tar, **options)
+
+
 def test_a_recipe_that_targets_cannot_follow_is_refused_when_the_loader_is_made(tar: Path) -> None:
-    mixed = {**train(CROP), "mix": {"num_classes": 3, "mixup_alpha": 0.2}}
-    with pytest.raises(ConfigError, match="Boxes cannot follow a recipe that mixes samples"):
-        loader(tar, preset=mixed, label_from="json:label")
     with pytest.raises((ConfigError, PresetError), match="AugMix"):
         loader(tar, preset=train(CROP, {"AugMix": {}}))
 

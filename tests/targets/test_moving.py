@@ -50,10 +50,15 @@ from gpuloader.transforms import (
     RandomErasing,
     RandomHorizontalFlip,
     RandomPerspective,
+    RandomResize,
     RandomResizedCrop,
     RandomRotation,
+    RandomShortestSize,
+    RandomSizeCrop,
     RandomVerticalFlip,
+    RandomZoomOut,
     Resize,
+    ScaleJitter,
     TenCrop,
     TrivialAugmentWide,
     View,
@@ -74,9 +79,41 @@ def calls(transform: Transform, draws: Draws, occurrence: int, view: int, height
     """What torchvision does with a picture of this size, its boxes, points and mask."""
     draw = draws.of(transform.stream, occurrence, view)
     match transform:
-        case Resize():
+        case Resize(pad=None):
             size = [transform.size] if isinstance(transform.size, int) else [*transform.size]
             return [lambda each: F.resize(each, size, max_size=transform.max_size)]
+        case Resize():
+            within = sides(transform.size)
+            h, w = (round(side * min(within[0] / height, within[1] / width)) for side in (height, width))
+            down, across = within[0] - h, within[1] - w
+            around = across // 2, down // 2, across - across // 2, down - down // 2
+            return [lambda each: F.resize(each, [max(h, 1), max(w, 1)]), padded(around)]
+        case ScaleJitter():
+            fits = min(transform.target_size[1] / height, transform.target_size[0] / width)
+            scale = fits * (transform.scale_range[0] + draw(1)[0, 0] * np.diff(transform.scale_range)[0])
+            return [scaled(scale, height, width)]
+        case RandomShortestSize():
+            assert not isinstance(transform.min_size, int)
+            shorter = transform.min_size[int(draw(1)[0, 0] * len(transform.min_size))]
+            most = math.inf if transform.max_size is None else transform.max_size
+            return [scaled(min(shorter / min(height, width), most / max(height, width)), height, width)]
+        case RandomResize():
+            shorter = transform.min_size + int(draw(1)[0, 0] * (transform.max_size - transform.min_size))
+            return [lambda each: F.resize(each, [shorter])]
+        case RandomSizeCrop():
+            applied, which, *numbers = draw(6)[0]
+            shorter = transform.sizes[int(which * len(transform.sizes))]
+            height, width = F.resize(torch.empty(1, height, width), [shorter]).shape[1:]
+            bounds = [[min(b, side) for b in (transform.min_size, transform.max_size)] for side in (height, width)]
+            h, w = (low + int(u * (high - low + 1)) for u, (low, high) in zip(numbers, bounds))
+            y, x = (int(u * (room + 1)) for u, room in zip(numbers[2:], (height - h, width - w)))
+            return [lambda each: F.resize(each, [shorter]), cropped(y, x, h, w)] if applied < transform.p else []
+        case RandomZoomOut():
+            applied, ratio, y, x = draw(4)[0]
+            ratio = transform.side_range[0] + ratio * np.diff(transform.side_range)[0]
+            down, across = int(height * ratio) - height, int(width * ratio) - width
+            top, left = int(down * y), int(across * x)
+            return [padded((left, top, across - left, down - top))] if applied < transform.p else []
         case RandomResizedCrop():
             window = random_windows(draw, np.array([[height, width]]), transform.scale, transform.ratio)[0].tolist()
             return [lambda each: F.resized_crop(each, *window, [*sides(transform.size)])]
@@ -186,6 +223,11 @@ def padded(around: tuple[int, int, int, int], mode: str = "constant") -> Call:
     return lambda each: F.pad(each, [*around], padding_mode=mode) if any(around) else each
 
 
+def scaled(scale: float, height: int, width: int) -> Call:
+    size = [max(int(height * scale), 1), max(int(width * scale), 1)]
+    return lambda each: F.resize(each, size)
+
+
 def cropped(top: int, left: int, height: int, width: int) -> Call:
     return lambda each: F.crop(each, top, left, height, width)
 
@@ -250,6 +292,11 @@ FULL_AFFINE = RandomAffine((-30, 60), (0.2, 0.3), (0.6, 1.5), (-20, 10, -5, 15))
         [Resize((41, 73), "nearest")],
         [Resize(20), CenterCrop((20, 20))],
         [Resize(20, max_size=25), CenterCrop(20)],
+        [Resize((40, 30), pad=9), RandomHorizontalFlip()],
+        [ScaleJitter((40, 50), (0.3, 1.5)), RandomCrop((33, 30))],
+        [RandomShortestSize([10, 25, 40], 55), CenterCrop((20, 30))],
+        [RandomResize(10, 50), RandomHorizontalFlip(), RandomCrop(25)],
+        [RandomHorizontalFlip(), RandomSizeCrop(12, 30, [20, 33]), RandomShortestSize([30, 40]), CenterCrop(28)],
         [Resize(25), Resize((33, 17))],  # two resizes of a mask are not one
         [RandomResizedCrop((22, 28))],
         [RandomHorizontalFlip(), RandomResizedCrop((22, 28)), RandomVerticalFlip()],
@@ -285,6 +332,7 @@ def test_placing_moves_targets_as_torchvision_does(transforms: list[Transform]) 
         [RandomResizedCrop(24, scale=(1, 1), ratio=(0.3, 3))],  # of the whole picture
         [RandomCrop((30, 33), padding=(1, 2, 3, 4))],  # padded twice
         [RandomCrop((70, 64), padding=(5, 0))],
+        [RandomZoomOut(side_range=(1.2, 3)), Resize((30, 20))],  # in half of the pictures
     ],
     ids=str,
 )
@@ -335,6 +383,11 @@ PLACING = st.one_of(
     st.builds(RandomResizedCrop, PAIRS, st.just((0.2, 1.0))),
     st.builds(CenterCrop, PAIRS),
     st.builds(RandomCrop, PAIRS, st.integers(0, 4)),
+    st.builds(Resize, PAIRS, pad=st.just(0)),
+    st.builds(RandomZoomOut, side_range=st.just((1.0, 2.0))),
+    st.builds(ScaleJitter, PAIRS, st.just((0.3, 1.5))),
+    st.builds(RandomShortestSize, st.lists(SIDES, min_size=1, max_size=3), st.none() | SIDES),
+    st.builds(RandomSizeCrop, st.integers(5, 20), st.integers(20, 40), st.lists(SIDES, min_size=1, max_size=3)),
     st.builds(Pad, st.tuples(*[st.integers(0, 9)] * 4)),
     st.builds(RandomHorizontalFlip),
     st.builds(RandomVerticalFlip),

@@ -21,7 +21,7 @@ import pytest
 from bad_images import turned
 from browsing import open_browser
 from making import damaged_jpeg, encoded, jpeg, picture, write_shard
-from PIL import Image
+from PIL import Image, ImageDraw
 from selenium.common import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -30,6 +30,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from gpuloader import Compose, ConfigError
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.recipe import load_preset
 from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery
@@ -222,6 +223,38 @@ def test_a_turned_picture_is_upright_beside_a_recipe_that_turns_it(tmp_path: Pat
         assert (api.sample(query)["width"], api.sample(query)["height"]) == size
 
 
+HALVED = Compose([T.Resize((48, 64))], dtype="uint8")
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """A picture of 96 x 128 with a box, and one with a bad box."""
+    rows = [
+        {"__key__": key, "jpg": jpeg(96, 128), "json": json.dumps({"annotations": [{"bbox": box}]}).encode()}
+        for key, box in (("good", [20, 40, 60, 30]), ("bad", [1]))
+    ]
+    return Gallery(write_shard(tmp_path_factory.mktemp("boxed") / "a.tar", rows), device_id=None)
+
+
+def test_targets_are_drawn_if_asked_for_on_small_pictures_enlarged(boxed: Gallery, gallery: Gallery) -> None:
+    api = Api(boxed, "halved", HALVED, 0)
+    [made] = boxed.versions(HALVED, 0, 0, 0)
+    assert (np.asarray(api.version({"id": "0"})) == np.asarray(made)).all()
+    for expected, drawn in (
+        (made.resize((256, 192), Image.Resampling.NEAREST), api.version({"id": "0", "targets": "1"})),
+        (
+            boxed.original(0, 1024).resize((256, 192), Image.Resampling.NEAREST),
+            api.original({"id": "0", "targets": "1"}),
+        ),
+    ):
+        line = drawn.getpixel((40, 80))
+        ImageDraw.Draw(expected).rectangle((40, 80, 159, 139), outline=line, width=2)
+        assert (np.asarray(drawn) == np.asarray(expected)).all()
+    assert (api.data({})["targets"], Api(gallery, "mine", PRESET, 0).data({})["targets"]) == (True, False)
+    assert api.sample({"id": "0"})["targets_left_out"] == {}
+    assert "allowed are 4 numbers" in api.sample({"id": "1"})["bad"]
+
+
 @pytest.mark.parametrize(
     ("sample", "cause"), [(BAD, "no image format that DALI reads"), (DAMAGED, "DALI's decoder fails on it")]
 )
@@ -244,6 +277,7 @@ def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) 
         ("/api/sample?id=1&preset=/etc/passwd", 400, "preset='/etc/passwd': allowed are mine.yaml, "),
         ("/api/version?id=1&view=1", 400, "view='1': allowed is an integer from 0 to 0"),
         ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
+        ("/api/version?id=1&targets=2", 400, "targets='2': allowed is an integer from 0 to 1"),
         ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
         ("/show.html", 404, "there is no page /show.html; the page is at /"),
         ("/../../../../etc/passwd", 404, "there is no "),
@@ -446,3 +480,17 @@ def test_a_bad_image_shows_its_cause(page: Page) -> None:
     page.type("#key", f"{DAMAGED + 1:04d}")
     page.wait(lambda: page.one("#stage").is_displayed())
     assert "bad image" not in page.one("body").text
+
+
+def test_targets_can_be_left_out_on_the_page(browser: WebDriver, boxed: Gallery, page: Page) -> None:
+    assert not page.one("#targets").is_displayed()
+    with served(boxed) as port:
+        its_page = Page(browser, port)
+        its_page.wait(lambda: its_page.title == "good")
+        its_page.type("#key", "good")
+        [version] = boxed.versions(Compose.load(PRESET), 0, SEED, 0)
+        assert its_page.picture("#after img").shape == (256, 256, 3)
+        its_page.one("#targets").click()
+        its_page.wait(lambda: its_page.picture("#after img").shape == (64, 64, 3))
+        assert (its_page.picture("#after img") == np.asarray(version)).all()
+        browser.get("about:blank")

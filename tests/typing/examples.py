@@ -109,7 +109,9 @@ def recipes(picture: bytes) -> None:
     Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], formats=["jpeg"])
     Compose(views=[View([CenterCrop(96)], count=2), View([CenterCrop(96)])], mix=Mix(10, mixup_alpha=0.2))
     assert_type(compose(picture), Tensor | Any)  # a list if the recipe has several views
+    assert_type(compose(picture, {"boxes": [[0, 0, 8, 8]]}), tuple[Tensor | Any, Any])
     compose([picture, picture])
+    compose([picture, picture], [{"labels": [3]}, {}], seed=1)
     compose(Image.new("RGB", (8, 8)))
     Resize("256")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Compose([128])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

@@ -20,6 +20,7 @@ import pytest
 from bad_images import HEIGHT, PNG, WIDTH, chunk
 from fuzzing import report
 from fuzzing.__main__ import main as fuzz
+from fuzzing.annotations import takes_annotations
 from fuzzing.cuts import Cutter
 from fuzzing.images import Decoder, compare
 from fuzzing.jobs import BATCH, Finding, Job, Result, Tally, examine_all, plan_jobs
@@ -32,7 +33,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader.images.formats import DEFAULT_FORMATS
+from gpuloader.loading.fields import Ragged
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
+from gpuloader.targets.annotations import Annotated
 
 ROOT = Path(__file__).parents[2]
 
@@ -188,6 +191,37 @@ def test_a_file_without_the_next_restart_marker_ends_there() -> None:
     assert with_regular_end(whole) == whole
     assert with_regular_end(whole[:second] + b"\xff\xd3" + whole[second + 2 :]) == whole[:second] + b"\xff\xd9"
     assert with_restarts_in_order(whole[:second] + b"\xff\xd3" + whole[second + 2 :]) == whole
+
+
+# --- annotations
+
+
+def move_boxes_out(_: object, values: Sequence[Annotated], __: object) -> Iterator[tuple[str, Ragged]]:
+    counts = np.array([len(value.boxes) for value in values])
+    yield "", Ragged(np.tile([30.0, 0, 50, 9], (counts.sum(), 1)), counts)
+    for name in ("labels", "iscrowd", "area", "number"):
+        yield name, Ragged(np.zeros(counts.sum()), counts)
+
+
+@pytest.mark.parametrize(
+    ("function", "instead", "message"),
+    [
+        ("boxes.Boxes.moved", move_boxes_out, "boxes right of the image"),
+        ("keypoints.move_points", lambda points, *_: (points + 1000, np.ones(len(points), bool)), "can be seen"),
+        ("masks.move_mask", lambda masks, *_: np.full((len(masks), 24, 40), 7), "masks of other numbers"),
+    ],
+)
+def test_targets_outside_of_the_image_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    instead: Any,  # noqa: ANN401
+    message: str,
+) -> None:
+    whole = material("annotations")
+    assert all(map(takes_annotations, whole))
+    monkeypatch.setattr(f"gpuloader.targets.{function}", instead)
+    with pytest.raises(AssertionError, match=message):
+        takes_annotations(whole[0])
 
 
 # --- what is counted

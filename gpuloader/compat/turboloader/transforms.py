@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import transforms as gl
+from gpuloader.compose import Compose as Recipe
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.loading.compose import Compose as Recipe
 
 _SIZED = (gl.Resize, gl.CenterCrop, gl.RandomCrop)
 

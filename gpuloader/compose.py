@@ -1,13 +1,13 @@
-"""`Compose`: a recipe written in Python, which can also be applied to images in memory."""
+"""`Compose`: a recipe written in Python, which can also be applied to images in memory, and to their targets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -31,9 +31,12 @@ from gpuloader.pipelines import (
 )
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
+
+__all__ = ["Compose"]
 
 Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
@@ -114,18 +117,70 @@ class Compose(Recipe):
         """
         return cls.from_torchvision(transform, **options)
 
+    @overload
     def __call__(
-        self, images: Kind | list[Kind], *, seed: int = 0, epoch: int = 0, sample: int = 0, device_id: int | None = None
-    ) -> Images:
+        self,
+        images: Kind | list[Kind],
+        targets: None = None,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        sample: int = 0,
+        device_id: int | None = None,
+    ) -> Images: ...
+
+    @overload
+    def __call__(
+        self,
+        images: Kind | list[Kind],
+        targets: Mapping[str, Any] | list[dict[str, Any]],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        sample: int = 0,
+        device_id: int | None = None,
+    ) -> tuple[Images, Any]: ...
+
+    def __call__(
+        self,
+        images: Kind | list[Kind],
+        targets: Mapping[str, Any] | list[dict[str, Any]] | None = None,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        sample: int = 0,
+        device_id: int | None = None,
+    ) -> Any:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
         It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
         `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels. With
         `orientation="apply"`, files and PIL images are turned upright; an array has no orientation.
 
+        Args:
+            images: one image, or a list of them.
+            targets: a dictionary for each image, as torchvision's detection models take it, of arrays or tensors, in
+                pixels of the image (turned upright, if the recipe does so): "boxes" (n, 4) of x1, y1, x2, y2; "masks"
+                (n, H, W) of objects; "mask" (H, W) of classes; "keypoints" (n, k, 2), or (n, k, 3) with visibility.
+                They move as the fields `Boxes`, `Mask` and `Keypoints` with the same seed, epoch and sample, and the
+                call returns (images, targets), with tensors on the images' device. Boxes of which less than a pixel is
+                left in width or height are left out, with their rows of all entries that have n; "area" is scaled with
+                its box. "image_id", "size", "orig_size" and all other entries stay as they are.
+
         Raises:
-            ConfigError: an image is not a uint8 array of (height, width, 3), or a number is out of range.
+            ConfigError: an image is not a uint8 array of (height, width, 3), a number is out of range, or a target is
+                not of such a form, or cannot follow the recipe.
             DataError: the bytes of an image cannot be decoded.
+
+        Example:
+            >>> import numpy as np
+            >>> from gpuloader import Compose
+            >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
+            >>> compose = Compose([Resize((24, 32)), RandomHorizontalFlip(1)])
+            >>> target = {"boxes": np.array([[8, 0, 24, 16]]), "labels": np.array([3])}
+            >>> image, target = compose(np.zeros((48, 64, 3), np.uint8), target)
+            >>> target
+            {'boxes': tensor([[20.,  0., 28.,  8.]]), 'labels': tensor([3])}
         """
         one = not isinstance(images, list)
         given: Sequence[Any] = images if isinstance(images, list) else [images]
@@ -133,9 +188,10 @@ class Compose(Recipe):
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
+        listed = None if targets is None else check_targets(self, [targets] if one else targets, len(arrays))
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
         turned = image_orientations(given) if encoded and self.orientation == "apply" else None
-        drawn = self.draw(draws, sizes, turned)
+        drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         # The graph has a copy of the recipe, so that it is freed with this one.
@@ -151,8 +207,10 @@ class Compose(Recipe):
         if self.layout == "channels_last":
             views = [view.permute(0, 3, 1, 2) for view in views]
         views = round_to_dtype(self, views)
-        views = [view[0] for view in views] if one else views
-        return views[0] if len(views) == 1 else views
+        if listed is None:
+            return _by_view(views, one)
+        moved = [move_targets(listed, view, views[0].device) for view in drawn.views]
+        return _by_view(views, one), _by_view(moved, one)
 
     def __str__(self) -> str:
         return preset_yaml(self)
@@ -201,6 +259,11 @@ class _Graph:
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent
+
+
+def _by_view(views: list[Any], one: bool) -> Any:  # noqa: ANN401
+    values = [view[0] for view in views] if one else views
+    return values[0] if len(values) == 1 else values
 
 
 def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # noqa: ANN401

@@ -1,0 +1,147 @@
+"""Moves targets in the form of torchvision's detection models, a dictionary for each image, as fields move theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError, describe
+from gpuloader.loading.fields import Ragged
+from gpuloader.recipe import DrawnView, Recipe, Shape
+from gpuloader.targets.annotations import Annotated, parse_boxes, parse_column, parse_points
+from gpuloader.targets.boxes import Boxes
+from gpuloader.targets.keypoints import Keypoints
+from gpuloader.targets.masks import Mask
+from gpuloader.targets.target import Target, check_recipe_moves
+
+_Made = TypeVar("_Made")
+_OF_IMAGES = ("mask", "image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
+
+
+def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401
+    """Returns the targets of `count` images, a list of mappings, which the recipe can move.
+
+    Raises:
+        ConfigError: they are no such list, or the recipe blends warped images or repeats pixels.
+    """
+    if not isinstance(targets, list) or len(targets) != count or not all(isinstance(each, Mapping) for each in targets):
+        raise ConfigError(f"targets: found {describe(targets)}: allowed is a dictionary for each of {count} images")
+    check_recipe_moves(recipe, repeats=not any({"boxes", "keypoints"} & each.keys() for each in targets))
+    return targets
+
+
+def boxes_of(targets: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
+    """Returns the boxes of each image, (n, 4) in pixels.
+
+    Raises:
+        ConfigError: as `parse_boxes`; or they are `tv_tensors.BoundingBoxes` of another format than "XYXY".
+    """
+    return _for_each(targets, lambda _, target: _read_boxes(target).boxes)
+
+
+def move_targets(targets: Sequence[Mapping[str, Any]], view: DrawnView, device: torch.device) -> list[dict[str, Any]]:
+    """Moves the targets of the images to a view of them, see `Compose`; their arrays become tensors on a device.
+
+    Raises:
+        ConfigError: an entry is not what it should be.
+    """
+    return _for_each(targets, lambda row, target: _as_tensors(_move_target(target, view.take([row])), device))
+
+
+def _for_each(targets: Sequence[Mapping[str, Any]], function: Callable[[int, Mapping[str, Any]], _Made]) -> list[_Made]:
+    made = []
+    for row, target in enumerate(targets):
+        try:
+            made.append(function(row, target))
+        except ValueError as error:
+            raise ConfigError(f"target {row}: {error}") from None
+    return made
+
+
+def _read_boxes(target: Mapping[str, Any]) -> Annotated:
+    """Returns the boxes of a target, and their areas if it has them."""
+    boxes = target.get("boxes", ())
+    if (kind := getattr(getattr(boxes, "format", None), "value", "XYXY")) != "XYXY":
+        raise ValueError(f'boxes of the format {kind}: allowed is "XYXY", convert them')
+    parsed = parse_boxes(_array(boxes).tolist(), "xyxy")
+    if not {"area", "boxes"} <= target.keys():
+        return parsed
+    areas = parse_column(_array(target["area"]).tolist(), len(parsed.boxes))
+    return Annotated(parsed.boxes, {"area": areas.astype(np.float32)})
+
+
+def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
+    """Moves the target of one image to a view of it, drawn for this image alone; what moved is an array."""
+    height, width = view.placements[0].shape[0].tolist()
+    moved = dict(target)
+    if "masks" in target:
+        masks = _of_size(_array(target["masks"]), (height, width), ndim=3)
+        moved["masks"] = _moved(Mask("json:masks"), masks != 0, view)[""]
+    if "mask" in target:
+        moved["mask"] = _moved(Mask("png"), _of_size(_array(target["mask"]), (height, width), ndim=2), view)[""]
+    if "keypoints" in target:
+        moved["keypoints"] = _move_points(_array(target["keypoints"]), view)
+    if "boxes" not in target:
+        return moved
+    annotated = _read_boxes(target)
+    boxes = _moved(Boxes("json:boxes", keys=tuple(annotated.columns)), annotated, view)
+    kept, count = boxes["number"], len(annotated.boxes)
+    for name in {"masks", "keypoints"} & moved.keys():
+        if len(moved[name]) != count:
+            raise ValueError(f"{name} has {len(moved[name])} rows beside {count} boxes: allowed is one for each box")
+    rows = {name: _take(value, kept) for name, value in moved.items() if _has_rows(name, value, count)}
+    return {**moved, **rows, **{name: boxes[name] for name in annotated.columns}, "boxes": boxes[""]}
+
+
+def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {
+        name: torch.as_tensor(value, device=device)
+        if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")
+        else value
+        for name, value in target.items()
+    }
+
+
+def _move_points(given: NDArray[Any], view: DrawnView) -> NDArray[np.float32]:
+    points, seen = parse_points(given.tolist())
+    values = points.reshape(*given.shape[:2], 2), seen.reshape(given.shape[:2])
+    moved = _moved(Keypoints("json:keypoints"), values, view)
+    if given.shape[-1] == 2:
+        return moved[""]
+    return np.concatenate([moved[""], moved["visibility"][..., None].astype(np.float32)], -1)
+
+
+def _moved(field: Target, value: Any, view: DrawnView) -> dict[str, NDArray[Any]]:  # noqa: ANN401
+    """Returns the entries of a field for one sample."""
+    entries = {}
+    for name, entry in field.moved([value], view):
+        if not isinstance(entry, Ragged):
+            entries[name] = entry[0]
+        else:
+            entries[name] = entry.values if entry.shapes is None else entry.values.reshape(entry.shapes[0])
+    return entries
+
+
+def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _of_size(masks: NDArray[Any], size: Shape, ndim: int) -> NDArray[Any]:
+    if masks.ndim != ndim or masks.shape[-2:] != size or masks.dtype.kind not in "biu":
+        raise ValueError(f"masks {masks.dtype} {masks.shape}: allowed are integers, as large as the image, {size}")
+    return masks
+
+
+def _has_rows(name: str, value: Any, count: int) -> bool:  # noqa: ANN401
+    is_array = isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0
+    return name not in _OF_IMAGES and (is_array or isinstance(value, list)) and len(value) == count
+
+
+def _take(value: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
+    if isinstance(value, list):
+        return [value[row] for row in rows]
+    return value[torch.from_numpy(rows)] if isinstance(value, torch.Tensor) else value[rows]

@@ -1,0 +1,114 @@
+"""Checks what a loader parses beside each image, and whether targets lie in their image; no pixel is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.helpers.text import counted
+from gpuloader.helpers.values import is_integer
+from gpuloader.images.limits import Refused
+from gpuloader.images.orientation import FIRST_TRANSPOSED
+from gpuloader.loading.fields import Component, parse_fields
+from gpuloader.recipe import Recipe, Shape
+from gpuloader.shards import ShardSet, find_class_names
+from gpuloader.targets import Boxes
+
+Problem: TypeAlias = Literal["boxes outside", "unknown labels", "another size"]
+
+MOST_BEYOND_PIXELS = 1.0
+"""How far a box may reach beyond its image: collections round and clip their boxes in different ways."""
+
+_NO_DRAWS = np.zeros(4)  # which of several values a field draws does not matter here
+
+
+class TargetCheck:
+    """Checks the fields of samples.
+
+    Args:
+        shards: the samples.
+        fields: of the loader, resolved.
+        recipe: its recipe, which says whether targets count in the stored or in the upright picture.
+
+    Raises:
+        DataError: two classes.json name a label differently.
+    """
+
+    def __init__(self, shards: ShardSet, fields: Mapping[str, Component], recipe: Recipe) -> None:
+        self._shards, self._fields, self._recipe = shards, fields, recipe
+        self._names = find_class_names(shards)
+
+    def find(self, sample: int, stored: Shape) -> list[tuple[Problem, str]]:
+        """Returns what is wrong with a sample that training delivers; `stored` is the (height, width) of its image.
+
+        Raises:
+            Refused: a component lacks or cannot be parsed, so training counts the sample as bad.
+        """
+        read: dict[str, bytes | None] = {}
+
+        def component(extension: str, required: bool) -> bytes | None:
+            content = read[extension] = self._shards.read_component(sample, extension)
+            if content is None and required:
+                raise Refused(f"it has no .{extension} component, which the loader's fields need")
+            return content
+
+        [orientation] = self._shards.index.at("orientation", np.array([sample]))
+        turned = (stored[1], stored[0]) if orientation >= FIRST_TRANSPOSED else stored
+        size = turned if self._recipe.orientation == "apply" else stored
+        values = parse_fields(self._fields, component, size, _NO_DRAWS)
+        content = read.get("json") if any(field.is_target for field in self._fields.values()) else None
+        return [*self._in_boxes(values, size), *_other_size(content, size, stored, turned)]
+
+    def _in_boxes(self, values: Mapping[str, object], size: Shape) -> Iterator[tuple[Problem, str]]:
+        for name, field in self._fields.items():
+            if isinstance(field, Boxes):
+                value: Any = values[name]
+                yield from _outside(name, value.boxes, size)
+                if self._names and "labels" in value.columns:
+                    yield from self._unknown(name, value.columns["labels"])
+
+    def _unknown(self, name: str, labels: NDArray[np.int64]) -> Iterator[tuple[Problem, str]]:
+        wrong = np.flatnonzero(~np.isin(labels, list(self._names)))
+        if len(wrong):
+            known = f"classes.json has {counted(len(self._names), 'class', 'classes')}"
+            yield "unknown labels", f"{_first(name, wrong)} has the label {labels[wrong[0]]}, but {known}"
+
+
+def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tuple[Problem, str]]:
+    """Finds boxes that reach beyond the image by more than a pixel, or are wholly outside."""
+    height, width = size
+    sides = np.array([width, height])
+    beyond = np.concatenate([-boxes[:, :2], boxes[:, 2:] - sides], 1).max(1, initial=0)
+    apart = (np.maximum(boxes[:, :2], 0) >= np.minimum(boxes[:, 2:], sides)).any(axis=1)
+    apart &= (boxes[:, :2] < boxes[:, 2:]).all(axis=1)
+    wrong = np.flatnonzero((beyond > MOST_BEYOND_PIXELS) | apart)
+    if len(wrong):
+        first = wrong[0]
+        corners = ", ".join(f"{side:g}" for side in boxes[first].tolist())
+        how = "is wholly outside of" if apart[first] else f"reaches {beyond[first]:.3g} pixels beyond"
+        yield "boxes outside", f"{_first(name, wrong)}, {corners}, {how} the image of {width}x{height} pixels"
+
+
+def _other_size(content: bytes | None, size: Shape, stored: Shape, turned: Shape) -> Iterator[tuple[Problem, str]]:
+    """Finds a `width` and `height` in a sample's `json` that are not those in which the recipe counts its targets."""
+    document = json.loads(content or b"null")
+    sides = (document.get("height"), document.get("width")) if isinstance(document, dict) else ()
+    if not sides or not all(map(is_integer, sides)) or sides == size:
+        return
+    height, width = sides
+    if sides == turned:
+        fits = "which fits the upright picture: set `orientation: apply` in the recipe"
+    elif sides == stored:
+        fits = "which fits the picture as it is stored: set `orientation: off` in the recipe"
+    else:
+        fits = f"but its image has {size[1]}x{size[0]}"
+    yield "another size", f"its annotations are for {width}x{height} pixels, {fits}"
+
+
+def _first(name: str, wrong: NDArray[np.int64]) -> str:
+    others = f" and {counted(len(wrong) - 1, 'other box', 'other boxes')}" if len(wrong) > 1 else ""
+    return f"{name}[{wrong[0]}]{others}"

@@ -1,0 +1,47 @@
+"""Reads a loader's arguments from a YAML file, for the commands that take one in place of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuloader.errors import ConfigError
+from gpuloader.helpers.text import did_you_mean
+from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
+from gpuloader.shards import user_path
+
+ARGUMENTS = (
+    *("tar", "batch_size", "device_id", "preset", "shuffle", "last_batch", "seed", "output", "label_from", "fields"),
+    *("sampling", "on_error", "decoder", "cache", "world"),
+)
+"""Those of `GPULoader`, written here because importing it takes seconds; a test compares them."""
+
+
+def read_loader(shards: Sequence[str]) -> dict[str, Any]:
+    """Returns a loader's arguments: `tar` alone, or all that are in the YAML file named in its place.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, has no `tar`, names an unknown argument, or is not alone.
+    """
+    file = next((shard for shard in shards if shard.endswith((".yaml", ".yml"))), None)
+    if file is None:
+        return {"tar": list(shards)}
+    if len(shards) > 1:
+        raise ConfigError(f"{file} and other shards: give a loader's file alone, and name its shards as `tar` there")
+    arguments = load_yaml(_text(user_path(file)), file)
+    for name in arguments:
+        if name not in ARGUMENTS:
+            hint = did_you_mean(str(name), ARGUMENTS)
+            raise ConfigError(f"{file}: GPULoader has no argument {name!r}{hint}; allowed are {', '.join(ARGUMENTS)}")
+    if "tar" not in arguments:
+        raise ConfigError(f"{file}: `tar` is missing: it names the loader's shards, such as tar: shards/train/")
+    return arguments
+
+
+def _text(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_YAML_CHARACTERS + 1)
+    except OSError as error:
+        raise ConfigError(f"the loader's file {path} cannot be read: {error.strerror}") from None

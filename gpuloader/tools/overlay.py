@@ -1,0 +1,143 @@
+"""Targets on pictures: finds them in a sample, and draws boxes, masks and points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from gpuloader.helpers.text import printable
+from gpuloader.loading.fields import Component, Ragged
+from gpuloader.recipe import Drawn
+from gpuloader.targets import Boxes, Keypoints, Mask
+
+_ANNOTATIONS, _MASK = "json:annotations", "mask.png"
+_IGNORED = 255  # the class of pixels without one, in Pascal VOC and ADE20K
+_LINE, _RADIUS, _TEXT = 2, 3, 11
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """The targets of one picture, in its pixels.
+
+    Attributes:
+        areas: (h, w) int64 each: the number of the class or object of each pixel, 0 for none.
+        boxes: left, top, right, bottom, with a number for the colour and a text.
+        points: x, y, with a number for the colour.
+    """
+
+    areas: list[NDArray[np.int64]]
+    boxes: list[tuple[tuple[float, ...], int, str]]
+    points: list[tuple[float, float, int]]
+
+
+def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str, Component]:
+    """Returns the fields of what `gpuloader pack` writes beside a picture: COCO's annotations, and masks.
+
+    Args:
+        extensions: of the sample's components.
+        content: of its `json`.
+    """
+    found: dict[str, Component] = {_MASK: Mask(_MASK, fill=_IGNORED)} if _MASK in extensions else {}
+    annotations: Any = None
+    with suppress(ValueError, RecursionError, LookupError, TypeError):
+        annotations = json.loads(content or b"null")["annotations"]
+    if not isinstance(annotations, list) or not all(isinstance(each, dict) and "bbox" in each for each in annotations):
+        return found
+    shared = set.intersection(*map(set, annotations)) if annotations else set()
+    labels = "category_id" if "category_id" in shared else None
+    found["boxes"] = Boxes(_ANNOTATIONS, format="xywh", labels=labels)
+    if "segmentation" in shared:
+        found["outlines"] = Mask(_ANNOTATIONS)
+    if "keypoints" in shared:
+        found["points"] = Keypoints(_ANNOTATIONS)
+    return found
+
+
+def overlays(
+    fields: Mapping[str, Component], values: Mapping[str, Any], drawn: Drawn, class_names: Mapping[int, str]
+) -> list[Overlay]:
+    """Returns the targets of one sample in each view.
+
+    Args:
+        fields: the targets, by name.
+        values: of the sample, as `parse_fields` returns them.
+        drawn: what a recipe draws for the sample.
+        class_names: label -> name, if names are known.
+    """
+    found = [Overlay([], [], []) for _ in drawn.views]
+    for name, given in fields.items():
+        field = replace(given, pad_to=None) if isinstance(given, Boxes) else given
+        moved = field.collated([values[name]], drawn)
+        for view, overlay in enumerate(found):
+            of_view = {part: by_view[view] for part, by_view in moved.items()}
+            if isinstance(field, Boxes):
+                overlay.boxes.extend(_boxes(of_view, class_names))
+            elif isinstance(field, Keypoints):
+                overlay.points.extend(_points(of_view))
+            elif isinstance(field, Mask):
+                overlay.areas.append(_areas(of_view[""], field.fill))
+    return found
+
+
+def _boxes(view: Mapping[str, Any], names: Mapping[int, str]) -> Iterator[tuple[tuple[float, ...], int, str]]:
+    boxes = view[""].values.tolist()
+    labels = view["labels"].values.tolist() if "labels" in view else [None] * len(boxes)
+    for number, (box, label) in enumerate(zip(boxes, labels)):
+        yield tuple(box), number if label is None else label, "" if label is None else names.get(label, str(label))
+
+
+def _points(view: Mapping[str, Any]) -> Iterator[tuple[float, float, int]]:
+    k = view[""].shapes[0][1]
+    for number, ((x, y), visible) in enumerate(zip(view[""].values.tolist(), view["visibility"].values.tolist())):
+        if visible:
+            yield x, y, number % k
+
+
+def _areas(masks: NDArray[np.int64] | Ragged, fill: int) -> NDArray[np.int64]:
+    if not isinstance(masks, Ragged):
+        return np.where(masks[0] == fill, 0, masks[0])
+    areas = np.zeros(masks.values.shape[1:], np.int64)
+    for number, mask in enumerate(masks.values):
+        areas[mask > 0] = 1 + number
+    return areas
+
+
+def draw_targets(picture: Image.Image, overlay: Overlay, fit: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Returns the picture with its targets: masks as a tint, and after it is fitted, lines and points of one width."""
+    pixels = np.array(picture)
+    for areas in overlay.areas:
+        inside = areas != 0
+        pixels[inside] = pixels[inside] // 2 + _colours(areas[inside]) // 2
+    fitted = fit(Image.fromarray(pixels))
+    across, down = fitted.width / picture.width, fitted.height / picture.height
+    pen, font = ImageDraw.Draw(fitted), ImageFont.load_default(_TEXT)
+    for (x1, y1, x2, y2), number, _ in overlay.boxes:
+        left, top, right, bottom = round(x1 * across), round(y1 * down), round(x2 * across) - 1, round(y2 * down) - 1
+        pen.rectangle((left, top, max(left, right), max(top, bottom)), outline=_colour(number), width=_LINE)
+    for x, y, number in overlay.points:
+        at, radius = ((x + 0.5) * across, (y + 0.5) * down), _RADIUS
+        place = (at[0] - radius, at[1] - radius, at[0] + radius, at[1] + radius)
+        pen.ellipse(place, fill=_colour(number), outline="white")
+    for (x1, y1, *_), number, text in overlay.boxes:
+        if text:
+            corner = (round(x1 * across), max(0, round(y1 * down) - _TEXT - _LINE))
+            pen.rectangle(pen.textbbox(corner, printable(text), font), fill=_colour(number))
+            pen.text(corner, printable(text), "white", font)
+    return fitted
+
+
+def _colours(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Returns (n, 3) colours, of which those of neighbouring numbers differ."""
+    turns = 0.618034 * (numbers % 1000)[:, None] + np.array([0, 1 / 3, 2 / 3])
+    return np.rint(110 + 100 * np.cos(2 * np.pi * turns)).astype(np.uint8)
+
+
+def _colour(number: int) -> tuple[int, ...]:
+    return tuple(_colours(np.array([number]))[0].tolist())

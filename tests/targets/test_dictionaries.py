@@ -1,0 +1,209 @@
+"""`Compose` called on images and targets: the numbers of a loader's fields, row by row, and what is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import encoded
+from PIL import Image
+from scenes import COUNT, CROP, EVAL, FLIPS, RANDOM, annotations_of, loader, sample_of, size_of, train
+from torchvision import tv_tensors
+
+from gpuloader import Boxes, Compose, ConfigError, Keypoints, Mask
+from gpuloader.recipe import load_preset
+from gpuloader.targets import to_detection
+
+BLACK = np.zeros((40, 60, 3), np.uint8)
+BOXES = np.array([[10.0, 10, 30, 30], [0, 0, 5, 5], [40, 20, 60, 40]])
+LEFT = train({"CenterCrop": {"size": [40, 30]}})
+"""A crop to columns 15 to 45, which leaves nothing of the second box."""
+
+
+def compose_of(preset: dict[str, Any]) -> Compose:
+    return Compose.load(load_preset(preset))
+
+
+def target_of(number: int) -> dict[str, Any]:
+    annotations, (height, width) = annotations_of(number), size_of(number)
+    corners = np.array([each["bbox"] for each in annotations], np.float64).reshape(-1, 4)
+    corners[:, 2:] += corners[:, :2]
+    columns = np.arange(width), np.arange(height)[:, None]
+    outlines = [
+        (x0 <= columns[0]) & (columns[0] < x1) & (y0 <= columns[1]) & (columns[1] < y1) for x0, y0, x1, y1 in corners
+    ]
+    return {
+        "boxes": corners,
+        "labels": np.array([each["category_id"] for each in annotations], np.int64),
+        "area": torch.tensor([float(each["area"]) for each in annotations]),
+        "iscrowd": torch.tensor([each["iscrowd"] for each in annotations], dtype=torch.int64),
+        "masks": np.array(outlines, bool).reshape(-1, height, width),
+        "mask": np.asarray(Image.open(io.BytesIO(sample_of(number)["mask.png"]))),  # type: ignore[arg-type]
+        "keypoints": np.array([each["keypoints"] for each in annotations], np.float64).reshape(-1, 2, 3),
+        "image_id": torch.tensor([number]),
+        "file": f"{number}.jpg",
+    }  # fmt: skip
+
+
+def test_targets_have_the_numbers_of_a_loaders_fields(tar: Path) -> None:
+    fields = {
+        "boxes": Boxes("json:annotations", format="xywh", labels="category_id", keys=("iscrowd", "area")),
+        "points": Keypoints("json:annotations"),
+        "mask": Mask("mask.png"),
+        "objects": Mask("json:annotations"),
+    }
+    batches = loader(tar, fields=fields, shuffle="none", seed=5, **RANDOM)
+    batches.set_epoch(2)
+    compose = compose_of(RANDOM["preset"])
+    dropped = 0
+    for first, batch in zip(range(0, COUNT, 4), batches):
+        numbers = range(first, first + 4)
+        pictures = [sample_of(number)["png"] for number in numbers]
+        images, targets = compose(pictures, [target_of(number) for number in numbers], seed=5, epoch=2, sample=first)
+        assert torch.equal(images, batch["image"])
+        _, expected = to_detection(batch, masks="objects", points="points")
+        for row, target in enumerate(targets):
+            for name, value in {**expected[row], "mask": batch["mask"][row]}.items():
+                assert (value.dtype, value.shape[1:]) == (target[name].dtype, target[name].shape[1:]) or not len(value)
+                assert torch.equal(value.flatten(), target[name].flatten()), name
+            assert target["file"] == f"{numbers[row]}.jpg"
+            dropped += len(annotations_of(numbers[row])) - len(target["labels"])
+        alone = compose(pictures[3], target_of(first + 3), seed=5, epoch=2, sample=first + 3)
+        assert torch.equal(alone[0], images[3])
+        assert all(torch.equal(alone[1][name], targets[3][name]) for name in targets[3] if name != "file")
+    assert dropped
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"labels": torch.tensor([7, 8, 9])}, torch.tensor([7, 9])),
+        ({"scores": np.array([[1, 2], [3, 4], [5, 6]])}, torch.tensor([[1, 2], [5, 6]])),
+        ({"names": ["a", "b", "c"]}, ["a", "c"]),
+        ({"names": np.array(["a", "b", "c"])}, ["a", "c"]),
+        ({"area": [400, 25, 400]}, torch.tensor([300.0, 100.0])),
+        ({"keypoints": torch.tensor([[[15.0, 2]], [[1, 1]], [[50, 3]]])}, torch.tensor([[[0.0, 2]], [[35, 3]]])),
+        ({"keypoints": [[[15.0, 2, 2]], [[1, 1, 2]], [[50, 3, 1]]]}, torch.tensor([[[0.0, 2, 2]], [[35, 3, 0]]])),
+        ({"image_id": torch.tensor([1, 2, 3])}, torch.tensor([1, 2, 3])),  # no rows of the boxes
+        ({"size": [1, 2, 3]}, [1, 2, 3]),
+        ({"size": np.array([40, 60])}, torch.tensor([40, 60])),
+        ({"file": "abc"}, "abc"),
+        ({"weight": np.array(2.0)}, torch.tensor(2.0, dtype=torch.float64)),
+    ],
+)
+def test_entries_with_a_row_for_each_box_are_filtered_with_the_boxes(entry: dict[str, Any], expected: object) -> None:
+    _, target = compose_of(LEFT)(BLACK, {"boxes": BOXES, **entry})
+    assert target["boxes"].tolist() == [[0, 10, 15, 30], [25, 20, 30, 40]]
+    [found] = [target[name] for name in entry]
+    if isinstance(expected, torch.Tensor):
+        assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
+    else:
+        assert list(found) == list(expected)  # type: ignore[call-overload]
+
+
+def test_a_background_has_no_rows() -> None:
+    empty = {
+        "boxes": torch.zeros(0, 4),
+        "masks": np.zeros((0, 40, 60)) > 0,
+        "keypoints": np.zeros((0, 5, 3)),
+        "labels": [],
+    }
+    for boxes in (empty["boxes"], [], torch.tensor([])):
+        _, target = compose_of(LEFT)(BLACK, {**empty, "boxes": boxes})
+        shapes = {name: tuple(target[name].shape) for name in ("boxes", "masks", "keypoints")}
+        assert shapes == {"boxes": (0, 4), "masks": (0, 40, 30), "keypoints": (0, 5, 3)}
+    assert compose_of(LEFT)(BLACK, {})[1] == {}
+
+
+def test_a_recipe_draws_by_the_boxes(tar: Path) -> None:
+    recipe = train({"RandomZoomOut": {}}, {"RandomIoUCrop": {}}, {"Resize": {"size": [48, 64]}})
+    batches = loader(tar, preset=recipe, shuffle="none", seed=5)
+    compose, batch = compose_of(recipe), next(iter(batches))
+    images, targets = compose(
+        [sample_of(each)["png"] for each in range(4)], [target_of(each) for each in range(4)], seed=5
+    )
+    assert torch.equal(images, batch["image"])
+    assert all(torch.equal(target["boxes"], boxes) for target, boxes in zip(targets, batch["boxes"], strict=True))
+
+
+def test_a_mask_with_as_many_rows_as_boxes_stays_whole() -> None:
+    _, target = compose_of(LEFT)(BLACK, {"boxes": np.tile(BOXES[1], (40, 1)), "mask": np.ones((40, 60), np.uint8)})
+    assert target["boxes"].shape == (0, 4)
+    assert target["mask"].shape == (40, 30)
+
+
+def test_without_boxes_all_objects_stay() -> None:
+    masks = np.zeros((2, 40, 60), np.uint8)
+    masks[1, :, 20] = 1
+    _, target = compose_of(LEFT)(BLACK, {"masks": masks, "labels": torch.tensor([1, 2]), "area": [0, 40]})
+    assert target["masks"].flatten(1).sum(1).tolist() == [0, 40]
+    assert target["labels"].tolist() == [1, 2]
+    assert target["area"] == [0, 40]
+
+
+def test_several_views_have_their_own_targets() -> None:
+    compose = compose_of({**train(CROP, *FLIPS), "views": 2})
+    target = {"boxes": BOXES}
+    images, targets = compose([BLACK, BLACK], [target, target], seed=1)
+    assert [len(images), len(targets), len(targets[0])] == [2, 2, 2]
+    _, alone = compose(BLACK, target, seed=1)
+    assert all(torch.equal(alone[view]["boxes"], targets[view][0]["boxes"]) for view in range(2))
+    assert not torch.equal(alone[0]["boxes"], alone[1]["boxes"])
+
+
+def test_targets_count_in_the_upright_picture() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rows and columns are exchanged: the upright picture is 40 wide
+    stored = Image.fromarray(BLACK)
+    compose = compose_of({**train({"Resize": {"size": [60, 40]}}), "orientation": "apply"})
+    mask = np.arange(60 * 40).reshape(60, 40)
+    for image in (encoded(stored, "PNG", exif=exif), Image.open(io.BytesIO(encoded(stored, "PNG", exif=exif)))):
+        _, target = compose(image, {"boxes": [[1, 50, 4, 60]], "mask": mask})
+        assert target["boxes"].tolist() == [[1, 50, 4, 60]]
+        assert torch.equal(target["mask"], torch.from_numpy(mask))
+
+
+def test_torchvisions_own_tensors_are_tensors() -> None:
+    boxes = tv_tensors.BoundingBoxes(BOXES, format="XYXY", canvas_size=(40, 60))
+    _, target = compose_of(LEFT)(BLACK, {"boxes": boxes, "masks": tv_tensors.Mask(np.ones((3, 40, 60), np.uint8))})
+    assert target["boxes"].tolist() == [[0, 10, 15, 30], [25, 20, 30, 40]]
+    assert target["masks"].shape == (2, 40, 30)
+    other = tv_tensors.BoundingBoxes(BOXES, format="XYWH", canvas_size=(40, 60))
+    with pytest.raises(ConfigError, match='target 0: boxes of the format XYWH: allowed is "XYXY"'):
+        compose_of(LEFT)(BLACK, {"boxes": other})
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ([{}, {"boxes": [[1, 2, 3]]}], r"target 1: annotations\[0\] is \[1, 2, 3\]: allowed are 4 numbers"),
+        ([{}, {"boxes": [[1, 2, float("nan"), 4]]}], r"target 1: .* has nan: allowed are finite numbers"),
+        ([{}, {"boxes": [[5, 2, 3, 4]]}], r"target 1: .* allowed are widths and heights of at least 0"),
+        ([{}, {"masks": np.ones((1, 9, 9), bool)}], r"target 1: masks bool \(1, 9, 9\): allowed are integers"),
+        ([{}, {"mask": np.ones((40, 60))}], r"target 1: masks float64 \(40, 60\): allowed are integers"),
+        ([{}, {"boxes": BOXES, "masks": np.ones((2, 40, 60), bool)}], "target 1: masks has 2 rows beside 3 boxes"),
+        ([{}, {"boxes": BOXES, "area": [1, 2]}], "target 1: the values beside 3 boxes"),
+        ([{}, {"keypoints": [[[1, 2, 7]]]}], "target 1: .* has 7 as a visibility"),
+        ([{}, {"keypoints": [1, 2, 2]}], "target 1: annotations"),
+        ([{}], "targets: found .*: allowed is a dictionary for each of 2 images"),
+        ({}, "targets: found .*: allowed is a dictionary for each of 2 images"),
+        ([{}, 3], "targets: found .*: allowed is a dictionary for each of 2 images"),
+    ],
+)  # fmt: skip
+def test_what_is_no_target_is_an_error(targets: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=message):
+        compose_of(LEFT)([BLACK, BLACK], targets)
+
+
+def test_a_recipe_that_targets_cannot_follow_is_an_error() -> None:
+    edge = compose_of(train({"Pad": {"padding": 3, "padding_mode": "edge"}}, EVAL["transforms"][0]))
+    _, target = edge(BLACK, {"mask": np.ones((40, 60), np.uint8)})
+    assert target["mask"].all()
+    with pytest.raises(ConfigError, match="repeats parts of objects"):
+        edge(BLACK, {"boxes": BOXES})
+    with pytest.raises(ConfigError, match="AugMix blends"):
+        compose_of(train(CROP, {"AugMix": {}}))(BLACK, {"boxes": BOXES})
